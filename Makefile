@@ -1,0 +1,46 @@
+# make demo and make test set themselves up; nothing but Python 3.11 or 3.12 and make is needed.
+PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 -c "" 2>/dev/null && echo python3.12 || (command -v python3.11 >/dev/null 2>&1 && python3.11 -c "" 2>/dev/null && echo python3.11) || echo python3)
+BIN := .venv/bin
+RUN ?= runs/dates
+
+.PHONY: help setup demo test check lint format clean
+
+help:
+	@echo "make demo    train the date translator, print its score, draw where it looked (about two minutes)"
+	@echo "make test    run the tests"
+	@echo "make check   what CI runs: ruff, mypy, import-linter, tests"
+	@echo "make format  format the code"
+	@echo "make setup   only create .venv and install"
+
+setup: .venv/installed
+
+# torch comes first and pinned, so that the resolver takes exactly that build for everything after it.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; assert (3, 11) <= sys.version_info < (3, 13), 'Sightline needs Python 3.11 or 3.12, this is ' + sys.version.split()[0] + '; set PYTHON=python3.11'"
+	@test -x $(BIN)/python || (echo "creating .venv" && $(PYTHON) -m venv .venv)
+	@echo "installing (a minute or two the first time)"
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup
+	@rm -rf $(RUN)
+	@$(BIN)/sightline demo --out $(RUN)
+
+test: setup
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+check: lint test
+
+format: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,36 @@
+"""Sightline: sequence-to-sequence models you can train, compare and see into.
+
+    import sightline
+    run = sightline.train("dates", out="runs/dates")
+    sightline.load(run).predict(["3. März 2015"])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sightline.experiment import train
+    from sightline.run import Run
+
+__all__ = ["Run", "load", "train"]
+
+
+def load(run: Any, *, device: str = "auto") -> Run:
+    """Load a run folder, ready to predict."""
+    from sightline.run import Run
+
+    return Run.load(run, device=device)
+
+
+def __getattr__(name: str) -> Any:
+    """PyTorch is imported when something needs it, not when the package is."""
+    if name == "train":
+        from sightline.experiment import train
+
+        return train
+    if name == "Run":
+        from sightline.run import Run
+
+        return Run
+    raise AttributeError(f"module 'sightline' has no attribute {name!r}")

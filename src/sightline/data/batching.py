@@ -1,0 +1,189 @@
+"""Which examples go together: pure functions from lengths to batches.
+
+Everything here is a pure function of the lengths, the seed and the epoch, so a place in a training run is two numbers
+(epoch, batch), and a resumed run meets the same batches as one that was never interrupted. Lengths are tokens without
+specials; each side of an example takes one place more in a batch, for its end (or start) mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.integer]
+Indices = NDArray[np.int64]
+
+_ORDER, _TIES, _BATCHES, _PARTS = range(4)  # one stream of random numbers for each use
+_OPEN = 24  # unfinished batches that packing keeps at hand
+
+
+def order(origin: Integers, weights: Sequence[float], *, seed: int, epoch: int) -> Indices:
+    """The examples of one epoch in random order: those of source i as often as weights[i] says.
+
+    A weight of 2.25 means all twice and a quarter once more: another quarter each epoch, in turns, so that after four
+    epochs each was seen nine times.
+    """
+    chosen = []
+    for number, weight in enumerate(weights):
+        mine = np.flatnonzero(origin == number)
+        whole = int(weight)
+        chosen += [mine] * whole
+        part = (weight - whole) * len(mine)
+        start, stop = round(part * epoch), round(part * (epoch + 1))
+        turns = mine[_shuffled(len(mine), _PARTS, number, seed)]
+        chosen.append(turns[np.arange(start, stop) % max(1, len(mine))])
+    examples = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    return examples[_shuffled(len(examples), _ORDER, seed, epoch)]
+
+
+def padded_batches(
+    source_lengths: Integers,
+    target_lengths: Integers,
+    *,
+    tokens: int,
+    seed: int,
+    epoch: int,
+    examples: Indices | None = None,
+) -> list[Indices]:
+    """Batches of examples of like lengths: size times longest side, end marks included, is at most `tokens`.
+
+    `examples` is the epoch's `order` (by default every example once). The lengths of both sides matter for padding, so
+    examples are sorted into stripes by target length and, inside a stripe, by source length, up in one stripe and down
+    in the next, so that neighbours are alike everywhere; equal ones stand in random order, and so do the batches.
+    """
+    examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
+    if not len(examples):
+        return []
+    examples_in_line, stops = _best_line(source, target, tokens, _random(len(examples), _TIES, seed, epoch))
+    batches = np.split(examples[examples_in_line], stops[:-1])
+    return [batches[number] for number in _shuffled(len(batches), _BATCHES, seed, epoch)]
+
+
+def packed_batches(
+    source_lengths: Integers,
+    target_lengths: Integers,
+    *,
+    tokens: int,
+    seed: int,
+    epoch: int,
+    longest_batch: int | None = None,
+    examples: Indices | None = None,
+) -> list[Indices]:
+    """Batches without padding: each side of a batch, end marks included, sums to at most `tokens`.
+
+    At most `longest_batch` examples go into one. Examples come in random order and go into the first of a few
+    unfinished batches that has room on both sides, so each batch is nearly full and as mixed as the corpus.
+    """
+    examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
+    line = _shuffled(len(examples), _TIES, seed, epoch)
+    most = longest_batch or len(examples)
+    done: list[list[int]] = []
+    open_: list[_Bin] = []
+    for at, left, right in zip(line.tolist(), source[line].tolist(), target[line].tolist(), strict=True):
+        for bin_ in open_:
+            if bin_.source >= left and bin_.target >= right:
+                break
+        else:
+            if len(open_) == _OPEN:
+                done.append(open_.pop(0).members)
+            bin_ = _Bin(tokens)
+            open_.append(bin_)
+        bin_.source -= left
+        bin_.target -= right
+        bin_.members.append(at)
+        if len(bin_.members) == most or bin_.source < 2 or bin_.target < 2:
+            open_.remove(bin_)
+            done.append(bin_.members)
+    done += [bin_.members for bin_ in open_]
+    return [examples[done[number]] for number in _shuffled(len(done), _BATCHES, seed, epoch)]
+
+
+def padding_waste(batches: Sequence[Indices], source_lengths: Integers, target_lengths: Integers) -> float:
+    """The share of padding among all places of both sides of padded batches."""
+    places = used = 0
+    for batch in batches:
+        for lengths in (source_lengths, target_lengths):
+            side = lengths[batch].astype(np.int64) + 1
+            places += len(side) * int(side.max())
+            used += int(side.sum())
+    return 1 - used / places if places else 0.0
+
+
+def packing_waste(
+    batches: Sequence[Indices], source_lengths: Integers, target_lengths: Integers, *, tokens: int
+) -> float:
+    """The share of unused places on both sides of packed batches of `tokens` each."""
+    sides = (source_lengths, target_lengths)
+    used = sum(int(lengths[batch].sum()) + len(batch) for batch in batches for lengths in sides)
+    return 1 - used / (2 * tokens * len(batches)) if batches else 0.0
+
+
+class _Bin:
+    """A batch that is being packed: the room left on each side, and who is in it."""
+
+    __slots__ = ("members", "source", "target")
+
+    def __init__(self, tokens: int) -> None:
+        self.source = self.target = tokens
+        self.members: list[int] = []
+
+
+def _chosen(
+    source_lengths: Integers, target_lengths: Integers, tokens: int, examples: Indices | None
+) -> tuple[Indices, Indices, Indices]:
+    """The examples, and the places each takes on either side; all fit into a batch."""
+    if examples is None:
+        examples = np.arange(len(source_lengths))
+    source = source_lengths[examples].astype(np.int64) + 1
+    target = target_lengths[examples].astype(np.int64) + 1
+    longest = np.maximum(source, target)
+    if len(examples) and longest.max() > tokens:
+        worst = int(np.argmax(longest))
+        raise ValueError(
+            f"example {examples[worst]} has {source[worst] - 1} source and {target[worst] - 1} target tokens, and with "
+            f"an end mark that is more than training.batches.tokens ({tokens}); raise it to at least {longest[worst]}, "
+            f"or lower data.clean.max_tokens"
+        )
+    return examples, source, target
+
+
+def _best_line(source: Indices, target: Indices, tokens: int, ties: NDArray[np.uint64]) -> tuple[Indices, list[int]]:
+    """The order to cut batches from, and where to cut: of a few widths of stripe, the one that wastes least."""
+    best: tuple[int, Indices, list[int]] | None = None
+    for width in (1, 2, 3, 4, 6, 8, 12, 16):
+        stripe = target // width
+        up_and_down = np.where(stripe % 2 == 0, source, -source)
+        line = np.lexsort((ties, up_and_down, stripe))
+        stops, places = _cut(source[line], target[line], tokens)
+        if best is not None and places >= best[0]:
+            break  # from here on wider stripes waste more
+        best = (places, line, stops)
+    assert best is not None
+    return best[1:]
+
+
+def _cut(source: Indices, target: Indices, tokens: int) -> tuple[list[int], int]:
+    """Where to cut a line of examples so that each batch is as large as it may be, and the places all of them take."""
+    stops = []
+    places = 0
+    start = left = right = 0
+    for at, (s, t) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
+        wider, taller = max(left, s), max(right, t)
+        if max(wider, taller) * (at + 1 - start) > tokens:
+            stops.append(at)
+            places += (left + right) * (at - start)
+            start, wider, taller = at, s, t
+        left, right = wider, taller
+    stops.append(len(source))
+    return stops, places + (left + right) * (len(source) - start)
+
+
+def _random(count: int, *key: int) -> NDArray[np.uint64]:
+    """Random numbers that are a pure function of the key (raw output, which NumPy promises never to change)."""
+    return np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
+
+
+def _shuffled(count: int, *key: int) -> Indices:
+    return np.argsort(_random(count, *key), kind="stable")

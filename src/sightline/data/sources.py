@@ -1,0 +1,276 @@
+"""Files to examples, streaming: two texts side by side, TSV, JSON Lines, any lines with a pattern, built-in dates.
+
+Plain or compressed by suffix (.gz, .xz, .bz2, .zst). Nothing is skipped or mended in silence: a file that is not as
+the recipe says fails with its name, the line and a remedy.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from sightline.recipe import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
+
+_BLOCK = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+_BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
+
+
+class DataError(ValueError):
+    """A corpus is not what the recipe says it is."""
+
+
+class Example(NamedTuple):
+    """A source text and the target text it should become."""
+
+    source: str
+    target: str
+
+
+def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
+    """Where relative file names of a recipe start.
+
+    An absolute folder is taken as it is; another is looked for beside the recipe file, then in $SIGHTLINE_CORPORA.
+    Without a folder, names start beside the recipe (or, when there is no recipe file either, where we stand: None).
+    """
+    if folder is None:
+        return None if recipe is None else recipe.resolve().parent
+    wanted = Path(folder).expanduser()
+    corpora = os.environ.get("SIGHTLINE_CORPORA")
+    beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / wanted
+    places = [beside]
+    if corpora and not wanted.is_absolute():
+        places.append(Path(corpora).expanduser().resolve() / wanted)
+    for place in places:
+        if place.is_dir():
+            return place
+    looked = " nor ".join(str(place) for place in places)
+    remedy = "" if corpora else " ($SIGHTLINE_CORPORA is not set)"
+    raise DataError(
+        f"data.folder: {folder!r} is neither {looked}{remedy}; set data.folder to where the corpus lies, "
+        f"or SIGHTLINE_CORPORA to the folder that holds it"
+    )
+
+
+def source_files(source: AnySource, folder: Path | None) -> list[Path]:
+    """The files a source reads; all of them exist."""
+    if isinstance(source, DatesSource):
+        return []
+    names = [source.source, source.target] if isinstance(source, TextSource) else [source.file]
+    paths = [(folder or Path()) / Path(name).expanduser() for name in names]
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"{path} does not exist; check its name in the recipe, data.folder and SIGHTLINE_CORPORA")
+    return paths
+
+
+def read(source: AnySource, folder: Path | None, *, swap: bool = False) -> Iterator[Example]:
+    """The examples of one source in their order, with the sides exchanged if `swap`.
+
+    A source's `share` looks at its own source side even when swapped, so both directions split a corpus alike.
+    """
+    spell = isinstance(source, PatternSource) and source.spell
+    for example in _read_all(source, folder):
+        if source.share is not None and not source.share[0] <= place(example.source) < source.share[1]:
+            continue
+        if spell:
+            example = Example(" ".join(example.source), example.target)
+        yield Example(example.target, example.source) if swap else example
+
+
+def place(text: str) -> float:
+    """Where a text falls in [0, 1): evenly spread, and the same for the same text everywhere and always."""
+    digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, plain or compressed, cut at newlines only; a byte-order mark is passed over."""
+    number = 1
+    for block in _blocks(path):
+        try:
+            lines = block.decode("utf-8").split("\n")
+        except UnicodeDecodeError:
+            lines = list(_decode_each(path, block, number))
+        number += len(lines)
+        for line in lines:
+            yield line[:-1] if line.endswith("\r") else line
+    if number == 1:
+        raise DataError(f"{path} is empty; give a file with one example a line, or leave the source out")
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The content in blocks of whole lines, without the newline at the end of each block."""
+    with _open(path) as file:
+        rest = b""
+        first = True
+        while True:
+            try:
+                block = file.read(_BLOCK)
+            except _BROKEN as error:
+                raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
+            if first and block.startswith(_BOM):
+                block = block[len(_BOM) :]
+                first = False
+                if not block:
+                    continue
+            first = False
+            if not block:
+                break
+            body, newline, rest_of_block = block.rpartition(b"\n")
+            if newline:
+                yield rest + body
+                rest = rest_of_block
+            else:
+                rest += rest_of_block
+        if rest:
+            yield rest
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    opener = _OPENERS.get(path.suffix, _open_plain)
+    try:
+        file = opener(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the name in the recipe") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
+    with file:
+        yield file
+
+
+def _open_plain(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _open_zstd(path: Path) -> IO[bytes]:
+    import pyarrow  # slow to import, and seldom needed for this
+
+    return cast(IO[bytes], pyarrow.input_stream(str(path), compression="zstd"))
+
+
+_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
+    ".gz": lambda path: cast(IO[bytes], gzip.GzipFile(path)),
+    ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
+    ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),
+    ".zst": _open_zstd,
+}
+
+
+def _decode_each(path: Path, block: bytes, number: int) -> Iterator[str]:
+    """Decode line by line, to say which one cannot be."""
+    for at, line in enumerate(block.split(b"\n"), number):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}, line {at}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
+                f"convert the file, e.g. with `iconv -f latin1 -t utf-8`"
+            ) from error
+
+
+def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
+    """All examples of a source, as its files have them."""
+    if isinstance(source, DatesSource):
+        from sightline.data.dates import read_dates  # Babel is only needed here
+
+        return read_dates(source)
+    paths = source_files(source, folder)
+    if isinstance(source, TextSource):
+        return _read_text(*paths)
+    if isinstance(source, TsvSource):
+        return _read_tsv(paths[0], source.columns)
+    if isinstance(source, JsonLinesSource):
+        return _read_json_lines(paths[0], source.source, source.target)
+    return _read_pattern(paths[0], source)
+
+
+def _read_text(source: Path, target: Path) -> Iterator[Example]:
+    sides = (read_lines(source), read_lines(target))
+    for number, (left, right) in enumerate(zip_longest(*sides), 1):
+        if left is None or right is None:
+            longer, shorter = (source, target) if right is None else (target, source)
+            count = number + sum(1 for _ in sides[0 if right is None else 1])
+            raise DataError(
+                f"{source} and {target} do not go together: {longer.name} has {count:,} lines and {shorter.name} "
+                f"has {number - 1:,}; line {number:,} of {longer} is the first without a partner. "
+                f"Align the files line by line"
+            )
+        yield Example(left, right)
+
+
+def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
+    left, right = columns[0] - 1, columns[1] - 1
+    needed = max(columns)
+    for number, line in enumerate(read_lines(path), 1):
+        cells = line.split("\t")
+        if len(cells) < needed:
+            raise DataError(
+                f"{path}, line {number}: {len(cells)} column{'s'[: len(cells) != 1]}, and columns: "
+                f"{list(columns)} needs {needed} with tabs between them; mend the line ({_short(line)}) or set columns"
+            )
+        yield Example(cells[left], cells[right])
+
+
+def _read_json_lines(path: Path, source: str, target: str) -> Iterator[Example]:
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            item = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error}); put one object on each line") from error
+        where = f"{path}, line {number}"
+        yield Example(_value(item, source, where), _value(item, target, where))
+
+
+def _value(item: Any, key: str, where: str) -> str:
+    """A text of a JSON object."""
+    if not isinstance(item, dict):
+        raise DataError(f"{where}: not an object but {type(item).__name__}; put one JSON object on each line")
+    if key not in item:
+        keys = ", ".join(map(repr, item)) or "none"
+        raise DataError(f"{where}: no key {key!r}, only {keys}; set `source` and `target` of the source in the recipe")
+    value = item[key]
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {key!r} is not a text but {type(value).__name__}; put it in quotes")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:  # JSON can escape half a surrogate pair; no file can hold it
+        raise DataError(
+            f"{where}: character {error.start + 1} of {key!r} is half a surrogate pair "
+            f"(\\u{ord(value[error.start]):04x}), which is no character; mend the line"
+        ) from error
+    return value
+
+
+def _read_pattern(path: Path, source: PatternSource) -> Iterator[Example]:
+    pattern = re.compile(source.pattern)
+    skip = None if source.skip is None else re.compile(source.skip)
+    for number, line in enumerate(read_lines(path), 1):
+        if skip is not None and skip.search(line):
+            continue
+        match = pattern.fullmatch(line)
+        if match is None:
+            raise DataError(
+                f"{path}, line {number}: {_short(line)} does not match {source.pattern!r} from end to end; "
+                f"change the pattern, or pass such lines over with skip"
+            )
+        left, right = match["source"], match["target"]
+        if left is None or right is None:
+            raise DataError(f"{path}, line {number}: {_short(line)} has no source or target; see the pattern")
+        yield Example(left, right)
+
+
+def _short(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:57] + "...")

@@ -1,0 +1,311 @@
+"""Greedy search, beam search and sampling over any decoder.
+
+A search holds B sentences with W hypotheses each as tensors (B, W); no Python loop runs over hypotheses. Sentences
+that are done leave the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sightline.decoding.topk import top_k
+from sightline.layers.layout import Layout
+from sightline.layers.tap import Tapped, listen
+from sightline.recipe import Decoding
+from sightline.text.tokenizer import END, PAD, START
+
+
+class Stepper(Protocol):
+    """What a search needs of a model (or of an ensemble of models)."""
+
+    looks: tuple[str, ...]
+
+    def encode(self, source: Tensor, layout: Layout) -> Any: ...
+    def begin(self, memory: Any) -> Any: ...
+    def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]: ...
+    def logits(self, features: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: its tokens without start and end, and what it scored."""
+
+    tokens: list[int]
+    score: float  # log-probability over length penalty, plus coverage penalty: what hypotheses are ranked by
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences to decode together."""
+
+    source: Tensor  # (B, S)
+    layout: Layout
+    limits: Tensor  # (B,) most tokens of each output, its end included
+    prefixes: Tensor | None = None  # (B, P) tokens the output must begin with, PAD behind shorter ones
+    numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
+
+
+def length_penalty(length: Tensor | int, alpha: float) -> Any:
+    """((5 + length) / 6)^α (Wu et al. 2016, §7); the end mark counts."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def coverage_penalty(coverage: Tensor, mask: Tensor | None, beta: float) -> Tensor:
+    """β Σ_j log min(Σ_t α_tj, 1) over the source positions (same source): (…, S) → (…,)."""
+    logs = coverage.clamp(min=1e-6, max=1.0).log()
+    if mask is not None:
+        logs = logs.masked_fill(~mask, 0.0)
+    return beta * logs.sum(-1)
+
+
+class _Looks:
+    """Adds up where each hypothesis has looked, for the coverage penalty."""
+
+    def __init__(self, positions: int) -> None:
+        self.positions = positions
+        self.step: list[Tensor] = []
+
+    def hear(self, tapped: Tapped) -> None:
+        if tapped.name.endswith(".weights"):
+            self.step.append(tapped.tensor.mean(1))  # (B, W, S)
+
+    def take(self) -> Tensor:
+        """The mean over layers and heads of this step's weights (B, W, S)."""
+        weights, self.step = torch.stack(self.step).mean(0), []
+        return weights
+
+
+def _next_scores(logits: Tensor, batch: Batch, step: int, width: int) -> Tensor:
+    """(B·W, V) logits with what may not come next at −∞: padding, start, all but a forced prefix, all but the end."""
+    logits[:, PAD] = float("-inf")
+    logits[:, START] = float("-inf")
+    forced = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
+    if batch.prefixes is not None and step < batch.prefixes.shape[1]:
+        forced = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], forced)
+    rows = (forced != PAD).nonzero()[:, 0]
+    if len(rows):
+        every = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
+        tokens = forced[rows].repeat_interleave(width)
+        kept = logits[every, tokens]
+        logits[every] = float("-inf")
+        logits[every, tokens] = kept
+    return logits
+
+
+@dataclass
+class _Finished:
+    """The best finished hypotheses of each sentence, best first; −∞ where there are fewer."""
+
+    scores: Tensor  # (B, W)
+    log_probabilities: Tensor  # (B, W)
+    tokens: Tensor  # (B, W, longest), PAD behind the end
+    total: Tensor  # (B,) how many have finished in all
+
+    @staticmethod
+    def none(sentences: int, width: int, longest: int, device: torch.device) -> _Finished:
+        scores = torch.full((sentences, width), float("-inf"), device=device)
+        tokens = torch.full((sentences, width, longest), PAD, device=device)
+        return _Finished(scores, scores.clone(), tokens, torch.zeros(sentences, dtype=torch.int64, device=device))
+
+    def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> None:
+        """Merge new ones (B, W') with tokens (B, W', t); those with −∞ are none."""
+        self.total += (scores > float("-inf")).sum(1)
+        width, grown = self.scores.shape[1], self.tokens.new_full((*tokens.shape[:2], self.tokens.shape[2]), PAD)
+        grown[:, :, : tokens.shape[2]] = tokens
+        self.scores, rank = torch.cat([self.scores, scores], dim=1).topk(width, dim=1)
+        self.log_probabilities = torch.cat([self.log_probabilities, log_probabilities], dim=1).gather(1, rank)
+        both = torch.cat([self.tokens, grown], dim=1)
+        self.tokens = both.gather(1, rank[:, :, None].expand(-1, -1, both.shape[2]))
+
+    def keep(self, rows: Tensor) -> _Finished:
+        return _Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
+
+    def hypotheses(self, row: int, count: int) -> list[Hypothesis]:
+        """The best of one sentence."""
+        found = []
+        for score, log_probability, tokens in zip(
+            self.scores[row, :count].tolist(),
+            self.log_probabilities[row, :count].tolist(),
+            self.tokens[row, :count].tolist(),
+            strict=True,
+        ):
+            if score > float("-inf"):
+                end = tokens.index(END) if END in tokens else len(tokens)
+                found.append(Hypothesis(tokens[:end], score, log_probability))
+        return found
+
+
+def _rows_of(batch: Batch, rows: Tensor) -> Batch:
+    """The same for some of the sentences."""
+    prefixes = None if batch.prefixes is None else batch.prefixes[rows]
+    numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
+    return Batch(batch.source[rows], batch.layout.select(rows), batch.limits[rows], prefixes, numbers)  # type: ignore[union-attr]
+
+
+@torch.inference_mode()
+def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
+    """The `nbest` best hypotheses of each sentence by a beam of `beam`.
+
+    Of the 2W best continuations, those among the first W that end are finished, the first W others go on. A sentence
+    is done when W hypotheses are finished, or when none that goes on could still become one of the n best.
+    """
+    sentences, device, beam = batch.source.shape[0], batch.source.device, options.beam
+    longest = int(batch.limits.max())
+    state = model.begin(model.encode(batch.source, batch.layout))
+    alive = torch.zeros(sentences, 1, device=device)  # (B, W) log-probability
+    tokens = torch.full((sentences, 1, 1), START, device=device)  # (B, W, t)
+    finished = _Finished.none(sentences, beam, longest, device)
+    results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+    places = torch.arange(sentences, device=device)  # which result each row of the batch is
+    looks = _Looks(batch.source.shape[1])
+    covered = alive.new_zeros(sentences, 1, batch.source.shape[1]) if options.coverage_penalty else None
+    with listen(model, looks.hear, model.looks if covered is not None else ()):  # type: ignore[arg-type]
+        for step in range(longest):
+            width = alive.shape[1]
+            features, state = model.advance(tokens[:, :, -1].reshape(-1, 1), state)
+            logits = model.logits(features[:, 0]).float()  # (B·W, V)
+            whole = logits.logsumexp(-1, keepdim=True)
+            logits = _next_scores(logits, batch, step, width)
+            if covered is not None:
+                covered = covered + looks.take()
+            values, words = top_k(logits, min(2 * beam, logits.shape[1]))
+            values = values - whole + alive.reshape(-1, 1)
+            totals, choice = values.view(alive.shape[0], -1).topk(
+                min(2 * beam, width * values.shape[1]), dim=1
+            )  # (B, 2W)
+            parents, words = choice // values.shape[1], words.view(alive.shape[0], -1).gather(1, choice)
+
+            ends = (words == END) & (totals > float("-inf"))
+            scores = totals / length_penalty(step + 1, options.length_penalty)
+            if covered is not None:
+                mask = batch.layout.key_mask()
+                penalty = coverage_penalty(covered, None if mask is None else mask[:, None], options.coverage_penalty)
+                scores = scores + penalty.gather(1, parents)
+            if ends[:, :beam].any():
+                first = slice(0, beam)
+                new = scores[:, first].masked_fill(~ends[:, first], float("-inf"))
+                past = tokens.gather(1, parents[:, first, None].expand(-1, -1, tokens.shape[2]))
+                finished.add(new, totals[:, first], torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:])
+
+            going = totals.masked_fill(ends, float("-inf"))
+            alive, rank = going.topk(min(beam, going.shape[1]), dim=1)  # (B, W)
+            parents, words = parents.gather(1, rank), words.gather(1, rank)
+            tokens = tokens.gather(1, parents[:, :, None].expand(-1, -1, tokens.shape[2]))
+            tokens = torch.cat([tokens, words[:, :, None]], dim=2)
+
+            bound = alive[:, 0] / length_penalty(batch.limits.float(), options.length_penalty)
+            done = (finished.total >= beam) | (bound <= finished.scores[:, options.nbest - 1])
+            done |= alive[:, 0] == float("-inf")
+            count = int(done.sum())
+            if count == len(done):
+                break
+            state = state.select(parents)
+            if covered is not None:
+                covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
+            if 8 * count >= len(done):
+                _collect(finished, done, places, results, options.nbest)
+                rows = (~done).nonzero()[:, 0]
+                state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
+                alive, tokens, places = alive[rows], tokens[rows], places[rows]
+                covered = None if covered is None else covered[rows]
+    _collect(finished, torch.ones_like(places, dtype=torch.bool), places, results, options.nbest)
+    return results
+
+
+def _collect(
+    finished: _Finished, done: Tensor, places: Tensor, results: list[list[Hypothesis]], count: int
+) -> None:
+    """Put what is finished where it belongs."""
+    for row in done.nonzero()[:, 0].tolist():
+        results[int(places[row])] = finished.hypotheses(row, count)
+
+
+def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
+    """Log-scores in falling order (R, ≤V) and their words, cut after k words or once p of the mass is reached."""
+    scores, words = logits.sort(dim=-1, descending=True) if top_k_ is None else top_k(logits, min(top_k_, logits.shape[1]))
+    if top_p is not None:
+        mass = torch.softmax(scores, dim=-1)
+        scores = scores.masked_fill(mass.cumsum(-1) - mass >= top_p, float("-inf"))
+    return scores, words
+
+
+def _uniforms(seed: int, number: int, samples: int, longest: int) -> np.ndarray:
+    """(W, longest) in [0, 1): the luck of one sentence, whatever else is in its batch."""
+    return np.random.Generator(np.random.Philox(key=[seed, number])).random((samples, longest))
+
+
+@torch.inference_mode()
+def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
+    """One token after the other, the best one (greedy) or a drawn one (sampling): `nbest` walks a sentence."""
+    sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
+    width = options.nbest if sampling is not None else 1
+    longest = int(batch.limits.max())
+    state = model.begin(model.encode(batch.source, batch.layout))
+    if width > 1:
+        state = state.select(torch.zeros(sentences, width, dtype=torch.int64, device=device))
+    luck = None
+    if sampling is not None:
+        numbers = batch.numbers or range(sentences)
+        luck = torch.from_numpy(np.stack([_uniforms(sampling.seed, number, width, longest) for number in numbers]))
+        luck = luck.to(device)  # (B, W, longest)
+    word = torch.full((sentences * width, 1), START, device=device)
+    total = torch.zeros(sentences, width, device=device)
+    over = torch.zeros(sentences, width, dtype=torch.bool, device=device)
+    tokens = torch.full((sentences, width, longest), PAD, device=device)  # all results
+    totals = torch.zeros(sentences, width, device=device)
+    places = torch.arange(sentences, device=device)
+    for step in range(longest):
+        features, state = model.advance(word, state)
+        logits = model.logits(features[:, 0]).float()  # (B·W, V)
+        whole = logits.logsumexp(-1, keepdim=True)
+        logits = _next_scores(logits, batch, step, width)
+        if sampling is None or luck is None:
+            value, word = logits.max(-1, keepdim=True)
+        else:
+            scores, words = _nucleus(logits / sampling.temperature, sampling.top_k, sampling.top_p)
+            mass = torch.softmax(scores.double(), dim=-1).cumsum(-1)
+            pick = torch.searchsorted(mass, luck[:, :, step].reshape(-1, 1) * mass[:, -1:], right=True)
+            word = words.gather(1, pick.clamp(max=words.shape[1] - 1))
+            value = logits.gather(1, word)
+        gain = (value - whole).view(-1, width)
+        total = total + gain.masked_fill(over, 0.0)
+        chosen = word.view(-1, width).masked_fill(over, PAD)
+        tokens[places, :, step] = chosen
+        totals[places] = total
+        over = over | (chosen == END)
+        done = over.all(1)
+        count = int(done.sum())
+        if count == len(done):
+            break
+        if 8 * count >= len(done):
+            rows = (~done).nonzero()[:, 0]
+            state, batch = state.keep(rows), _rows_of(batch, rows)
+            word = word.view(-1, width)[rows].reshape(-1, 1)
+            total, over, places = total[rows], over[rows], places[rows]
+            luck = None if luck is None else luck[rows]
+    return _walks(tokens, totals, options.length_penalty)
+
+
+def _walks(tokens: Tensor, totals: Tensor, alpha: float) -> list[list[Hypothesis]]:
+    """Tensors (B, W, longest) and (B, W) as hypotheses, best first."""
+    results = []
+    for row_tokens, row_totals in zip(tokens.tolist(), totals.tolist(), strict=True):
+        walks = []
+        for sequence, total in zip(row_tokens, row_totals, strict=True):
+            end = sequence.index(END) if END in sequence else len(sequence)
+            walks.append(Hypothesis(sequence[:end], total / length_penalty(end + 1, alpha), total))
+        results.append(sorted(walks, key=lambda walk: -walk.score))
+    return results
+
+
+def search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
+    """Decode a batch the way the options say."""
+    if options.sample is not None or options.beam == 1:
+        return walk(model, batch, options)
+    return beam_search(model, batch, options)

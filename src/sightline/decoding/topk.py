@@ -1,0 +1,29 @@
+"""The k largest of each row, fast on long rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BLOCK = 64
+
+
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(R, V) → values and indices (R, k), largest first: what `torch.topk` gives, in less time on the CPU.
+
+    The k largest elements stand in the k blocks with the largest maxima, so two small selections replace one over the
+    whole row: the pass over all elements is a vectorized maximum.
+    """
+    size = scores.shape[-1]
+    blocks = size // _BLOCK
+    if scores.device.type != "cpu" or blocks <= 2 * k:
+        values, indices = scores.topk(k, dim=-1)
+        return values, indices
+    head = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))  # (R, blocks, 64)
+    best = head.amax(-1).topk(k, dim=-1, sorted=False).indices  # (R, k)
+    places = (best[:, :, None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)  # (R, k · 64)
+    if blocks * _BLOCK < size:
+        tail = torch.arange(blocks * _BLOCK, size).expand(scores.shape[0], -1)
+        places = torch.cat([places, tail], dim=1)
+    values, among = scores.gather(1, places).topk(k, dim=-1)
+    return values, places.gather(1, among)

@@ -1,0 +1,90 @@
+"""Files that are whole or not there: everything is written under a temporary name, fsynced and renamed.
+
+A reader never sees half a file, whenever the writer is killed or the disk fills up; and what stood under the name
+before stays until the new content is safely on the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write `data` to `path` so that it holds either the old content or all of the new."""
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    temporary = _temporary(path)
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill; when the block ends well, it is fsynced and renamed to `path`.
+
+    If the block fails, the folder is removed with all that is in it. If something stands under `path` by then,
+    it is left alone and FileExistsError is raised.
+    """
+    folder = _temporary(path)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        for inner, _, names in os.walk(folder):
+            for name in names:
+                _sync_file(Path(inner) / name)
+            sync_folder(Path(inner))
+        if path.exists():  # os.rename would silently take the place of an empty folder
+            raise FileExistsError(f"{path} exists already; remove it or choose another name")
+        os.rename(folder, path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+def unfinished(path: Path) -> list[Path]:
+    """What writers of `path` that were killed left behind (or, where nobody holds a lock, are still writing)."""
+    start = f".{path.name}."
+    if not path.parent.is_dir():
+        return []
+    return [found for found in path.parent.iterdir() if found.name.startswith(start) and found.suffix == TEMPORARY]
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable: a rename is only on the disk once its folder is."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside `path` that nobody else uses. (tempfile would make files that only their owner can read.)"""
+    return path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}"

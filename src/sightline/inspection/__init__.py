@@ -1,0 +1,1 @@
+"""Looking inside: alignments, pictures, and the machine itself."""

@@ -1,0 +1,200 @@
+"""An alignment as a picture: a heat map with the tokens along its sides, labels in any script there are fonts for."""
+
+from __future__ import annotations
+
+import io
+import unicodedata
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.files import write_atomically
+from sightline.inspection.alignment import Alignment, visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_INK = "#1f2933"
+_PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")
+_BELOW_TO_ABOVE = (
+    "#8f2a12",
+    "#e0936f",
+    "#f5f7fa",
+    "#4a93c8",
+    "#0b3260",
+)  # where linear attention gives negative weights
+_LARGEST = 40.0  # inches, either way
+_NUMBERED_CELLS = 700  # more than this and the numbers would be dust
+_NUMBERED_FROM = 0.05
+_UPRIGHT = 4  # labels wider than this are turned
+_LONGEST_LABEL = 28
+_GOOD_FONTS = (  # tried first, in this order, where the plain one lacks a character
+    "Noto Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans JP",
+    "Source Han Sans",
+    "Hiragino Sans",
+    "Yu Gothic",
+    "WenQuanYi Zen Hei",
+    "Noto Naskh Arabic",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+    "Arial Unicode MS",
+)
+
+
+def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; matplotlib's global state (pyplot) is not touched."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
+        ) from error
+
+    sources = [_shortened(visible(token)) for token in alignment.source]
+    targets = [_shortened(visible(token)) for token in alignment.target]
+    if not sources or not targets:
+        raise ValueError(f"there is nothing to draw: {len(sources)} source and {len(targets)} target tokens")
+    fonts = fonts_for("".join([*sources, *targets, title or ""]))
+    cell = 0.46 if max(map(_breadth, sources)) > 2 else 0.36
+    figure = Figure(
+        figsize=(min(cell * len(sources) + 2.2, _LARGEST), min(cell * len(targets) + 1.6, _LARGEST)),
+        facecolor="white",
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    image = _heat_map(axes, alignment)
+    _label(axes, sources, targets, fonts)
+    if alignment.weights.size <= _NUMBERED_CELLS:
+        _number(axes, alignment, image)
+    _colour_bar(figure, axes, image)
+    if title:
+        axes.set_title(
+            title,
+            fontsize=11,
+            color=_INK,
+            pad=30 if max(map(_breadth, sources)) <= _UPRIGHT else 14,
+            loc="left",
+            family=fonts,
+            parse_math=False,
+        )
+    content = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+        figure.savefig(content, format="png", dpi=160, metadata={"Software": None}, bbox_inches="tight", pad_inches=0.2)
+    write_atomically(path, content.getvalue())
+
+
+def fonts_for(text: str) -> list[str]:
+    """Installed font families that have the characters of `text` between them, the plain one first."""
+    return _fonts(text)[0]
+
+
+def covers(text: str) -> bool:
+    """Whether the installed fonts have every character of `text`."""
+    return not _fonts(text)[1]
+
+
+def _fonts(text: str) -> tuple[list[str], set[int]]:
+    """The families to use for `text`, and the characters that none of them has."""
+    from matplotlib.font_manager import fontManager
+    from matplotlib.ft2font import FT2Font
+
+    plain = "DejaVu Sans"  # comes with matplotlib
+    files: dict[str, str] = {}
+    for entry in fontManager.ttflist:
+        if (
+            entry.style == "normal"
+            and entry.weight in (400, "normal", "regular", "book")
+            and "Last Resort" not in entry.name
+        ):
+            files.setdefault(entry.name, entry.fname)
+    chosen: list[str] = []
+    missing = {ord(character) for character in text if not unicodedata.category(character).startswith(("C", "Z"))}
+    for name in dict.fromkeys([plain, *_GOOD_FONTS, *sorted(files)]):
+        if name not in files or not missing:
+            continue
+        try:
+            has = missing.intersection(FT2Font(files[name]).get_charmap())
+        except (OSError, RuntimeError):  # a broken font file is passed over
+            continue
+        if has:
+            chosen.append(name)
+            missing -= has
+    return (chosen if plain in chosen else [plain, *chosen]), missing
+
+
+def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    peak = max(1.0, float(abs(alignment.weights).max()))
+    negative = float(alignment.weights.min()) < 0
+    colours = LinearSegmentedColormap.from_list("sightline", list(_BELOW_TO_ABOVE if negative else _PALE_TO_DEEP))
+    image = axes.imshow(
+        alignment.weights,
+        cmap=colours,
+        vmin=-peak if negative else 0.0,
+        vmax=peak,
+        interpolation="nearest",
+        aspect="equal",
+    )
+    rows, columns = alignment.weights.shape
+    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
+    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.4)
+    axes.tick_params(which="both", length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str]) -> None:
+    axes.xaxis.tick_top()
+    upright = max(map(_breadth, sources)) <= _UPRIGHT
+    turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(sources)), sources, family=fonts, fontsize=10, color=_INK, parse_math=False, **turned)
+    axes.set_yticks(range(len(targets)), targets, family=fonts, fontsize=10, color=_INK, parse_math=False)
+    axes.tick_params(axis="x", which="major", pad=3)
+    axes.tick_params(axis="y", which="major", pad=5)
+
+
+def _number(axes: Axes, alignment: Alignment, image: AxesImage) -> None:
+    """The weights that matter, in percent, in a colour that can be read on their cell."""
+    colours = image.to_rgba(alignment.weights)  # (T, S, 4)
+    for row, weights in enumerate(alignment.weights):
+        for column, weight in enumerate(weights):
+            if abs(weight) < _NUMBERED_FROM:
+                continue
+            red, green, blue, _ = colours[row, column]
+            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
+            number = str(round(float(weight) * 100))
+            axes.text(column, row, number, ha="center", va="center", fontsize=7.5, color="white" if dark else _INK)
+
+
+def _colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    _, columns = image.get_size()
+    across = min(0.2 / max(columns * 0.4, 1.0), 0.06)
+    place = axes.inset_axes((1.0 + across, 0.0, across, 1.0))
+    bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
+    bar.set_label("attention", fontsize=9, color=_INK, labelpad=6)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+
+
+def _breadth(label: Iterable[str]) -> int:
+    """Width in columns, near enough: East Asian characters are two wide, marks none."""
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in label
+    )

@@ -1,0 +1,138 @@
+"""An alignment as a grid of coloured cells in a terminal.
+
+Labels of the source stand across the top: side by side if they fit, else written downwards, so that forty characters
+fit in a hundred columns; what is still too wide is cut into blocks, one below the other. Without colours the cells are
+shades (` ·░▒▓█`), and without Unicode plain marks.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from sightline.inspection.alignment import Alignment, visible
+
+# Slate to yellow, after viridis; the dark end is lifted so that it can be told from black and white backgrounds alike.
+_PALETTE = ((72, 76, 98), (62, 98, 146), (38, 138, 150), (56, 176, 122), (146, 211, 78), (253, 231, 37))
+_SHADES = "·░▒▓█"
+_ASCII_SHADES = ".:+*#"
+_FAINTEST = 0.03
+_LONGEST_ROW_LABEL = 20
+_LONGEST_COLUMN_LABEL = 14
+
+
+@dataclass(frozen=True)
+class TerminalGrid:
+    """Prints itself as wide as the console it meets, in the colours that console has."""
+
+    alignment: Alignment
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        coloured = console.color_system is not None and not console.no_color
+        shades = _ASCII_SHADES if options.ascii_only else _SHADES
+        rows = [_cut(visible(token), _LONGEST_ROW_LABEL) for token in self.alignment.target]
+        columns = [visible(token) for token in self.alignment.source]
+        margin = max((cell_len(label) for label in rows), default=0) + 1
+        weights = self.alignment.scaled()
+        for start, stop, across, widths in _blocks(columns, options.max_width - margin):
+            for line in _header(columns[start:stop], widths, across):
+                yield Text(" " * margin + line, style="bold", no_wrap=True)
+            for label, row in zip(rows, weights[:, start:stop], strict=True):
+                text = Text(no_wrap=True)
+                text.append(_right(label, margin - 1) + " ", style="bold")
+                for weight, width in zip(row, widths, strict=True):
+                    text.append_text(_cell(float(weight), width, shades, coloured))
+                yield text
+            if stop < len(columns):
+                yield Text("")
+        yield _legend(margin, shades, coloured)
+
+
+def _blocks(labels: list[str], room: int) -> Iterator[tuple[int, int, bool, list[int]]]:
+    """Cut the columns into blocks that fit: (start, stop, labels across?, width of each column)."""
+    across = [max(cell_len(label), 2) + 1 for label in labels]
+    if sum(across) <= room:
+        yield 0, len(labels), True, across
+        return
+    narrow = all(cell_len(label) <= 2 for label in labels)
+    width = next((each for each in (3, 2) if each * len(labels) <= room), 2)
+    fitting = max(room // width, 1)
+    for start in range(0, len(labels), fitting):
+        stop = min(start + fitting, len(labels))
+        yield start, stop, narrow, [width] * (stop - start)
+
+
+def _header(labels: list[str], widths: list[int], across: bool) -> Iterator[str]:
+    """The lines of column labels: one, or as many as the longest label has characters, ending at the grid."""
+    if across:
+        yield "".join(_centred(label, width) for label, width in zip(labels, widths, strict=True)).rstrip()
+        return
+    letters = [_letters(label) for label in labels]
+    height = max((len(each) for each in letters), default=0)
+    for line in range(height):
+        above = ([""] * (height - len(each)) + each for each in letters)
+        yield "".join(_centred(each[line], width) for each, width in zip(above, widths, strict=True)).rstrip()
+
+
+def _letters(label: str) -> list[str]:
+    """What a reader sees as single characters: marks and joiners stay with the letter before them."""
+    found: list[str] = []
+    for character in label:
+        attached = unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk") and cell_len(character) == 0
+        if found and (attached or found[-1].endswith("\u200d")):
+            found[-1] += character
+        else:
+            found.append(character)
+    if len(found) > _LONGEST_COLUMN_LABEL:
+        found = [*found[: _LONGEST_COLUMN_LABEL - 1], "…"]
+    return found
+
+
+def _cell(weight: float, width: int, shades: str, coloured: bool) -> Text:
+    if weight < _FAINTEST:
+        return Text(_centred(shades[0], width), style="dim")
+    if coloured:
+        return Text(" " * width, style=Style(bgcolor=_colour(weight)))
+    shade = shades[min(1 + int(weight * (len(shades) - 1)), len(shades) - 1)]
+    return Text(shade * (width - 1) + " " if width > 2 else shade * width)
+
+
+def _colour(weight: float) -> str:
+    place = min(max(weight, 0.0), 1.0) * (len(_PALETTE) - 1)
+    below = min(int(place), len(_PALETTE) - 2)
+    share = place - below
+    red, green, blue = (
+        round(low + share * (high - low)) for low, high in zip(_PALETTE[below], _PALETTE[below + 1], strict=True)
+    )
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def _legend(margin: int, shades: str, coloured: bool) -> Text:
+    legend = Text(" " * margin + "0 ", style="dim", no_wrap=True)
+    for step in range(1, 11):
+        legend.append_text(_cell(step / 10 - 0.05, 2, shades, coloured))
+    return legend.append(" 1", style="dim")
+
+
+def _cut(label: str, longest: int) -> str:
+    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
+
+
+def _shield(label: str) -> str:
+    """Keep a terminal that reorders right-to-left text from reordering the columns around it."""
+    return label + "\u200e" if any(unicodedata.bidirectional(each) in ("R", "AL") for each in label) else label
+
+
+def _right(label: str, width: int) -> str:
+    return " " * (width - cell_len(label)) + _shield(label)
+
+
+def _centred(label: str, width: int) -> str:
+    spare = max(width - cell_len(label), 0)
+    return " " * (spare // 2) + _shield(label) + " " * (spare - spare // 2)

@@ -1,0 +1,237 @@
+"""Attention: one function, one meaning, several kernels.
+
+    e = score(q, k),  α = softmax(e) over the keys that may be seen,  output = Σ α v
+
+`attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
+scaled-dot-product kernel, or its variable-length kernel for packed batches on CUDA. Parity tests hold them to the
+explicit one. The recurrent decoders' attention and the Transformer's heads both come through here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.layout import Layout, Packed
+from sightline.layers.linear import Linear, linear
+from sightline.layers.positions import rotate
+from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.tap import Tap, TapModule
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN."""
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
+    return weights.masked_fill(~mask, 0.0).nan_to_num(0.0)
+
+
+def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(T, S), True where key s ≤ query t, the last query standing at the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+
+
+def combine(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Both masks at once."""
+    if first is None or second is None:
+        return first if second is None else second
+    return first & second
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    score: Score,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    layout: tuple[Layout, Layout] | None = None,
+    tap: Tap | None = None,
+) -> Tensor:
+    """What the queries see in the values.
+
+    Without a layout: query (B, H, T, K), prepared key (B, H, S, K), value (B, H, S, K) → (B, H, T, K); `mask`, True
+    where a query may look, and `bias`, added to the scores, broadcast to (B, H, T, S).
+    With a layout (of the queries, of the keys): query (B, T, H, K) or (N, H, K) as it says, and the same comes back.
+    With a tap, the explicit kernel runs and shows its scores and weights.
+    """
+    if layout is None:
+        return _attend_heads(query, key, value, score, mask, bias, causal, dropout, tap)
+    queries, keys = layout
+    if isinstance(queries, Packed) and isinstance(keys, Packed) and mask is None and bias is None and tap is None:
+        if _varlen_fits(query, score, dropout):
+            return _attend_varlen(query, key, value, score, queries, keys, causal)
+    seen = keys.key_mask()  # (B, S)
+    seen = combine(mask, None if seen is None else seen[:, None, None, :])
+    heads = (part.transpose(1, 2) for part in (queries.pad(query), keys.pad(key), keys.pad(value)))  # (B, H, ·, K)
+    output = _attend_heads(*heads, score, seen, bias, causal, dropout, tap)
+    return queries.unpad(output.transpose(1, 2))
+
+
+def _attend_heads(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    causal: bool,
+    dropout: float,
+    tap: Tap | None,
+) -> Tensor:
+    """The padded kernels: fused if the score is a scaled dot product and nobody listens, else explicit."""
+    if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0:
+        if causal and mask is not None:
+            mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
+        elif causal and query.shape[-2] != key.shape[-2]:
+            mask, causal = causal_mask(query.shape[-2], key.shape[-2], query.device), False
+        return nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=score.fused_scale
+        )
+    if causal:
+        mask = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device))
+    return explicit_attention(query, key, value, score, mask, bias, dropout, tap)
+
+
+def explicit_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score: Score,
+    mask: Tensor | None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+    tap: Tap | None = None,
+) -> Tensor:
+    """The formula as it stands: scores (B, H, T, S), weights (B, H, T, S), output (B, H, T, K)."""
+    scores = score(query, key)  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    if score.softmax:
+        weights = masked_softmax(scores, mask)
+    else:
+        seen = torch.ones_like(scores) if mask is None else mask.to(scores.dtype).expand_as(scores)
+        weights = scores * seen / seen.sum(-1, keepdim=True).clamp(min=1.0)
+    if tap is not None:
+        tap("scores", scores, score.formula, ["query", "key"])
+        tap("weights", weights, "softmax(scores)" if score.softmax else "scores / N", ["scores"])
+    if dropout:
+        weights = nn.functional.dropout(weights, dropout)
+    output = weights @ value  # (B, H, T, K)
+    return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
+
+
+def _varlen_fits(query: Tensor, score: Score, dropout: float) -> bool:
+    """Whether PyTorch's variable-length flash kernel can take this."""
+    return (
+        query.device.type == "cuda"
+        and score.fused_scale is not None
+        and dropout == 0.0
+        and query.dtype in (torch.bfloat16, torch.float16)
+    )
+
+
+def _attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, queries: Packed, keys: Packed, causal: bool
+) -> Tensor:
+    """(N, H, K) by the variable-length kernel: no padding anywhere."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    output: Tensor = varlen_attn(
+        query,
+        key,
+        value,
+        queries.offsets,
+        keys.offsets,
+        queries.longest,
+        keys.longest,
+        scale=score.fused_scale,
+        window_size=(-1, 0 if causal else -1),
+    )
+    return output
+
+
+class KeysAndValues(NamedTuple):
+    """What a query looks at, projected and split into heads."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class MultiHeadAttention(TapModule):
+    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2)."""
+
+    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, rotary: bool = False) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width ({width}) is not divisible by heads ({heads})")
+        self.width, self.heads, self.head_width = width, heads, width // heads
+        self.project = Linear(width, 3 * width)  # queries, keys and values in one product
+        nn.init.xavier_uniform_(self.project.weight, gain=0.5**0.5)  # as three square matrices would be
+        self.output = Linear(width, width)
+        self.score = ScaledDot(self.head_width)
+        self.dropout = dropout
+        self.rotary = rotary
+
+    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(…, parts · D) → parts × (…, H, K)."""
+        return x.unflatten(-1, (parts, self.heads, self.head_width)).unbind(-3)
+
+    def queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, D) → three of (…, H, K), for self-attention."""
+        query, key, value = self._split(self.project(x), 3)
+        if self.rotary:
+            query, key = rotate(query, positions), rotate(key, positions)
+        return query, key, value
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, H, K), for attention to something else."""
+        part = slice(0, self.width)
+        return self._split(_partial(self.project, part, x), 1)[0]
+
+    def keys_values(self, x: Tensor) -> KeysAndValues:
+        """(…, D) → two of (…, H, K), for attention to something else."""
+        part = slice(self.width, 3 * self.width)
+        return KeysAndValues(*self._split(_partial(self.project, part, x), 2))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        layout: tuple[Layout, Layout] | None = None,
+    ) -> Tensor:
+        """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
+        tap = self.explicit_tap
+        if tap is not None:
+            for name, tensor in (("query", query), ("key", key), ("value", value)):
+                tap(name, tensor, f"x W_{name[0]}")
+        context = attend(
+            query,
+            key,
+            value,
+            score=self.score,
+            mask=mask,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
+            layout=layout,
+            tap=tap,
+        )
+        if layout is None:
+            context = context.transpose(1, 2)
+        output: Tensor = self.output(context.flatten(-2))
+        return self.tap("output", output, "[context_1 … context_H] W_o", ["context"])
+
+
+def _partial(projection: Linear, part: slice, x: Tensor) -> Tensor:
+    """Some of the rows of a projection applied to x."""
+    return linear(x, projection.weight[part], projection.bias[part])

@@ -1,0 +1,127 @@
+"""Where the sequences in a tensor begin and end.
+
+Layers never see padding conventions: position-wise layers ignore the layout, attention, recurrence and pooling ask it.
+
+- `Padded`: a tensor (B, T, …) whose row b has `lengths[b]` real positions.
+- `Packed`: a tensor (N, …) that holds the sequences one after the other, with no padding at all. A batch may be
+  filled up to a fixed N with a last dummy sequence, so that a compiled step sees one shape only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Padded:
+    """(B, T, …): row b is real up to its length."""
+
+    lengths: Tensor  # (B,) on the host: packing a recurrent batch needs them there
+    longest: int
+    mask: Tensor | None  # (B, T) on the device, True where real; None when every row is full
+
+    @staticmethod
+    def of(lengths: Sequence[int] | Tensor, device: torch.device | str = "cpu", longest: int | None = None) -> Padded:
+        """The layout of rows with these lengths."""
+        host = torch.as_tensor(lengths, dtype=torch.int64).cpu()
+        width = int(host.max()) if longest is None else longest
+        full = bool((host == width).all())
+        mask = None if full else (torch.arange(width)[None, :] < host[:, None]).to(device)
+        return Padded(host, width, mask)
+
+    @property
+    def batch(self) -> int:
+        return len(self.lengths)
+
+    def positions(self, device: torch.device) -> Tensor:
+        """(1, T): the index of each position in its sequence."""
+        return torch.arange(self.longest, device=device)[None, :]
+
+    def pad(self, x: Tensor) -> Tensor:
+        return x
+
+    def unpad(self, x: Tensor) -> Tensor:
+        return x
+
+    def key_mask(self) -> Tensor | None:
+        """(B, T), True where a position may be looked at; None when all may."""
+        return self.mask
+
+    def select(self, rows: Tensor) -> Padded:
+        """The layout of these rows alone."""
+        mask = None if self.mask is None else self.mask.index_select(0, rows)
+        return Padded(self.lengths[rows.cpu()], self.longest, mask)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """(N, …): sequences end to end."""
+
+    offsets: Tensor  # (B + 1,) int32 on the device: where each sequence begins, and N
+    index: Tensor  # (N,) position of each token in its sequence
+    slots: Tensor  # (N,) where each token stands in a flattened (B · longest) padded tensor
+    batch: int
+    longest: int
+
+    @staticmethod
+    def of(
+        lengths: Sequence[int] | np.ndarray | Tensor,
+        device: torch.device | str = "cpu",
+        *,
+        longest: int | None = None,
+    ) -> Packed:
+        """The layout of sequences with these lengths, one after the other."""
+        counts = np.asarray(lengths, dtype=np.int64)
+        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        index = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        width = int(counts.max()) if longest is None else longest
+        slots = np.repeat(np.arange(len(counts)) * width, counts) + index
+        return Packed(
+            torch.from_numpy(offsets.astype(np.int32)).to(device),
+            torch.from_numpy(index).to(device),
+            torch.from_numpy(slots).to(device),
+            len(counts),
+            width,
+        )
+
+    def positions(self, device: torch.device) -> Tensor:
+        """(N,): the index of each position in its sequence."""
+        return self.index
+
+    @property
+    def full(self) -> bool:
+        """Whether every sequence has the longest length, so that padding is a view."""
+        return self.index.shape[0] == self.batch * self.longest
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(N, …) → (B, longest, …), zeros where nothing is."""
+        if self.full:
+            return x.view(self.batch, self.longest, *x.shape[1:])
+        flat = x.new_zeros(self.batch * self.longest, *x.shape[1:])
+        return flat.index_copy(0, self.slots, x).view(self.batch, self.longest, *x.shape[1:])
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """(B, longest, …) → (N, …)."""
+        flat = x.reshape(self.batch * self.longest, *x.shape[2:])
+        return flat if self.full else flat.index_select(0, self.slots)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) on the host."""
+        return self.offsets.diff().to("cpu", torch.int64)
+
+    def key_mask(self) -> Tensor | None:
+        """(B, longest), True where a padded tensor is real; None when all is."""
+        if self.full:
+            return None
+        lengths = self.offsets.diff()
+        return torch.arange(self.longest, device=lengths.device)[None, :] < lengths[:, None]
+
+
+Layout = Padded | Packed

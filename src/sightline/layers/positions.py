@@ -1,0 +1,90 @@
+"""How a Transformer knows the order of its tokens.
+
+Two places where an order can enter: added to the embeddings (`AddedPositions`), or turned into the queries and keys
+of each attention (`Rotary`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sightline.recipe import Positions
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """(…,) → (…, D): PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(…) (Vaswani et al. 2017, §3.5)."""
+    rates = torch.exp(
+        torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) * (-torch.log(torch.tensor(1e4)) / width)
+    )
+    angles = positions[..., None].float() * rates  # (…, D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+class Sinusoidal(nn.Module):
+    """Adds sinusoids; no parameters, no longest length. The table grows as it is needed."""
+
+    def __init__(self, width: int, longest: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("table", sinusoids(torch.arange(longest), width), persistent=False)
+        self.table: Tensor
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        if reach > self.table.shape[0]:
+            self.table = sinusoids(torch.arange(2 * reach, device=x.device), self.width)
+        return x + self.table[positions].to(x.dtype)
+
+
+class Learned(nn.Module):
+    """Adds one learned vector per index."""
+
+    def __init__(self, width: int, longest: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.table = nn.Parameter(torch.randn(longest, width) * width**-0.5)
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        if reach > self.longest:
+            raise ValueError(
+                f"position {reach} is past the {self.longest} learned ones; shorten the input, or train with a "
+                f"larger positions.longest or another kind of positions"
+            )
+        return x + self.table[positions]
+
+
+class NoPositions(nn.Module):
+    """Adds nothing: the model is blind to order, or learns it from its attention."""
+
+    def __init__(self, width: int, longest: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        return x
+
+
+ADDED: dict[str, type[nn.Module]] = {
+    "sinusoidal": Sinusoidal,
+    "learned": Learned,
+    "rotary": NoPositions,
+    "none": NoPositions,
+}
+
+
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """(…, H, K) at (…,) positions → the same, each pair of features turned by an angle that grows with the position.
+
+    (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/K)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
+    """
+    width = x.shape[-1]
+    rates = 10_000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
+    angles = positions[..., None, None].float() * rates  # (…, 1, K/2)
+    sine, cosine = angles.sin(), angles.cos()
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+    turned = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+def build_added(recipe: Positions, width: int) -> nn.Module:
+    """The positions to add to the embeddings."""
+    return ADDED[recipe.kind](width, recipe.longest)

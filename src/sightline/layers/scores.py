@@ -1,0 +1,115 @@
+"""Score functions e(q, h): how well a query fits each of the keys.
+
+Each is split in two, so that what depends on the keys alone is computed once a sentence and not once a step:
+`prepare(keys)`, then `forward(query, prepared)`. Whether a softmax follows is the score's own affair (`softmax`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.linear import Linear
+
+
+class Score(nn.Module):
+    """Base: e(q, h) for query (B, H, T, K) and prepared keys (B, H, S, K) → (B, H, T, S)."""
+
+    softmax = True  # α = softmax(e); else α = e / N over the N real keys
+    fused_scale: float | None = None  # set when PyTorch's fused kernel computes this score with that scale
+    formula = ""
+
+    def prepare(self, keys: Tensor) -> Tensor:
+        """What the score needs of the keys."""
+        return keys
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Dot(Score):
+    """q·h (Luong et al. 2015)."""
+
+    fused_scale = 1.0
+    formula = "q·h"
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.mT  # (B, H, T, S)
+
+
+class ScaledDot(Score):
+    """q·h / √K (Vaswani et al. 2017)."""
+
+    formula = "q·h / √K"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fused_scale = 1.0 / math.sqrt(width)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (query * self.fused_scale) @ keys.mT  # (B, H, T, S)
+
+
+class Bilinear(Score):
+    """qᵀ W h (Luong et al. 2015)."""
+
+    fused_scale = 1.0  # with W h as keys it is the dot score
+    formula = "qᵀ W h"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = Linear(width, width, bias=False)
+
+    def prepare(self, keys: Tensor) -> Tensor:
+        prepared: Tensor = self.weight(keys)
+        return prepared
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.mT  # (B, H, T, S)
+
+
+class Additive(Score):
+    """vᵀ tanh(W q + U h) (Bahdanau et al. 2015)."""
+
+    formula = "vᵀ tanh(W q + U h)"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = Linear(width, width, bias=True)
+        self.key = Linear(width, width, bias=False)
+        self.v = nn.Parameter(torch.empty(width).uniform_(-1, 1) / math.sqrt(width))
+
+    def prepare(self, keys: Tensor) -> Tensor:
+        prepared: Tensor = self.key(keys)
+        return prepared
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        hidden = torch.tanh(self.query(query)[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
+        return hidden @ self.v  # (B, H, T, S)
+
+
+class LinearScore(Score):
+    """q·h / √K with no softmax after it: the context is linear in the states (mean over the N real keys)."""
+
+    softmax = False
+    formula = "q·h / √K"
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = 1.0 / math.sqrt(width)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (query * self.scale) @ keys.mT  # (B, H, T, S)
+
+
+def build_score(kind: str, width: int) -> Score:
+    """The score function of that name for vectors of that width."""
+    return {
+        "dot": lambda: Dot(),
+        "scaled-dot": lambda: ScaledDot(width),
+        "bilinear": lambda: Bilinear(width),
+        "additive": lambda: Additive(width),
+        "linear": lambda: LinearScore(width),
+    }[kind]()

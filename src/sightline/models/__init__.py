@@ -1,0 +1,1 @@
+"""Bodies (an encoder and a decoder each) and what they are used for."""

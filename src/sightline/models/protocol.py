@@ -1,0 +1,65 @@
+"""What passes from an encoder to a decoder, and the protocol every decoder follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+from sightline.layers.layout import Layout
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder made of the source."""
+
+    states: Tensor  # (B, S, D) or (N, D), as the layout says
+    layout: Layout
+    finals: Tensor | None = None  # (B, L, D): the last state of each recurrent layer
+
+    def summary(self) -> Tensor:
+        """(B, L, D): what a recurrent decoder starts from: the final states, or the mean state where there are none."""
+        if self.finals is not None:
+            return self.finals
+        padded, mask = self.layout.pad(self.states), self.layout.key_mask()
+        if mask is None:
+            return padded.mean(1, keepdim=True)
+        weights = mask.to(padded.dtype)[..., None]
+        return (padded * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
+
+
+class State(Protocol):
+    """Where a decoder stands: B sentences with W hypotheses each.
+
+    A state is an argument and a result, never an attribute of a module. `advance` may reuse the buffers of the state
+    it was given: go on with the one it returns.
+    """
+
+    def select(self, parents: Tensor) -> Self:
+        """Continue other hypotheses: parents (B, W') says, for each new one, which old one it continues."""
+        ...
+
+    def keep(self, sentences: Tensor) -> Self:
+        """Go on with these sentences alone: indices (B',)."""
+        ...
+
+
+class Decoder(Protocol):
+    """A conditional language model over the memory.
+
+    `looks` are the paths of the modules whose tap `weights` is the attention to the source, lowest layer first:
+    (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one step of a search.
+    """
+
+    looks: tuple[str, ...]
+
+    def begin(self, memory: Memory) -> Any: ...
+
+    def advance(self, x: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
+        """Vectors of the next tokens → features that predict what follows them, and the state after them.
+
+        Search: x (B·W, 1, D), one token for each hypothesis. Training and scoring: x (B, T, D), or (N, D) with a
+        packed layout, all tokens of one hypothesis a sentence at once.
+        """
+        ...

@@ -1,0 +1,196 @@
+"""Reading, overriding and saving recipes.
+
+All that can be wrong with a recipe is told at once, each with the place it stands at (`dates.yaml:12`, or the override
+it came from), the key, the value, what was expected there, and the nearest right key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sightline.files import write_atomically
+from sightline.recipe import Recipe
+from sightline.recipe_overrides import apply_override
+from sightline.recipe_shape import inner, kinds, sections
+from sightline.recipe_yaml import Key, Located, dotted, read_yaml, write_yaml
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message lists every reason."""
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, or the shipped one of that name, with `section.key=value` overrides applied in order.
+
+    A shipped name wins over a file of the same name; `./dates` is always the file.
+    """
+    path = _find(name_or_path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise RecipeError(f"{path}:{line}: this is not UTF-8 text; save the recipe as UTF-8") from error
+    document = read_yaml(text, str(path))
+    if document.problems and document.value is None:
+        raise RecipeError(_listed(document.problems, path))
+    if document.value is None:
+        raise RecipeError(f"{path}: the recipe is empty; it needs at least the sections data and model")
+    if not isinstance(document.value, dict):
+        raise RecipeError(f"{document.place(())}: a recipe is a mapping of sections, not {shown(document.value)}")
+    for override in overrides:
+        apply_override(document, override)
+    return _validated(document, path)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes inside the package: name (`dates`, `multi30k/transformer`) to file."""
+    folder = Path(str(resources.files("sightline") / "recipes"))
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in sorted(folder.rglob("*.yaml"))}
+
+
+def save_recipe(recipe: Recipe, path: str | Path) -> None:
+    """Write the resolved recipe, every default spelt out, so that a run says all that made it."""
+    write_atomically(Path(path), write_yaml(recipe.model_dump(mode="json")))
+
+
+def recipe_schema() -> dict[str, Any]:
+    """JSON Schema of a recipe, for editors: `# yaml-language-server: $schema=recipe.schema.json`."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
+
+
+def _find(name_or_path: str | Path) -> Path:
+    name, path = str(name_or_path), Path(name_or_path)
+    shipped = shipped_recipes()
+    if isinstance(name_or_path, str) and name in shipped:
+        return shipped[name]
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise RecipeError(f"{name}: this is a folder, not a recipe; name the YAML file in it")
+    near = difflib.get_close_matches(re.sub(r"\.ya?ml$", "", name), shipped, n=3, cutoff=0.5)
+    known = f"did you mean {_either(near)}?" if near else f"shipped recipes: {', '.join(shipped) or 'none'}"
+    raise RecipeError(f"{name}: there is no such file and no shipped recipe of this name; {known}")
+
+
+def _validated(document: Located, path: Path) -> Recipe:
+    problems = list(document.problems)
+    try:
+        recipe = Recipe.model_validate(document.value)
+    except ValidationError as error:
+        problems += [_told(details, document) for details in error.errors(include_url=False) if not _follows(details)]
+        raise RecipeError(_listed(problems, path)) from None
+    if problems:
+        raise RecipeError(_listed(problems, path))
+    return recipe
+
+
+def _follows(details: Any) -> bool:
+    """Whether this error only says that a list has lost the items that other errors are about."""
+    return bool(details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"])
+
+
+def _listed(problems: Iterable[str], path: Path) -> str:
+    def by_line(problem: str) -> int:
+        at = re.match(re.escape(str(path)) + r":(\d+)", problem)
+        return int(at[1]) if at else 10**9  # overrides come last
+
+    lines = sorted(dict.fromkeys(problems), key=by_line)
+    return lines[0] if len(lines) == 1 else f"{len(lines)} problems:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _told(details: Any, document: Located) -> str:
+    """One of pydantic's errors in our words."""
+    where, annotation, value = _walk(details["loc"], document.value)
+    kind, key = details["type"], dotted(where)
+    place = document.place(where)
+    if kind == "extra_forbidden":
+        return f"{place}: unknown key {key}; {_nearest_key(str(where[-1]), annotation, value)}"
+    if kind == "missing":
+        return f"{place}: {key} is missing; add it"
+    if kind in ("union_tag_not_found", "union_tag_invalid"):
+        known = sorted(kinds(annotation))
+        if kind == "union_tag_not_found":
+            return f"{place}: {key} has no kind; add kind: with one of {', '.join(known)}"
+        given = details["input"]["kind"]
+        place = document.place((*where, "kind"))
+        near = _guess(str(given), known)
+        return f"{place}: {key}.kind: there is no {shown(given)}; {near}the kinds are {', '.join(known)}"
+    if kind == "value_error":
+        return f"{place}: {key}: {details['ctx']['error']}"
+    given = details["input"]
+    near = ""
+    if kind == "literal_error":
+        near = _guess(str(given), re.findall(r"'([^']*)'", details["ctx"]["expected"])).removesuffix("; ")
+    return f"{place}: {key}: {_expected(details['msg'])}, got {shown(given)}" + (f"; {near}" if near else "")
+
+
+def _walk(location: tuple[Key, ...], value: Any) -> tuple[tuple[Key, ...], Any, Any]:
+    """Pydantic's location as a path in the YAML (it names union members on the way), what is declared there (for an
+    unknown key: around it) and what is written around it."""
+    path: tuple[Key, ...] = ()
+    annotation: Any = Recipe
+    around = value
+    rest = list(location)
+    while rest:
+        if len(sections(annotation)) > 1:
+            rest.pop(0)  # the member's kind
+            if not rest:
+                break
+        key = rest.pop(0)
+        path = (*path, key)
+        around = value
+        declared = inner(annotation, key, value)
+        if declared is None:
+            break
+        annotation = declared
+        if isinstance(value, dict):
+            value = value.get(str(key))
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
+            value = value[key]
+    return path, annotation, around
+
+
+def _nearest_key(key: str, annotation: Any, around: Any) -> str:
+    members = sections(annotation)
+    if len(members) > 1 and isinstance(around, dict):
+        others = [kind for kind, member in kinds(annotation).items() if key in member.model_fields]
+        members = [kinds(annotation)[around["kind"]]]
+        if others:
+            return f"it belongs to kind {_either(sorted(others))}, and this one is {around['kind']}"
+    known = list(members[0].model_fields)
+    near = _guess(key, known).removesuffix("; ")
+    return near or f"the keys here are {', '.join(known)}"
+
+
+def _guess(wrong: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(wrong, known, n=1)
+    near = near or [key for key in known if key == "".join(part[:1] for part in wrong.split("_"))]  # learning_rate: lr
+    return f"did you mean {near[0]}?; " if near else ""
+
+
+def _expected(message: str) -> str:
+    message = re.sub(r"^Input should be ", "expected ", message)
+    message = re.sub(r"a valid dictionary or (instance of|object to extract fields from) ?\w*", "a mapping", message)
+    message = re.sub(r", unable to .*$", "", message).replace("a valid tuple", "a list").replace("a valid ", "a ")
+    message = re.sub(r"^(Tuple|List) should have", "expected a list with", message)
+    return message.replace("a dictionary", "a mapping").replace("a integer", "an integer")
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut where it grows long."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]

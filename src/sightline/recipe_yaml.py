@@ -1,0 +1,171 @@
+"""YAML as recipes need it: every value knows the line it stands on, and nothing is read as something else.
+
+PyYAML follows YAML 1.1, where `1e-3` is a text, `no` (Norwegian) is a boolean and a key given twice is silently the
+last one. Here scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), with
+Python's underscores in whole numbers (`20_000`) as the one addition; keys are always text, and unique.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+Key = str | int
+Path = tuple[Key, ...]
+
+_CORE = {
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    "int": (r"[-+]?[0-9]+(?:_[0-9]+)*|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+}
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    table: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for tag, (pattern, starts) in _CORE.items():
+        for start in starts:
+            table.setdefault(start, []).append((f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z")))
+    return table
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = _resolvers()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that either version of YAML would take for something else; short lists stay on one line."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own attribute)
+        start: _Loader.yaml_implicit_resolvers.get(start, []) + yaml.SafeDumper.yaml_implicit_resolvers.get(start, [])
+        for start in {*_Loader.yaml_implicit_resolvers, *yaml.SafeDumper.yaml_implicit_resolvers}
+    }
+
+    def represent_sequence(
+        self, tag: str, sequence: Iterable[Any], flow_style: bool | None = None
+    ) -> yaml.SequenceNode:
+        items = list(sequence)
+        flat = not any(isinstance(item, dict | list) for item in items)
+        return super().represent_sequence(tag, items, flow_style=flat)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+@dataclass
+class Located:
+    """A YAML document: its value, where each part of it stands, and what is wrong with it."""
+
+    value: Any = None
+    places: dict[Path, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def place(self, path: Path) -> str:
+        """Where `path` stands, or the nearest thing around it that is written down."""
+        while path and path not in self.places:
+            path = path[:-1]
+        return self.places.get(path, "recipe")
+
+
+def read_yaml(text: str, name: str, *, at: str | None = None) -> Located:
+    """Read `text`; places are `name:line`, or always `at` for a text that is not a file."""
+    document = Located()
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+            document.value = _Reader(loader, document, name, at).value(root, (), 1, ())
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = at or (f"{name}:{mark.line + 1}" if mark else name)
+        what = "; ".join(part for part in (error.context, error.problem) if part)
+        document.problems.append(f"{place}: this is not YAML: {what}")
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        document.problems.append(f"{at or name}: this is not YAML: {' '.join(str(error).split())}")
+    return document
+
+
+@dataclass
+class _Reader:
+    """Turns nodes into values, noting places and problems in the document on the way."""
+
+    loader: _Loader
+    document: Located
+    name: str
+    at: str | None
+
+    def _place(self, line: int) -> str:
+        return self.at or f"{self.name}:{line}"
+
+    def value(self, node: yaml.Node | None, path: Path, line: int, around: tuple[int, ...]) -> Any:
+        self.document.places[path] = self._place(line)
+        if node is None:
+            return None
+        if id(node) in around:
+            self.document.problems.append(f"{self._place(line)}: {dotted(path)}: an alias that contains itself")
+            return None
+        around = (*around, id(node))
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path, around)
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.value(item, (*path, index), item.start_mark.line + 1, around)
+                for index, item in enumerate(node.value)
+            ]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path, around: tuple[int, ...]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        first: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.document.problems.append(f"{self._place(line)}: {dotted(path)}: a key must be a plain word")
+                continue
+            key = str(key_node.value)
+            if key in first:
+                self.document.problems.append(
+                    f"{self._place(line)}: {dotted((*path, key))} is given twice (first on line {first[key]}); keep one"
+                )
+                continue
+            first[key] = line
+            values[key] = self.value(value_node, (*path, key), line, around)
+        return values
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        text = str(node.value)
+        match node.tag.removeprefix("tag:yaml.org,2002:"):
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+            case "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            case "str":
+                return text
+            case tag:
+                self.document.problems.append(
+                    f"{self.document.places[path]}: {dotted(path)}: the tag {tag} means nothing here; take it away"
+                )
+                return None
+
+
+def write_yaml(value: Any) -> str:
+    """`value` as YAML that `read_yaml` reads back equal, in the order given."""
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+
+
+def dotted(path: Path) -> str:
+    """`("data", "train", 0, "weight")` as `data.train.0.weight`, the way overrides write it."""
+    return ".".join(str(key) for key in path) or "the recipe"

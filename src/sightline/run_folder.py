@@ -1,0 +1,98 @@
+"""The run folder: the only thing that passes between commands.
+
+    recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from sightline.files import write_atomically
+from sightline.version import version
+
+FORMAT = 1  # raised when older programs could no longer read a run folder
+LOCK = ".lock"
+
+
+class RunError(ValueError):
+    """A run folder is not what a command needs."""
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold the folder for one training; the lock goes with the process, however it ends."""
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(
+                f"another training is writing to {run}; wait for it, stop it, or give another folder with --out"
+            ) from error
+        yield
+
+
+def write_config(run: Path, config: dict[str, Any]) -> None:
+    """config.json: what is needed to build the model before its weights are read."""
+    record = {"format": FORMAT, "sightline": version(), **config}
+    write_atomically(run / "config.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """config.json of a finished run; a folder that is none, is not whole or is too new says so."""
+    if not run.is_dir():
+        raise RunError(f"{run} is not a folder; give the folder that `sightline train` wrote (its --out)")
+    path = run / "config.json"
+    if not path.is_file():
+        if not (run / "recipe.yaml").is_file():
+            raise RunError(f"{run} is not a run folder: it has no recipe.yaml and no config.json")
+        raise RunError(f"{run} has no config.json: its training did not get far enough, or the file was removed")
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise RunError(f"{path} is damaged (line {error.lineno}: {error.msg})") from error
+    if config.get("format", 0) > FORMAT:
+        raise RunError(
+            f"{run} was written by Sightline {config.get('sightline')} in format {config['format']}, and this is "
+            f"{version()}, which reads up to format {FORMAT}; update with pip install -U sightline"
+        )
+    return config
+
+
+def need(run: Path, name: str, remedy: str) -> Path:
+    """The path of a file the folder must have."""
+    path = run / name
+    if not path.is_file():
+        raise RunError(f"{run} has no {name}; {remedy}")
+    return path
+
+
+def environment() -> dict[str, Any]:
+    """With what a run was made, for whoever wants to make it again."""
+    import torch
+
+    packages = ("torch", "tokenizers", "numpy", "pyarrow", "safetensors", "sacrebleu", "pydantic", "babel")
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "missing"
+    cuda = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "sightline": version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "cuda": cuda,
+        "threads": torch.get_num_threads(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }

@@ -1,0 +1,279 @@
+"""Text to ids and back: words, characters, BPE or unigram pieces, on Hugging Face's `tokenizers`.
+
+All of it lives in one tokenizer.json: normalizer, cutting rule, model and decoder, so that any program that reads
+such files cuts text exactly as it was cut in training. For every kind, `decode(encode(text))` is the normalized text
+again wherever nothing is unknown: a space is written as "▁" at the head of the word it precedes (Kudo and Richardson
+2018), and punctuation and symbols are cut off one by one, so no piece ever spans two words or holds a special.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from sightline.files import write_atomically
+from sightline.recipe import (
+    AnyTokenizer,
+    BpeTokenizer,
+    CharacterTokenizer,
+    TokenizerSection,
+    UnigramTokenizer,
+    WordTokenizer,
+)
+from sightline.text.dropout import MergeDropout
+
+PAD, UNK, START, END = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+SPACE = "▁"  # U+2581; a text's own is read as "_", or it would come back as a space
+
+_SILENT = frozenset((PAD, START, END))
+# A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
+_WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
+
+
+class TokenizerError(ValueError):
+    """A tokenizer cannot be made, read or used as asked."""
+
+
+class Tokenizer:
+    """Cuts text into ids below `size` and puts ids together to text. Ids 0 to 3 are PAD, UNK, START and END."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        for number, special in enumerate(SPECIALS):
+            if inner.token_to_id(special) != number:
+                raise TokenizerError(
+                    f"the tokenizer has {special} as id {inner.token_to_id(special)}, and it must be {number}; "
+                    f"use a tokenizer that sightline trained"
+                )
+        inner.encode_special_tokens = True  # "<s>" in a user's text is text; only we put specials in
+        self._inner = inner
+
+    @classmethod
+    def train(cls, section: AnyTokenizer, lines: Iterable[str]) -> Tokenizer:
+        """Learn a vocabulary from text. Streams: holds counts of words, never the text."""
+        inner, trainer = _blank(section)
+        inner.normalizer = _normalizer(section)
+        if isinstance(section, CharacterTokenizer):
+            inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
+            inner.decoder = decoders.Fuse()
+        else:
+            inner.pre_tokenizer = pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=False),
+                    pre_tokenizers.Split(Regex(_WORD_OR_MARK), "isolated"),
+                ]
+            )
+            spaced = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
+            if isinstance(section, WordTokenizer):  # an unknown word has lost its space; give it back
+                inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), spaced])
+            else:
+                inner.decoder = spaced
+        counted = _Counted(lines)
+        inner.train_from_iterator(counted, trainer)
+        if inner.get_vocab_size() <= len(SPECIALS):
+            raise TokenizerError(
+                f"no {section.kind} vocabulary can be learned from {counted.lines:,} lines of text: "
+                f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
+            )
+        if isinstance(section, UnigramTokenizer):
+            inner.model = _settled(inner)
+        return cls(inner)
+
+    @classmethod
+    def parse(cls, text: str) -> Tokenizer:
+        """The tokenizer that the content of a tokenizer.json describes."""
+        try:
+            inner = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerError(f"not a tokenizer.json: {error}") from error
+        return cls(inner)
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Read a tokenizer.json."""
+        try:
+            return cls.parse(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise TokenizerError(f"{path} is missing; a run folder needs it") from error
+        except ValueError as error:
+            raise TokenizerError(f"{path}: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Write a tokenizer.json."""
+        write_atomically(path, self.content)
+
+    @cached_property
+    def content(self) -> str:
+        """The tokenizer.json: two tokenizers with the same content are the same."""
+        return self._inner.to_str(pretty=True) + "\n"
+
+    @property
+    def size(self) -> int:
+        """How many ids there are, specials included."""
+        return self._inner.get_vocab_size()
+
+    def normalize(self, text: str) -> str:
+        """The text as the tokenizer sees it, and as `decode` gives it back."""
+        normalizer = self._inner.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end."""
+        return self._inner.encode(text, add_special_tokens=False).ids
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of many texts, cut by all cores."""
+        return [cut.ids for cut in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_dropout(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
+        """The ids of many texts under BPE-dropout: a pure function of its arguments.
+
+        Every occurrence of a word is cut anew; with dropout 0 this is `encode_many`.
+        """
+        if dropout == 0:
+            return self.encode_many(texts)
+        return list(self._merges.cut([self._words(text) for text in texts], dropout=dropout, seed=seed))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; pad, start and end leave no trace, what was unknown is written <unk>."""
+        return self._inner.decode([i for i in ids if i not in _SILENT], skip_special_tokens=False)
+
+    def decode_many(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of many sequences of ids."""
+        kept = [[i for i in ids if i not in _SILENT] for ids in sequences]
+        return self._inner.decode_batch(kept, skip_special_tokens=False)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each id as a reader can look at it: spaces as "▁", specials by name."""
+        return [self._piece(number).replace(" ", SPACE) for number in ids]
+
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that the vocabulary does not know, in order, as they stand in the text."""
+        cut = self._inner.encode(text, add_special_tokens=False)
+        spans = (span for number, span in zip(cut.ids, cut.offsets, strict=True) if number == UNK)
+        return [text[start:stop].strip() for start, stop in spans]
+
+    def _piece(self, number: int) -> str:
+        piece = self._inner.id_to_token(int(number))
+        if piece is None:
+            raise TokenizerError(f"id {number} is not in the vocabulary of {self.size} pieces")
+        return piece
+
+    def _words(self, text: str) -> list[str]:
+        """What the model cuts further: words with the space before them, and marks."""
+        cutter = self._inner.pre_tokenizer
+        assert cutter is not None
+        return [word for word, _ in cutter.pre_tokenize_str(self.normalize(text))]
+
+    @cached_property
+    def _merges(self) -> MergeDropout:
+        model = json.loads(self.content)["model"]
+        if model["type"] != "BPE":
+            raise TokenizerError(f"BPE-dropout needs a BPE tokenizer, not {model['type']}; set tokenizer.dropout: 0")
+        return MergeDropout(vocabulary=model["vocab"], merges=model["merges"], unknown=UNK)
+
+
+class _Counted:
+    """Lines that count themselves as they pass, for the error message when nothing comes of them."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._source = lines
+        self.lines = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._source:
+            self.lines += 1
+            yield line
+
+
+def _blank(section: AnyTokenizer) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
+    """A model that knows nothing yet, and what will teach it."""
+    specials = list(SPECIALS)
+    unknown = SPECIALS[UNK]
+    if isinstance(section, WordTokenizer | CharacterTokenizer):
+        return tokenizers.Tokenizer(models.WordLevel(unk_token=unknown)), trainers.WordLevelTrainer(
+            vocab_size=section.size, min_frequency=section.min_count, special_tokens=specials, show_progress=False
+        )
+    if isinstance(section, BpeTokenizer):
+        return tokenizers.Tokenizer(models.BPE(unk_token=unknown, fuse_unk=True)), trainers.BpeTrainer(
+            vocab_size=section.size,
+            min_frequency=section.min_count,
+            special_tokens=specials,
+            limit_alphabet=section.size - len(specials),  # or a text of many characters would overrun the size
+            show_progress=False,
+        )
+    assert isinstance(section, UnigramTokenizer)
+    return tokenizers.Tokenizer(models.Unigram()), trainers.UnigramTrainer(
+        vocab_size=section.size, special_tokens=specials, unk_token=unknown, show_progress=False
+    )
+
+
+def _settled(inner: tokenizers.Tokenizer) -> models.Unigram:
+    """A unigram model whose scores do not depend on the order in which the trainer's hash tables gave out words.
+
+    The trainer sums in that order, so scores differ in the last digits from one training to the next; and it sets
+    the characters it has to keep, but did not choose, just above the lowest score in steps of 0.0001, in that order.
+    """
+    model = json.loads(inner.to_str())["model"]
+    specials, pieces = model["vocab"][: len(SPECIALS)], model["vocab"][len(SPECIALS) :]
+    floor = min((score for _, score in pieces), default=0.0)
+    near = floor + 0.0001 * (1 + sum(len(piece) == 1 for piece, _ in pieces))
+    settled = [(piece, round(floor if len(piece) == 1 and score < near else score, 6)) for piece, score in pieces]
+    settled.sort(key=lambda scored: (-scored[1], scored[0]))
+    return models.Unigram([tuple(scored) for scored in specials] + settled, unk_id=UNK, byte_fallback=False)
+
+
+def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = []
+    if section.normalize == "nfc":
+        steps.append(normalizers.NFC())
+    elif section.normalize == "nfkc":
+        steps.append(normalizers.NFKC())
+    if section.lowercase:
+        steps.append(normalizers.Lowercase())
+    steps += [normalizers.Replace(SPACE, "_"), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    return normalizers.Sequence(steps)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of both sides; one and the same when `shared`."""
+
+    source: Tokenizer
+    target: Tokenizer
+    shared: bool = field(default=True)
+
+    @classmethod
+    def train(cls, section: AnyTokenizer, pairs: Callable[[], Iterator[tuple[str, str]]]) -> Vocabulary:
+        """Learn from pairs of texts; `pairs` is called once for each pass over them."""
+        if section.shared:
+            both = Tokenizer.train(section, chain.from_iterable(pairs()))
+            return cls(both, both, shared=True)
+        source = Tokenizer.train(section, (pair[0] for pair in pairs()))
+        return cls(source, Tokenizer.train(section, (pair[1] for pair in pairs())), shared=False)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, or one file for each side."""
+        for name, tokenizer in self._files().items():
+            tokenizer.save(folder / name)
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        """Read what `save` wrote."""
+        if (folder / "tokenizer.json").exists() or not (folder / "tokenizer.source.json").exists():
+            both = Tokenizer.load(folder / "tokenizer.json")
+            return cls(both, both, shared=True)
+        source = Tokenizer.load(folder / "tokenizer.source.json")
+        return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False)
+
+    def _files(self) -> dict[str, Tokenizer]:
+        if self.shared:
+            return {"tokenizer.json": self.source}
+        return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}

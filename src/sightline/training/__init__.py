@@ -1,0 +1,1 @@
+"""The loop and its parts: objectives, optimizer, schedules, checkpoints, journal."""

@@ -1,0 +1,174 @@
+"""Checkpoints: all that is needed to go on as if nothing had happened.
+
+A checkpoint is a folder `checkpoints/step-00001200` with `model.safetensors`, `optimizer.safetensors` (with the
+running average, if there is one), `progress.json` and `SHA256SUMS` (which `sha256sum -c` can check). It is written
+under a temporary name, fsynced and renamed, so it is there whole or not at all; and it is verified before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from sightline.files import atomic_folder, checksum
+from sightline.training.optimizers import RunningAverage
+
+SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a training stands. Data order is a pure function of (seed, epoch), so a position is two integers."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # batches of this epoch already used
+    tokens: int = 0  # real target tokens seen
+    seconds: float = 0.0  # time spent training, over all sittings
+    best: float | None = None  # of the validation score that counts, lower is better
+    best_step: int | None = None
+    waited: int = 0  # validations since the best
+    validated: int | None = None  # step of the last validation
+    journal: int = 0  # bytes of metrics.jsonl that belong to the past
+    recent: tuple[int, ...] = field(default_factory=tuple)  # steps of the newest scheduled checkpoints, for averaging
+
+    def after(self, **changes: Any) -> Progress:
+        return replace(self, **changes)
+
+
+def parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """The learned weights by name; shared ones once."""
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+
+
+def load_parameters(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into the model; names and shapes must be the model's own."""
+    own = dict(model.named_parameters())
+    missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
+    if missing or extra:
+        raise ValueError(f"these weights are of another model: missing {missing[:3]}, not expected {extra[:3]}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if parameter.shape != weights[name].shape:
+                raise ValueError(
+                    f"weight {name} has shape {tuple(weights[name].shape)}, the model's is {tuple(parameter.shape)}"
+                )
+            parameter.copy_(weights[name])
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}/{key}": value.detach().cpu().contiguous()
+        for parameter, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors.items():
+        owner, key = name.rsplit("/", 1)
+        parameter = parameters[owner]
+        device = parameter.device  # the fused kernel wants the step count there too
+        optimizer.state[parameter][key] = tensor.to(device).clone()
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, run: Path, keep: int) -> None:
+        self.folder = run / "checkpoints"
+        self.keep = keep
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def steps(self) -> list[int]:
+        """Those there are, oldest first, whole or not."""
+        found = (re.fullmatch(r"step-(\d{8})", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: RunningAverage | None,
+        progress: Progress,
+    ) -> None:
+        """Write a checkpoint, then remove those no longer wanted."""
+        tensors = _optimizer_tensors(optimizer, model)
+        if average is not None:
+            tensors |= {f"{name}/average": weight.cpu() for name, weight in average.weights.items()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        target = self.path(progress.step)
+        if target.exists():
+            if self.whole(progress.step):
+                return
+            shutil.rmtree(target)
+        with atomic_folder(target) as folder:
+            save_file(parameters_of(model), folder / "model.safetensors")
+            save_file(tensors, folder / "optimizer.safetensors")
+            (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+            lines = [f"{checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+            (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+        self._prune(progress)
+
+    def _prune(self, progress: Progress) -> None:
+        wanted = {progress.best_step, *progress.recent, *self.steps()[-self.keep :]}
+        for step in self.steps():
+            if step not in wanted:
+                shutil.rmtree(self.path(step))
+
+    def whole(self, step: int) -> bool:
+        """Whether every file of a checkpoint is what was written."""
+        folder = self.path(step)
+        try:
+            lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+            sums = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+            needed = {"model.safetensors", "optimizer.safetensors", "progress.json"}
+            return needed <= set(sums) and all(checksum(folder / name) == digest for name, digest in sums.items())
+        except (OSError, ValueError):
+            return False
+
+    def newest(self) -> int | None:
+        """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
+        for step in reversed(self.steps()):
+            if self.whole(step):
+                return step
+            warnings.warn(
+                f"checkpoint {self.path(step)} is damaged (its checksum does not match); using the one before it",
+                stacklevel=2,
+            )
+        return None
+
+    def weights(self, step: int) -> dict[str, Tensor]:
+        """The model of a checkpoint."""
+        return load_file(self.path(step) / "model.safetensors")
+
+    def averages(self, step: int) -> dict[str, Tensor]:
+        """The running averages of a checkpoint, by parameter name; empty where there are none."""
+        tensors = load_file(self.path(step) / "optimizer.safetensors")
+        return {name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")}
+
+    def restore(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, average: RunningAverage | None
+    ) -> Progress:
+        """Put everything back as it was at that step."""
+        load_parameters(model, self.weights(step))
+        tensors = load_file(self.path(step) / "optimizer.safetensors")
+        _load_optimizer(optimizer, model, {name: t for name, t in tensors.items() if not name.endswith("/average")})
+        if average is not None:
+            average.load({name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")})
+        values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))
+        return Progress(**{**values, "recent": tuple(values["recent"])})

@@ -1,0 +1,397 @@
+"""The loop: next batch, forward, loss, backward, step, log, validate, save.
+
+Nothing random is carried from step to step: the order of the data is a pure function of (seed, epoch), and the
+dropout of a step is seeded by (seed, step). So a checkpoint needs no generator state, and a resumed training is the
+uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sightline.files import write_atomically
+from sightline.recipe import Recipe
+from sightline.training.batches import TrainingBatch, ahead
+from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
+from sightline.training.display import Display
+from sightline.training.journal import Journal
+from sightline.training.objectives import Loss, cross_entropy
+from sightline.training.optimizers import RunningAverage, build_optimizer
+from sightline.training.schedules import factor
+
+
+class NotFinite(ArithmeticError):
+    """The loss or its gradient became infinite or not a number."""
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; everything is saved."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found."""
+
+    score: float  # what early stopping looks at, lower is better
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Plan(Protocol):
+    """The batches of any epoch, as a pure function of its number."""
+
+    def epoch(self, number: int) -> Sequence[np.ndarray]: ...
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
+
+
+@dataclass
+class Fit:
+    """Everything one training works with."""
+
+    recipe: Recipe
+    run: Path
+    model: nn.Module
+    plan: Plan
+    device: torch.device
+    validate: Callable[[nn.Module], Validation]
+    export: Callable[[dict[str, Tensor]], None]  # writes the finished model
+    display: Display
+    loss: Callable[[TrainingBatch], Loss] | None = None  # e.g. compiled; by default the plain one
+
+
+def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
+    """The loss of one batch, summed over its target tokens."""
+    features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+    return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
+
+
+def step_seed(seed: int, step: int) -> int:
+    """The seed of all that is random inside one step."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Matrix products in bfloat16, if asked."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def fit(job: Fit, *, resume: bool = False) -> Progress:
+    """Train to the end, or to an interruption (which saves and raises `Interrupted`)."""
+    training = job.recipe.training
+    optimizer = build_optimizer(job.model, training, job.device)
+    average = RunningAverage(job.model, training.averaging.decay) if training.averaging.kind == "ema" else None
+    checkpoints = Checkpoints(job.run, training.keep)
+    progress = Progress()
+    with Journal(job.run, tensorboard=training.tensorboard) as journal, _stop_signals() as stop:
+        newest = checkpoints.newest() if resume else None
+        if newest is not None:
+            progress = checkpoints.restore(newest, job.model, optimizer, average)
+            job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
+        journal.cut(progress.journal)
+        loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
+        try:
+            loop.run_to_end(stop)
+        finally:
+            loop.close()
+        return loop.progress
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM ask the loop to stop after the step at hand; a second Ctrl-C stops at once."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Loop:
+    """One training on its way."""
+
+    def __init__(
+        self,
+        job: Fit,
+        optimizer: torch.optim.Optimizer,
+        average: RunningAverage | None,
+        checkpoints: Checkpoints,
+        journal: Journal,
+        progress: Progress,
+    ) -> None:
+        self.job, self.optimizer, self.average = job, optimizer, average
+        self.checkpoints, self.journal, self.progress = checkpoints, journal, progress
+        self.recipe, self.training = job.recipe, job.recipe.training
+        self.parameters = list(job.model.parameters())
+        self.loss = job.loss or (lambda batch: batch_loss(job.model, batch, self.training.label_smoothing))
+        self.pending: list[tuple[int, TrainingBatch, Tensor, Tensor, Tensor]] = []  # not yet looked at
+        self.started, self.before = time.monotonic(), progress.seconds
+        self.logged_at, self.logged_tokens = time.monotonic(), progress.tokens
+        self.batches: Iterator[list[TrainingBatch]] | None = None
+        self.epoch_steps = 0
+
+    # --- the page -------------------------------------------------------------------------------------------------
+
+    def run_to_end(self, stop: threading.Event) -> None:
+        while not self.finished():
+            group = self.next_batches()
+            self.one_step(group)
+            self.log(group)
+            if self.validation_due():
+                self.validate()
+                self.save(scheduled=True)
+            elif self.save_due():
+                self.save(scheduled=True)
+            if stop.is_set():
+                self.check_finite()
+                self.save(scheduled=False)
+                self.export()
+                raise Interrupted
+        self.check_finite()
+        if self.progress.validated != self.progress.step:
+            self.validate()
+        self.save(scheduled=True)
+        self.export()
+
+    # --- its lines ------------------------------------------------------------------------------------------------
+
+    def finished(self) -> bool:
+        limits, stopping = self.training.limits, self.training.stopping
+        p = self.progress
+        return (
+            (limits.steps is not None and p.step >= limits.steps)
+            or (limits.epochs is not None and p.epoch >= limits.epochs)
+            or (limits.minutes is not None and self.seconds() >= 60 * limits.minutes)
+            or (stopping.patience is not None and p.waited >= stopping.patience)
+        )
+
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def share_done(self, step: int) -> float:
+        """How much of the training lies behind this step, by whichever limit comes first; for the schedules."""
+        limits = self.training.limits
+        shares = [0.0]
+        if limits.steps is not None:
+            shares.append(step / limits.steps)
+        if limits.epochs is not None:
+            shares.append(step / (limits.epochs * self.epoch_steps))
+        if limits.minutes is not None:
+            shares.append(self.seconds() / (60 * limits.minutes))
+        return min(1.0, max(shares))
+
+    def next_batches(self) -> list[TrainingBatch]:
+        """The batches of the next step (several with accumulation; fewer at the end of an epoch)."""
+        if self.batches is None:
+            self.batches = self.open_epoch()
+        return next(self.batches)
+
+    def open_epoch(self) -> Iterator[list[TrainingBatch]]:
+        epoch, size = self.progress.epoch, self.training.batches.accumulate
+        plan = self.job.plan.epoch(epoch)
+        if not len(plan):
+            raise ValueError("there is nothing to train on: every example was dropped; look at the counts above")
+        self.epoch_steps = -(-len(plan) // size)
+        groups = [plan[at : at + size] for at in range(self.progress.batch, len(plan), size)]
+
+        def make(group: Sequence[np.ndarray]) -> list[TrainingBatch]:
+            made = [self.job.plan.batch(epoch, examples) for examples in group]
+            return [batch.to(self.job.device) for batch in made] if self.job.device.type == "cuda" else made
+
+        self.last_of_epoch = len(groups)
+        return ahead(groups, make)
+
+    def one_step(self, group: list[TrainingBatch]) -> None:
+        """Forward, loss, backward, clip, step."""
+        step = self.progress.step + 1
+        torch.manual_seed(step_seed(self.recipe.seed, step))
+        rate = self.training.lr * factor(self.training.schedule, step, self.share_done(step))
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+        self.rate = rate
+        self.job.model.train()
+        tokens = sum(batch.tokens for batch in group)
+        total, nll = None, None
+        for batch in group:
+            with autocast(self.training.precision, self.job.device):
+                loss = self.loss(batch)
+            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+            total = loss.total.detach() if total is None else total + loss.total.detach()
+            nll = loss.nll.detach() if nll is None else nll + loss.nll.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
+        assert total is not None and nll is not None
+        self.pending.append((step, group[0], total / tokens, nll / tokens, norm))
+        if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
+            self.check_finite()  # before the weights are touched; on CUDA looking would make every step wait
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.job.model, step)
+        self.advance(step, group, tokens)
+
+    def advance(self, step: int, group: list[TrainingBatch], tokens: int) -> None:
+        """Move the position on by one step."""
+        p = self.progress
+        epoch, batch = p.epoch, p.batch + len(group)
+        self.last_of_epoch -= 1
+        if self.last_of_epoch == 0:
+            epoch, batch = epoch + 1, 0
+            self.close()
+        self.progress = p.after(step=step, epoch=epoch, batch=batch, tokens=p.tokens + tokens, seconds=self.seconds())
+
+    def check_finite(self) -> dict[str, float]:
+        """Look at the losses not yet looked at: means, or `NotFinite` with the first bad batch saved."""
+        if not self.pending:
+            return {}
+        losses = torch.stack([torch.stack([loss, nll, norm.to(loss.dtype)]) for _, _, loss, nll, norm in self.pending])
+        values = losses.double().cpu().numpy()  # (steps, 3)
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            step, batch, *_ = self.pending[int(bad[0])]
+            self.report_bad_batch(step, batch, values[int(bad[0])])
+        means = values.mean(0)
+        return {"loss": float(means[0]), "nll": float(means[1]), "gradient_norm": float(means[2])}
+
+    def report_bad_batch(self, step: int, batch: TrainingBatch, values: np.ndarray) -> None:
+        path = self.job.run / "bad-batch.json"
+        record = {
+            "step": step,
+            "epoch": self.progress.epoch,
+            "loss": str(values[0]),
+            "gradient_norm": str(values[2]),
+            "examples": self.job.plan.texts(self.progress.epoch, batch.examples),
+        }
+        write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+        newest = self.checkpoints.newest()
+        kept = f"the last good checkpoint is step {newest}" if newest is not None else "no checkpoint was saved before"
+        raise NotFinite(
+            f"step {step}: loss {values[0]}, gradient norm {values[2]}; the batch is saved in {path}, {kept}. "
+            f"Lower training.lr, lengthen training.schedule.warmup, or look at that batch"
+        )
+
+    def log(self, group: list[TrainingBatch]) -> None:
+        """Every so many steps, write down how it goes; show it at every step that costs nothing."""
+        if self.progress.step % self.training.log_every:
+            self.job.display.step(self.progress, {})
+            return
+        means = self.check_finite()
+        self.pending = []
+        now = time.monotonic()
+        speed = (self.progress.tokens - self.logged_tokens) / max(now - self.logged_at, 1e-9)
+        self.logged_at, self.logged_tokens = now, self.progress.tokens
+        record = {
+            "kind": "train",
+            "step": self.progress.step,
+            "epoch": self.progress.epoch,
+            **means,
+            "lr": self.rate,
+            "tokens": self.progress.tokens,
+            "tokens_per_second": round(speed, 1),
+            "seconds": round(self.seconds(), 3),
+        }
+        self.journal.write(record)
+        self.job.display.step(self.progress, record)
+
+    def validation_due(self) -> bool:
+        every = self.training.validate_every
+        return self.progress.batch == 0 if every is None else self.progress.step % every == 0
+
+    def save_due(self) -> bool:
+        every = self.training.save_every
+        return every is not None and self.progress.step % every == 0
+
+    def validate(self) -> None:
+        """Score the weights that would be the result, and remember whether they are the best so far."""
+        self.check_finite()
+        self.job.model.eval()
+        if self.average is None:
+            found = self.job.validate(self.job.model)
+        else:
+            own = {name: parameter.detach().clone() for name, parameter in self.job.model.named_parameters()}
+            load_parameters(self.job.model, self.average.weights)
+            found = self.job.validate(self.job.model)
+            load_parameters(self.job.model, own)
+        p = self.progress
+        better = p.best is None or found.score < p.best
+        self.progress = p.after(
+            best=found.score if better else p.best,
+            best_step=p.step if better else p.best_step,
+            waited=0 if better else p.waited + 1,
+            validated=p.step,
+            seconds=self.seconds(),
+        )
+        record = {
+            "kind": "validation",
+            "step": p.step,
+            "epoch": p.epoch,
+            **found.record,
+            "best": better,
+            "tokens": p.tokens,
+            "seconds": round(self.seconds(), 3),
+        }
+        self.journal.write(record)
+        self.job.display.validation(self.progress, record)
+        self.logged_at, self.logged_tokens = time.monotonic(), p.tokens
+
+    def save(self, *, scheduled: bool) -> None:
+        """A checkpoint; what came before it in the journal is part of it."""
+        self.check_finite()
+        recent = self.progress.recent
+        if scheduled and self.training.averaging.kind == "checkpoints":
+            steps = [step for step in recent if step != self.progress.step]
+            recent = (*steps, self.progress.step)[-self.training.averaging.count :]
+        self.journal.sync()
+        self.progress = self.progress.after(journal=self.journal.size, recent=recent, seconds=self.seconds())
+        self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress)
+
+    def export(self) -> None:
+        """The finished model, as the recipe wants it made."""
+        p, averaging = self.progress, self.training.averaging
+        if averaging.kind == "checkpoints" and p.recent:
+            self.job.export(mean_weights([self.checkpoints.weights(step) for step in p.recent]))
+            return
+        step = p.best_step if self.training.result == "best" and p.best_step is not None else p.step
+        if step == p.step:
+            weights = parameters_of(self.job.model)
+            if self.average is not None:
+                weights = {name: weight.cpu() for name, weight in self.average.weights.items()}
+        else:
+            weights = self.checkpoints.weights(step) if self.average is None else self.checkpoints.averages(step)
+        self.job.export(weights)
+
+    def close(self) -> None:
+        """Let the thread that makes batches go."""
+        if self.batches is not None:
+            self.batches.close()  # type: ignore[attr-defined]
+            self.batches = None
+
+
+def mean_weights(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several models, weight by weight, summed in float64."""
+    return {
+        name: torch.stack([model[name].double() for model in models]).mean(0).to(weight.dtype).contiguous()
+        for name, weight in models[0].items()
+    }

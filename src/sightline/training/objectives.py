@@ -1,0 +1,94 @@
+"""What training minimizes. Losses live here, not in models: a model returns features."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from sightline.layers.linear import onednn_fits, product
+from sightline.text.tokenizer import PAD
+
+_ROWS = 512  # rows of logits computed at a time on the CPU: enough for a good product, few enough to stay in cache
+
+
+class Loss(NamedTuple):
+    """Sums over the real target tokens of a batch."""
+
+    total: Tensor  # label-smoothed cross entropy: what is minimized
+    nll: Tensor  # −log p of the right tokens: what is reported
+
+
+def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Loss:
+    """−(1 − ε) log p(y) − ε/V Σ_v log p(v), summed over targets that are not PAD (Szegedy et al. 2016, §7)."""
+    logits = logits.float()
+    total = nn.functional.cross_entropy(
+        logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+    )
+    if smoothing == 0:
+        return Loss(total, total.detach())
+    nll = nn.functional.cross_entropy(logits.detach(), targets, ignore_index=PAD, reduction="sum")
+    return Loss(total, nll)
+
+
+class ProjectedCrossEntropy(torch.autograd.Function):
+    """The same from features, without ever holding all the logits: gradients are made on the way forward.
+
+    For a block of rows x with logits l = x Wᵀ + b and p = softmax(l):
+        loss = −(1 − ε) log p(y) − ε (mean(l) − lse(l)),  dl = p − (1 − ε) 1_y − ε/V.
+    The constant ε/V is never written into the (rows, V) block: its share of dx, dW and db is rank one and added once.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        size = weight.shape[0]
+        weight_sum = weight.sum(0)  # (D,)
+        grad_features = torch.empty_like(features)
+        grad_weight = torch.zeros_like(weight)
+        grad_bias = torch.zeros_like(bias)
+        nll = features.new_zeros(())
+        uniform = features.new_zeros(())  # Σ (mean(l) − lse(l))
+        for start in range(0, len(features), _ROWS):
+            rows = slice(start, start + _ROWS)
+            x, right = features[rows], targets[rows, None]
+            logits = product(x, weight, bias)  # (rows, V)
+            hit = logits.gather(1, right)
+            logs = torch.log_softmax(logits, dim=-1)
+            log_hit = logs.gather(1, right)
+            nll -= log_hit.sum()
+            if smoothing:
+                uniform += (((x @ weight_sum) + bias.sum()) / size - (hit - log_hit)[:, 0]).sum()
+            grad = logs.exp_()
+            grad.scatter_add_(1, right, grad.new_full(right.shape, smoothing - 1.0))
+            grad_features[rows] = product(grad, weight.t())
+            grad_weight.addmm_(grad.t(), x)
+            grad_bias += grad.sum(0)
+        if smoothing:
+            grad_features -= smoothing / size * weight_sum
+            grad_weight -= smoothing / size * features.sum(0)
+            grad_bias -= smoothing / size * len(features)
+        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
+        ctx.mark_non_differentiable(nll)
+        return (1.0 - smoothing) * nll - smoothing * uniform, nll
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        grad_features, grad_weight, grad_bias = ctx.saved_tensors
+        return grad_features.mul_(grad), grad_weight.mul_(grad), grad_bias.mul_(grad), None, None
+
+
+def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Loss:
+    """The loss of features (…, D) against targets (…,), by the fastest way there is for them."""
+    features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)
+    if onednn_fits(features, weight) and torch.is_grad_enabled():
+        real = targets != PAD
+        if not bool(real.all()):
+            features, targets = features[real], targets[real]
+        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing)
+        return Loss(total, nll)
+    return smoothed_cross_entropy(nn.functional.linear(features, weight, bias), targets, smoothing)

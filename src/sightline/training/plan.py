@@ -1,0 +1,93 @@
+"""Which batches an epoch has, and in which layout: the data side of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
+from sightline.data.store import Store
+from sightline.recipe import Recipe, TransformerBody
+from sightline.text.tokenizer import Vocabulary
+from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+
+_SPARE = 16  # tokens of a static batch always left to its dummy sequences
+
+
+def choose_layout(recipe: Recipe, device: torch.device) -> str:
+    """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
+
+    Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
+    bfloat16 and no dropout on the weights; there it has a static shape, so that the step compiles once.
+    """
+    wanted = recipe.training.batches.layout
+    bodies = (recipe.model.encoder, recipe.model.decoder)
+    transformers = [body for body in bodies if isinstance(body, TransformerBody)]
+    varlen = recipe.training.precision == "bf16" and all(body.attention_dropout == 0 for body in transformers)
+    if wanted == "padded" or (wanted == "auto" and len(transformers) < 2):
+        return "padded"
+    if device.type != "cuda":
+        return "packed"
+    if varlen and len(transformers) == 2:
+        return "static"
+    return "padded" if wanted == "auto" else "packed"
+
+
+@dataclass
+class EpochPlan:
+    """The batches of each epoch over a store (over several copies of it, cut differently, with BPE-dropout)."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    layout: str
+    store_for: Callable[[int], Store]  # epoch → store
+    shape: StaticShape | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.layout == "static":
+            store, tokens = self.store_for(0), self.recipe.training.batches.tokens
+            longest = self.recipe.data.clean.max_tokens + 1
+            mean = min(float(store.source_lengths.mean()), float(store.target_lengths.mean())) + 1
+            sequences = int(1.5 * tokens / mean) + 8  # no batch has more examples, so that one shape fits all
+            self.shape = StaticShape(tokens, sequences + -(-tokens // longest) + 1, longest)
+            self._most = sequences
+
+    def epoch(self, number: int) -> Sequence[np.ndarray]:
+        store, tokens = self.store_for(number), self.recipe.training.batches.tokens
+        weights = [source.weight for source in self.recipe.data.train]
+        seed = self.recipe.seed
+        examples = order(store.origin, weights, seed=seed, epoch=number)
+        lengths = store.source_lengths, store.target_lengths
+        if self.shape is not None:
+            return packed_batches(
+                *lengths, tokens=tokens - _SPARE, seed=seed, epoch=number, longest_batch=self._most, examples=examples
+            )
+        return padded_batches(*lengths, tokens=tokens, seed=seed, epoch=number, examples=examples)
+
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
+        sources, targets = self.store_for(epoch).take(examples)
+        if self.layout == "padded":
+            return padded_batch(sources, targets, examples)
+        return packed_batch(sources, targets, examples, self.shape)
+
+    def waste(self, epoch: int = 0) -> float:
+        """The share of positions that hold no token."""
+        store = self.store_for(epoch)
+        lengths = store.source_lengths, store.target_lengths
+        if self.shape is not None:
+            return packing_waste(self.epoch(epoch), *lengths, tokens=self.shape.tokens)
+        return padding_waste(self.epoch(epoch), *lengths)
+
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
+        """The examples of a batch, to be read by a person."""
+        sources, targets = self.store_for(epoch).take(examples)
+        return [
+            {
+                "source": self.vocabulary.source.decode(source.tolist()),
+                "target": self.vocabulary.target.decode(target.tolist()),
+            }
+            for source, target in zip(sources, targets, strict=True)
+        ]

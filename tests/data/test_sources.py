@@ -1,0 +1,191 @@
+"""Files to examples, and what is wrong with them."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sightline.data.sources import DataError, Example, place, read, read_lines, resolve_folder
+from sightline.recipe import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
+
+TEXT = TextSource(source="a.de", target="a.en")
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        data = content.encode() if isinstance(content, str) else content
+        (folder / name.replace("_", ".")).write_bytes(data)
+    return folder
+
+
+def examples(source: AnySource, folder: Path, *, swap: bool = False) -> list[tuple[str, str]]:
+    return [tuple(example) for example in read(source, folder, swap=swap)]
+
+
+def test_two_files_are_read_side_by_side(tmp_path: Path) -> None:
+    write(tmp_path, a_de="eins\nzwei\n", a_en="one\ntwo")
+    assert examples(TEXT, tmp_path) == [("eins", "one"), ("zwei", "two")]
+    assert examples(TEXT, tmp_path, swap=True) == [("one", "eins"), ("two", "zwei")]
+    assert next(read(TEXT, tmp_path)) == Example(source="eins", target="one")
+
+
+def test_only_newlines_end_lines(tmp_path: Path) -> None:
+    write(tmp_path, a=b"\xef\xbb\xbfone\xe2\x80\xa8still one\x0b\x0c\x85\r\n\r\n\xc2\x85\n".replace(b"\x85\r", b"\r"))
+    assert list(read_lines(tmp_path / "a")) == ["one\u2028still one\x0b\x0c", "", "\x85"]
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\ufeff")))
+def test_lines_are_what_stands_between_newlines(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("lines") / "a"
+    path.write_bytes((text + "\n").encode())
+    assert list(read_lines(path)) == text.split("\n")
+
+
+def test_a_file_larger_than_a_block_is_read_whole(tmp_path: Path) -> None:
+    lines = [f"{number} " + "ä" * (number % 700) for number in range(8_000)] + ["x" * 3_000_000, "", "end"]
+    (tmp_path / "a.xz").write_bytes(lzma.compress("\n".join(lines).encode(), preset=0))
+    assert list(read_lines(tmp_path / "a.xz")) == lines
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2", "zst"])
+def test_compressed_files_are_read_by_their_suffix(tmp_path: Path, suffix: str) -> None:
+    pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress, "zst": pa.Codec("zstd").compress}[suffix]
+    data = "größer\tbigger\n".encode() * 500
+    packed = pack(data)
+    content = packed.to_pybytes() if isinstance(packed, pa.Buffer) else packed
+    (tmp_path / f"a.{suffix}").write_bytes(content)
+    assert examples(TsvSource(file=f"a.{suffix}"), tmp_path) == [("größer", "bigger")] * 500
+    (tmp_path / f"a.{suffix}").write_bytes(content[:-20])
+    with pytest.raises(DataError, match=rf"a\.{suffix} is damaged or cut off"):
+        examples(TsvSource(file=f"a.{suffix}"), tmp_path)
+    (tmp_path / f"a.{suffix}").write_bytes(b"this is not compressed")
+    with pytest.raises(DataError, match=rf"a\.{suffix} is damaged or cut off"):
+        examples(TsvSource(file=f"a.{suffix}"), tmp_path)
+
+
+@pytest.mark.parametrize(("german", "english"), [("1\n2\n3\n4\n", "1\n2\n"), ("1\n2\n", "1\n2\n3\n4\n")])
+def test_sides_of_different_length_fail_with_both_counts(tmp_path: Path, german: str, english: str) -> None:
+    write(tmp_path, a_de=german, a_en=english)
+    longer = "a.de" if len(german) > len(english) else "a.en"
+    with pytest.raises(DataError, match=rf"{longer} has 4 lines and a\.\w\w has 2; line 3 of .*{longer} is the first"):
+        examples(TEXT, tmp_path)
+
+
+def test_an_empty_file_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, a_de="", a_en="one\n", a_tsv=b"\xef\xbb\xbf")
+    with pytest.raises(DataError, match=r"a\.de is empty; give a file"):
+        examples(TEXT, tmp_path)
+    with pytest.raises(DataError, match=r"a\.tsv is empty"):
+        examples(TsvSource(file="a.tsv"), tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.de does not exist; check"):
+        examples(TEXT, tmp_path)
+
+
+def test_bytes_that_are_not_utf8_are_found(tmp_path: Path) -> None:
+    write(tmp_path, a_de=b"gut\nauch gut\nsch\xf6n\n", a_en="good\nalso\nnice\n")
+    with pytest.raises(DataError, match=r"a\.de, line 3: byte 4 \(0xf6\) is not UTF-8; convert .*iconv"):
+        examples(TEXT, tmp_path)
+
+
+def test_columns_are_counted_from_one(tmp_path: Path) -> None:
+    write(tmp_path, a_tsv="7\tHallo!\tHi.\textra\n8\t\tHey.\n")
+    assert examples(TsvSource(file="a.tsv", columns=(3, 2)), tmp_path) == [("Hi.", "Hallo!"), ("Hey.", "")]
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        TsvSource(file="a.tsv", columns=(0, 1))
+
+
+def test_a_line_with_too_few_columns_is_named(tmp_path: Path) -> None:
+    write(tmp_path, a_tsv="a\tb\nHallo! Hi.\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 2: 1 column, and columns: \[1, 2\] needs 2.*'Hallo! Hi\.'"):
+        examples(TsvSource(file="a.tsv"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"de": "x"', r"line 2: not JSON .*one object on each line"),
+        ("", r"line 2: not JSON"),
+        ('["x", "y"]', r"line 2: not an object but list"),
+        ('{"de": "x", "fr": "y"}', r"line 2: no key 'en', only 'de', 'fr'; set `source` and `target`"),
+        ('{"de": "x", "en": 3}', r"line 2: 'en' is not a text but int"),
+        ('{"de": "x\\ud800", "en": "y"}', r"line 2: character 2 of 'de' is half a surrogate pair \(\\ud800\)"),
+    ],
+)
+def test_json_lines_are_read_and_bad_ones_named(tmp_path: Path, line: str, message: str) -> None:
+    source = JsonLinesSource(file="a.jsonl", source="de", target="en")
+    good = '{"de": "Gr\\u00fcn\\nund blau", "en": "green", "id": 1}\n'
+    write(tmp_path, a_jsonl=good)
+    assert examples(source, tmp_path) == [("Grün\nund blau", "green")]
+    write(tmp_path, a_jsonl=good + line + "\n")
+    with pytest.raises(DataError, match=rf"a\.jsonl, {message}"):
+        examples(source, tmp_path)
+
+
+CMUDICT = r"(?P<source>[^ (]+)(?:\(\d+\))? (?P<target>[^#]+?)(?: #.*)?"
+
+
+def test_a_pronouncing_dictionary_is_a_pattern(tmp_path: Path) -> None:
+    write(tmp_path, a_dict=";;; header\n'em AH0 M\na AH0\na(2) EY1\naalen AE1 L AH0 N # place, german\n")
+    source = PatternSource(file="a.dict", pattern=CMUDICT, skip="^;;;", spell=True)
+    expected = [("' e m", "AH0 M"), ("a", "AH0"), ("a", "EY1"), ("a a l e n", "AE1 L AH0 N")]
+    assert examples(source, tmp_path) == expected
+    with pytest.raises(DataError, match=r"a\.dict, line 1: ';;; header' does not match .* pass such lines over with skip"):
+        examples(PatternSource(file="a.dict", pattern=r"(?P<source>\w+) (?P<target>.*)"), tmp_path)
+
+
+def test_a_group_that_took_no_part_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, a_txt="a b\na\n")
+    with pytest.raises(DataError, match=r"line 2: 'a' has no source or target"):
+        examples(PatternSource(file="a.txt", pattern="(?P<source>a)(?: (?P<target>b))?"), tmp_path)
+
+
+def test_a_pattern_is_checked_with_the_recipe() -> None:
+    with pytest.raises(ValidationError, match="not a regular expression"):
+        PatternSource(file="a", pattern="(?P<source>")
+    with pytest.raises(ValidationError, match=r"needs the groups"):
+        PatternSource(file="a", pattern="(?P<source>.*)")
+
+
+def test_shares_are_disjoint_complete_and_the_same_in_both_directions(tmp_path: Path) -> None:
+    write(tmp_path, a_tsv="".join(f"Satz {n // 2}\tsentence {n}\n" for n in range(400)))
+    parts = [TsvSource(file="a.tsv", share=share) for share in ((0.0, 0.5), (0.5, 0.9), (0.9, 1.0))]
+    split = [examples(part, tmp_path) for part in parts]
+    assert sorted(sum(split, [])) == sorted(examples(TsvSource(file="a.tsv"), tmp_path))
+    sources = [{source for source, _ in part} for part in split]
+    assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
+    assert [len(part) for part in split] == pytest.approx([200, 160, 40], abs=40)
+    assert examples(parts[1], tmp_path, swap=True) == [(target, source) for source, target in split[1]]
+
+
+def test_a_text_keeps_its_place_for_ever() -> None:
+    assert place("Satz") == place(" Satz ") == pytest.approx(0.9503143899796342, abs=1e-12)
+
+
+def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, corpora = tmp_path / "recipes" / "a.yaml", tmp_path / "corpora"
+    (corpora / "m30k").mkdir(parents=True)
+    monkeypatch.delenv("SIGHTLINE_CORPORA", raising=False)
+    with pytest.raises(DataError, match=r"'m30k' is neither .*recipes/m30k \(\$SIGHTLINE_CORPORA is not set\); set"):
+        resolve_folder("m30k", recipe)
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(corpora))
+    assert resolve_folder("m30k", recipe) == corpora / "m30k"
+    with pytest.raises(DataError, match=r"'other' is neither .*recipes/other nor .*corpora/other; set data\.folder"):
+        resolve_folder("other", recipe)
+    (tmp_path / "recipes" / "m30k").mkdir(parents=True)
+    assert resolve_folder("m30k", recipe) == tmp_path / "recipes" / "m30k"
+    assert resolve_folder(str(corpora), recipe) == corpora
+    assert resolve_folder(None, recipe) == tmp_path / "recipes"
+    assert resolve_folder(None, None) is None

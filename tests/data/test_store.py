@@ -1,0 +1,278 @@
+"""The tokenized corpus on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sightline.data import store
+from sightline.data.sources import DataError, Example
+from sightline.data.store import Store, cache_folder, content_hash, prepare
+from sightline.recipe import AnySource, BpeTokenizer, Clean, Data, DatesSource, TsvSource
+from sightline.text.tokenizer import Vocabulary
+
+PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
+VOCABULARY = Vocabulary.train(BpeTokenizer(size=80, min_count=1), lambda: iter([Example(*pair) for pair in PAIRS]))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return write(tmp_path, PAIRS)
+
+
+def write(folder: Path, pairs: Sequence[tuple[str, str]], name: str = "a.tsv") -> Path:
+    (folder / name).write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    return folder
+
+
+def make(folder: Path, *sources: AnySource, clean: Clean | None = None, swap: bool = False, **options: Any) -> Store:
+    chosen = sources or (TsvSource(file="a.tsv"),)
+    data = Data(train=chosen, validation=chosen[0], clean=clean or Clean(), swap=swap)
+    options = {"clean": clean is not None, "vocabulary": VOCABULARY, **options}
+    return prepare(data, chosen, folder=folder, cache=folder / "cache", **options)
+
+
+def texts(made: Store) -> list[tuple[str, str]]:
+    source, target = made.take(range(len(made)))
+    decode = VOCABULARY.source.decode
+    return [(decode(s.tolist()), decode(t.tolist())) for s, t in zip(source, target, strict=True)]
+
+
+def stores(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "cache" / "stores").iterdir() if path.is_dir())
+
+
+def test_a_store_gives_back_what_went_in(place: Path) -> None:
+    made = make(place)
+    assert texts(made) == PAIRS
+    assert made.counts == dict.fromkeys(made.counts, 0) | {"read": 5, "kept": 5}
+    assert made.source_lengths.tolist() == [len(VOCABULARY.source.encode(pair[0])) for pair in PAIRS]
+    assert made.target_lengths.dtype == np.int32
+    source, target = made.take(np.array([2, 0]))
+    assert source[0].dtype == np.uint16
+    assert source[0].tolist() == VOCABULARY.source.encode("der Hund läuft")
+    assert target[1].tolist() == VOCABULARY.source.encode("a dog")
+    assert not source[0].flags.owndata and not source[0].flags.writeable  # a view of the file
+    with pytest.raises(IndexError, match="store of 5"):
+        made.take([5])
+
+
+def test_sides_can_be_exchanged(place: Path) -> None:
+    assert texts(make(place, swap=True)) == [(target, source) for source, target in PAIRS]
+
+
+def test_many_batches_are_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_CHUNK", 3)
+    write(tmp_path, PAIRS * 4)
+    told: list[int] = []
+    made = make(tmp_path, clean=Clean(), progress=told.append)
+    assert texts(made) == PAIRS[:3] * 4
+    assert told == [3, 6, 9, 12, 15, 18, 20]
+
+
+def test_each_example_knows_its_source(place: Path) -> None:
+    write(place, [("eine", "one")], "b.tsv")
+    made = make(place, TsvSource(file="a.tsv"), TsvSource(file="b.tsv", weight=3))
+    assert made.origin.tolist() == [0, 0, 0, 0, 0, 1]
+    assert make(place, TsvSource(file="a.tsv"), TsvSource(file="b.tsv"), limit=2).origin.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "kept", "reason"),
+    [
+        (Clean(max_tokens=3), [("ein", "a")], {"too long": 5, "empty": 1}),
+        (Clean(max_ratio=1.9), [0, 1, 2, 3, 5], {"ratio": 1, "empty": 1}),
+        (Clean(deduplicate="pairs"), [0, 1, 2, 4, 5], {"duplicate": 1, "empty": 1}),
+        (Clean(deduplicate="sources"), [0, 1, 4, 5], {"duplicate": 2, "empty": 1}),
+        (Clean(deduplicate="targets"), [0, 1, 2, 5], {"duplicate": 2, "empty": 1}),
+        (Clean(drop_copies=True), [0, 1, 2, 3, 4], {"copy": 1, "empty": 1}),
+    ],
+)
+def test_what_is_dropped_is_counted_by_reason(tmp_path: Path, rules: Clean, kept: Any, reason: dict[str, int]) -> None:
+    pairs = [
+        ("ein", "a"),
+        ("ein Hund", "a dog"),
+        ("ein Hund", "the dog"),
+        (" ein Hund ", "a dog"),
+        ("eine Katze läuft", "a dog"),
+        ("the cat", "the cat"),
+        ("", "a dog"),
+    ]
+    lengths = {text: len(VOCABULARY.source.encode(text)) for pair in pairs for text in pair}
+    write(tmp_path, pairs)
+    made = make(tmp_path, clean=rules)
+    if rules.max_tokens < 256 or rules.max_ratio:
+        longest = rules.max_tokens
+        kept = [
+            number
+            for number, (s, t) in enumerate(pairs)
+            if 0 < min(lengths[s], lengths[t])
+            and max(lengths[s], lengths[t]) <= longest
+            and max(lengths[s], lengths[t]) <= (rules.max_ratio or 1e9) * min(lengths[s], lengths[t])
+        ]
+        reason = {"too long" if longest < 256 else "ratio": 6 - len(kept), "empty": 1}
+        assert 0 < len(kept) < 6
+    assert texts(made) == [(pairs[number][0].strip(), pairs[number][1]) for number in kept]
+    assert {name: count for name, count in made.counts.items() if count} == {"read": 7, "kept": len(kept), **reason}
+
+
+def test_a_store_is_built_once_and_found_again(place: Path) -> None:
+    told: list[int] = []
+    first = make(place, progress=told.append)
+    again = make(place, progress=told.append)
+    assert told == [5]
+    assert again.folder == first.folder
+
+
+def test_all_that_goes_in_makes_another_store(place: Path) -> None:
+    make(place)
+    make(place, swap=True)
+    make(place, limit=4)
+    make(place, clean=Clean())
+    make(place, clean=Clean(max_tokens=20))
+    make(place, TsvSource(file="a.tsv", columns=(2, 1)))
+    make(place, dropout=0.1, variant=1)
+    make(place, dropout=0.1, variant=2)
+    make(place, dropout=0.1, variant=1, seed=1)
+    make(place, vocabulary=Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS)))
+    assert len(stores(place)) == 10
+    write(place, PAIRS[:3])
+    assert texts(make(place)) == PAIRS[:3]
+
+
+def test_where_files_lie_and_what_they_weigh_does_not_matter(place: Path) -> None:
+    first = make(place)
+    (place / "a.tsv").rename(place / "b.tsv")
+    assert make(place, TsvSource(file="b.tsv", weight=2.0)).folder == first.folder
+
+
+def test_a_changed_file_is_seen_even_when_its_size_and_time_are_the_same(place: Path) -> None:
+    first = make(place)
+    stamp = (place / "a.tsv").stat()
+    (place / "a.tsv").write_bytes((place / "a.tsv").read_bytes().replace(b"cat", b"dog"))
+    os.utime(place / "a.tsv", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert make(place).folder != first.folder
+
+
+def test_the_checksum_of_an_old_file_is_remembered(place: Path) -> None:
+    path, cache = place / "a.tsv", place / "cache"
+    os.utime(path, (time.time() - 60, time.time() - 60))
+    found = content_hash(path, cache)
+    (memory,) = (cache / "checksums").iterdir()
+    memory.write_text(memory.read_text().replace(found, "remembered"))
+    assert content_hash(path, cache) == "remembered"
+    memory.write_text("{")
+    assert content_hash(path, cache) == found
+
+
+def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Path) -> None:
+    write(tmp_path, PAIRS[:3] * 20)
+
+    def cut(variant: int) -> list[list[int]]:
+        made = make(tmp_path, dropout=0.5, variant=variant, seed=3)
+        assert texts(made) == PAIRS[:3] * 20
+        return [row.tolist() for row in made.take(range(60))[0]]
+
+    first = cut(0)
+    assert first != cut(1)
+    for name in stores(tmp_path):
+        (tmp_path / "cache" / "stores" / name).rename(tmp_path / name)
+    assert cut(0) == first
+
+
+def test_an_interrupted_build_leaves_nothing_that_is_used(place: Path) -> None:
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(place, progress=stop)
+    assert stores(place) == []
+    assert texts(make(place)) == PAIRS
+
+
+def test_a_half_built_store_is_never_used(place: Path) -> None:
+    script = f"""
+import os, signal
+from pathlib import Path
+from sightline.data.store import prepare
+from sightline.recipe import Data, TsvSource
+from sightline.text.tokenizer import Vocabulary
+folder = Path({str(place)!r})
+source = TsvSource(file="a.tsv")
+data = Data(train=(source,), validation=source)
+kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+vocabulary = Vocabulary.load(folder)
+prepare(data, data.train, vocabulary, folder=folder, cache=folder / "cache", clean=False, progress=kill)
+"""
+    VOCABULARY.save(place)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    (left,) = stores(place)
+    assert left.endswith(".tmp")
+    assert texts(make(place)) == PAIRS
+    assert [name for name in stores(place) if name.endswith(".tmp")] == []  # and what it left is gone
+    assert make(place).folder.name == left.split(".")[1]
+
+
+def test_of_several_builders_one_builds_and_all_get_the_store(place: Path) -> None:
+    told: list[int] = []
+
+    def one(_: int) -> list[tuple[str, str]]:
+        return texts(make(place, progress=lambda count: (time.sleep(0.05), told.append(count))[1]))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(4))) == [PAIRS] * 4
+    assert told == [5]
+    assert len(stores(place)) == 1
+
+
+def test_a_disk_that_fills_up_leaves_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_atomically", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(place)
+    assert stores(place) == []
+
+
+def test_a_store_of_nothing_is_an_error(place: Path) -> None:
+    with pytest.raises(DataError, match=r"no examples are left of the 5 read \(2 empty, 3 too long\); check"):
+        make(place, clean=Clean(max_tokens=2))
+    assert stores(place) == []
+
+
+def test_bad_input_is_named_through_the_store(place: Path) -> None:
+    (place / "a.tsv").write_text("a\tb\nc\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 2"):
+        make(place)
+
+
+def test_the_dates_need_no_folder(tmp_path: Path) -> None:
+    source = DatesSource(part="test", examples=5)
+    data = Data(train=(source,), validation=source)
+    assert len(prepare(data, [source], VOCABULARY, folder=None, cache=tmp_path, clean=False)) == 5
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "here"))
+    assert cache_folder() == tmp_path / "here"
+    monkeypatch.delenv("SIGHTLINE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "sightline"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "sightline"
+
+
+def test_the_counts_are_kept_beside_the_examples(place: Path) -> None:
+    made = make(place)
+    assert json.loads((made.folder / "counts.json").read_text()) == made.counts

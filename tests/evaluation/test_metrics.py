@@ -1,0 +1,141 @@
+"""Metrics: sacreBLEU's and jiwer's numbers, intervals that can be trusted, refusals that explain themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import Literal
+
+import jiwer
+import numpy as np
+import pytest
+import sacrebleu
+
+from sightline.evaluation.intervals import resampled_sums, wilson
+from sightline.evaluation.metrics import METRICS, perplexity, score
+
+WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]
+
+
+def corpus(size: int, seed: int = 0) -> tuple[list[str], list[list[str]]]:
+    draw = random.Random(seed)
+    references = [[" ".join(draw.choices(WORDS, k=draw.randint(4, 12)))] for _ in range(size)]
+    hypotheses = [
+        " ".join(word if draw.random() < 0.8 else draw.choice(WORDS) for word in several[0].split())
+        for several in references
+    ]
+    return hypotheses, references
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_value_interval_and_signature_are_sacrebleus_own(name: Literal["bleu", "chrf", "ter"], lowercase: bool) -> None:
+    hypotheses, references = corpus(60)
+    ours = score(name, hypotheses, references, lowercase=lowercase, bootstrap=200)
+    metric = {
+        "bleu": sacrebleu.BLEU(lowercase=lowercase),
+        "chrf": sacrebleu.CHRF(lowercase=lowercase),
+        "ter": sacrebleu.TER(case_sensitive=not lowercase),
+    }[name]
+    theirs = metric.corpus_score(hypotheses, [[several[0] for several in references]], n_bootstrap=200)
+    assert ours.value == theirs.score
+    assert (ours.high - ours.low) / 2 == pytest.approx(theirs._ci, abs=1e-4)  # sacreBLEU adds up in float32
+    assert ours.signature == metric.get_signature().format()
+    assert ours.low <= ours.value <= ours.high
+
+
+def test_a_variable_number_of_references_is_scored_as_sacrebleu_does() -> None:
+    hypotheses = ["the dog runs", "over the hill"]
+    ours = score("bleu", hypotheses, [["a dog runs", "the dog runs"], ["over a hill"]], bootstrap=0)
+    metric = sacrebleu.BLEU()
+    theirs = metric.corpus_score(hypotheses, [["a dog runs", "over a hill"], ["the dog runs", None]])  # type: ignore[list-item]
+    assert (ours.value, ours.signature) == (theirs.score, metric.get_signature().format())
+    assert "nrefs:var" in ours.signature
+
+
+def test_error_rates_are_jiwers() -> None:
+    hypotheses, references = corpus(50, seed=1)
+    flat = [several[0] for several in references]
+    assert score("wer", hypotheses, references, bootstrap=0).value == pytest.approx(100 * jiwer.wer(flat, hypotheses))
+    assert score("cer", hypotheses, references, bootstrap=0).value == pytest.approx(100 * jiwer.cer(flat, hypotheses))
+
+
+def test_the_nearest_reference_counts_for_error_rates() -> None:
+    result = score("wer", ["HH AH L OW"], [["HH EH L OW Z", "HH AH L OW"]], bootstrap=0)
+    assert result.value == 0
+    assert result.detail == "0 errors in 4 words"
+
+
+@pytest.mark.parametrize(("hypothesis", "reference", "rate"), [("", "a b", 100), ("a b", "", 100), ("", "", 0)])
+def test_empty_texts_have_an_error_rate(hypothesis: str, reference: str, rate: float) -> None:
+    for name in ("wer", "cer"):
+        assert score(name, [hypothesis], [[reference]], bootstrap=10).value == rate
+
+
+def test_any_reference_counts_for_exact_match() -> None:
+    result = score("exact", ["a ", "B", "c"], [["x", "a"], ["b"], ["d"]])
+    assert result.value == pytest.approx(100 / 3)
+    assert result.signature.startswith("nrefs:var|case:mixed|spaces:strip|ci:wilson|version:sightline-")
+    assert score("exact", ["B"], [["b"]], lowercase=True).value == 100
+
+
+def test_the_interval_of_a_perfect_exact_match_still_has_a_width() -> None:
+    result = score("exact", ["a"] * 1000, [["a"]] * 1000)
+    assert str(result) == "exact 100.00 [99.62, 100.00]"
+
+
+def test_wilson_agrees_with_a_textbook() -> None:
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
+
+
+def test_perplexity_is_the_exponential_of_the_mean_over_tokens() -> None:
+    result = perplexity([2.0, 6.0], [1, 3])
+    assert result.value == pytest.approx(math.exp(2))
+    assert [result.low, result.high] == pytest.approx([math.exp(2)] * 2)
+    assert perplexity([1e6], [1], bootstrap=0).value == math.inf
+
+
+def test_drawing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = np.random.default_rng(0).random((7, 3))
+    whole = resampled_sums(statistics, 50, seed=3)
+    monkeypatch.setattr("sightline.evaluation.intervals._DRAWN_AT_ONCE", 21)
+    np.testing.assert_array_equal(resampled_sums(statistics, 50, seed=3), whole)
+    drawn = np.random.default_rng(3).choice(7, size=(50, 7))
+    np.testing.assert_allclose(whole, statistics[drawn].sum(axis=1))
+
+
+def test_no_bootstrap_means_no_interval_and_valid_json() -> None:
+    for name in ("bleu", "exact", "wer"):
+        result = score(name, ["a b"], [["a b"]], bootstrap=0)
+        assert math.isnan(result.low)
+        assert "[" not in str(result)
+        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["low"] is None
+        assert "bs:" not in result.signature
+
+
+def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
+    for name, metric in METRICS.items():
+        result = perplexity([1.0], [1]) if metric.score is None else score(name, ["a b"], [["a b"]])
+        assert (result.better, result.name) == (metric.better, metric.label)
+        assert result.beats(result.value - 1) == (metric.better == "higher")
+        assert not result.beats(result.value)
+
+
+def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="2 outputs and references for 1"):
+        score("bleu", ["a", "b"], [["a"]])
+    with pytest.raises(ValueError, match="there are no outputs, so there is no BLEU"):
+        score("bleu", [], [])
+    with pytest.raises(ValueError, match="output 2 has no reference"):
+        score("bleu", ["a", "b"], [["a"], []])
+    with pytest.raises(TypeError, match="references of output 1 are a text"):
+        score("bleu", ["a"], ["a"])
+    with pytest.raises(ValueError, match="made of log-probabilities"):
+        score("perplexity", ["a"], [["a"]])
+    with pytest.raises(ValueError, match="there is no metric 'blue'; choose from bleu, chrf"):
+        score("blue", ["a"], [["a"]])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one token in each"):
+        perplexity([1.0], [0])
+    with pytest.raises(ValueError, match=r"bootstrap \(1\) must be at least 2"):
+        score("bleu", ["a"], [["a"]], bootstrap=1)

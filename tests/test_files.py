@@ -1,0 +1,64 @@
+"""Files are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sightline import files
+from sightline.files import atomic_folder, checksum, unfinished, write_atomically
+
+
+def test_a_written_file_holds_its_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.txt", "grün")
+    write_atomically(tmp_path / "a.txt", b"new")
+    assert (tmp_path / "a.txt").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_write_that_fails_keeps_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    write_atomically(tmp_path / "a.txt", "old")
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_written_file_can_be_read_by_those_the_umask_lets(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a", "")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_folder_appears_only_when_it_is_finished(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "deep" / "run") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "a.txt").write_text("a")
+        assert not (tmp_path / "deep" / "run").exists()
+        assert unfinished(tmp_path / "deep" / "run") == [folder]
+    assert (tmp_path / "deep" / "run" / "inner" / "a.txt").read_text() == "a"
+    assert unfinished(tmp_path / "deep" / "run") == []
+
+
+def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "run") as folder:
+        (folder / "a.txt").write_text("a")
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_stands_already_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match="run exists already"), atomic_folder(tmp_path / "run"):
+        (tmp_path / "run").mkdir()
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_the_checksum_is_sha256(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert checksum(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

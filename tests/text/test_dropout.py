@@ -1,0 +1,64 @@
+"""BPE-dropout of our own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sightline.recipe import BpeTokenizer, WordTokenizer
+from sightline.text.dropout import MergeDropout
+from sightline.text.tokenizer import Tokenizer, TokenizerError
+
+LINES = ["low lower lowest", "new newer newest wide wider widest", "the lowest newest widest!"] * 3
+TOKENIZER = Tokenizer.train(BpeTokenizer(size=60), LINES)
+WORDS = st.lists(st.text("lowernsthid! Ж", max_size=12), max_size=5)
+
+
+@given(texts=WORDS)
+@settings(deadline=None)
+def test_with_next_to_no_dropout_text_is_cut_as_ever(texts: list[str]) -> None:
+    assert TOKENIZER.encode_dropout(texts, dropout=1e-15, seed=0) == TOKENIZER.encode_many(texts)
+    assert TOKENIZER.encode_dropout(texts, dropout=0.0, seed=0) == TOKENIZER.encode_many(texts)
+
+
+@given(texts=WORDS, dropout=st.floats(0.01, 0.99), seed=st.integers(0, 2**64))
+@settings(deadline=None)
+def test_it_is_a_pure_function_and_loses_nothing(texts: list[str], dropout: float, seed: int) -> None:
+    cut = TOKENIZER.encode_dropout(texts, dropout=dropout, seed=seed)
+    fresh = Tokenizer.parse(TOKENIZER.content)
+    assert fresh.encode_dropout(texts, dropout=dropout, seed=seed) == cut
+    plain = TOKENIZER.encode_many(texts)
+    assert TOKENIZER.decode_many(cut) == TOKENIZER.decode_many(plain)
+    assert all(len(row) >= len(usual) for row, usual in zip(cut, plain, strict=True))
+
+
+def test_every_occurrence_of_a_word_is_cut_anew() -> None:
+    cuts = TOKENIZER.encode_dropout(["lowest"] * 200, dropout=0.3, seed=1)
+    assert len({tuple(cut) for cut in cuts}) > 5
+    assert cuts != TOKENIZER.encode_dropout(["lowest"] * 200, dropout=0.3, seed=2)
+
+
+def test_cuts_come_as_often_as_the_paper_says() -> None:
+    """a b c with merges ab, then (ab)c and bc: worked out by hand for one step at a time."""
+    vocabulary = {"?": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5, "abc": 6}
+    merges = MergeDropout(vocabulary=vocabulary, merges=[("a", "b"), ("b", "c"), ("ab", "c")], unknown=0)
+    p, total = 0.3, 20_000
+    counts = Counter(tuple(cut) for cut in merges.cut([["abc"]] * total, dropout=p, seed=5))
+    expected = {
+        (6,): (1 - p) ** 2,  # ab kept, then abc kept
+        (4, 3): (1 - p) * p,  # ab kept, abc left out
+        (1, 5): p * (1 - p),  # ab left out, bc kept; nothing joins a and bc
+        (1, 2, 3): p * p,
+    }
+    assert set(counts) == set(expected)
+    for cut, probability in expected.items():
+        assert counts[cut] / total == pytest.approx(probability, abs=0.015)
+
+
+def test_only_bpe_has_merges_to_leave_out() -> None:
+    words = Tokenizer.train(WordTokenizer(min_count=1), LINES)
+    with pytest.raises(TokenizerError, match="BPE-dropout needs a BPE tokenizer, not WordLevel"):
+        words.encode_dropout(["low"], dropout=0.1, seed=1)
