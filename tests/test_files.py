@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sightline import files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
 
 
@@ -23,7 +22,7 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     write_atomically(tmp_path / "a.txt", "old")
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
@@ -47,9 +46,13 @@ def test_a_folder_appears_only_when_it_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "run") as folder:
-        (folder / "a.txt").write_text("a")
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with atomic_folder(tmp_path / "run") as folder:
+            (folder / "a.txt").write_text("a")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert os.listdir(tmp_path) == []
 
 

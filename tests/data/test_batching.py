@@ -100,7 +100,9 @@ def test_padding_waste_counts_both_sides_with_their_end_marks() -> None:
 
 def test_equal_examples_do_not_always_meet_the_same_others() -> None:
     source = target = np.full(64, 7)
-    meetings = {frozenset(b.tolist()) for e in range(3) for b in padded_batches(source, target, tokens=64, seed=1, epoch=e)}
+    meetings = {
+        frozenset(b.tolist()) for e in range(3) for b in padded_batches(source, target, tokens=64, seed=1, epoch=e)
+    }
     assert len(meetings) > 16
 
 
@@ -108,12 +110,16 @@ def test_equal_examples_do_not_always_meet_the_same_others() -> None:
 def test_an_example_longer_than_the_budget_is_named(batch: object) -> None:
     assert callable(batch)
     source, target = np.array([3, 3, 3]), np.array([3, 40, 3])
-    with pytest.raises(ValueError, match=r"example 1 has 3 source and 40 target tokens.*\(32\); raise it to at least 41"):
+    with pytest.raises(
+        ValueError, match=r"example 1 has 3 source and 40 target tokens.*\(32\); raise it to at least 41"
+    ):
         batch(source, target, tokens=32, seed=1, epoch=0)
     assert len(batch(source, target, tokens=32, seed=1, epoch=0, examples=np.array([0, 2, 2]))) == 1
 
 
-@given(weights=st.lists(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.25]), min_size=1, max_size=3), seed=st.integers(0, 9))
+@given(
+    weights=st.lists(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.25]), min_size=1, max_size=3), seed=st.integers(0, 9)
+)
 def test_each_example_is_seen_as_often_as_its_source_weighs(weights: list[float], seed: int) -> None:
     origin = np.repeat(np.arange(len(weights)), 8).astype(np.uint16)
     seen: Counter[int] = Counter()

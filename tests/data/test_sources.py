@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ def write(folder: Path, **files: str | bytes) -> Path:
 
 
 def examples(source: AnySource, folder: Path, *, swap: bool = False) -> list[tuple[str, str]]:
-    return [tuple(example) for example in read(source, folder, swap=swap)]
+    return [(example.source, example.target) for example in read(source, folder, swap=swap)]
 
 
 def test_two_files_are_read_side_by_side(tmp_path: Path) -> None:
@@ -140,7 +141,9 @@ def test_a_pronouncing_dictionary_is_a_pattern(tmp_path: Path) -> None:
     source = PatternSource(file="a.dict", pattern=CMUDICT, skip="^;;;", spell=True)
     expected = [("' e m", "AH0 M"), ("a", "AH0"), ("a", "EY1"), ("a a l e n", "AE1 L AH0 N")]
     assert examples(source, tmp_path) == expected
-    with pytest.raises(DataError, match=r"a\.dict, line 1: ';;; header' does not match .* pass such lines over with skip"):
+    with pytest.raises(
+        DataError, match=r"a\.dict, line 1: ';;; header' does not match .* pass such lines over with skip"
+    ):
         examples(PatternSource(file="a.dict", pattern=r"(?P<source>\w+) (?P<target>.*)"), tmp_path)
 
 
@@ -161,7 +164,7 @@ def test_shares_are_disjoint_complete_and_the_same_in_both_directions(tmp_path: 
     write(tmp_path, a_tsv="".join(f"Satz {n // 2}\tsentence {n}\n" for n in range(400)))
     parts = [TsvSource(file="a.tsv", share=share) for share in ((0.0, 0.5), (0.5, 0.9), (0.9, 1.0))]
     split = [examples(part, tmp_path) for part in parts]
-    assert sorted(sum(split, [])) == sorted(examples(TsvSource(file="a.tsv"), tmp_path))
+    assert sorted(chain.from_iterable(split)) == sorted(examples(TsvSource(file="a.tsv"), tmp_path))
     sources = [{source for source, _ in part} for part in split]
     assert not sources[0] & sources[1] | sources[0] & sources[2] | sources[1] & sources[2]
     assert [len(part) for part in split] == pytest.approx([200, 160, 40], abs=40)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from sightline.recipe import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
@@ -155,16 +155,16 @@ def _open_plain(path: Path) -> IO[bytes]:
     return path.open("rb")
 
 
-def _open_zstd(path: Path) -> IO[bytes]:
+def _open_zstd(path: Path) -> Any:
     import pyarrow  # slow to import, and seldom needed for this
 
-    return cast(IO[bytes], pyarrow.input_stream(str(path), compression="zstd"))
+    return pyarrow.input_stream(str(path), compression="zstd")
 
 
-_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
-    ".gz": lambda path: cast(IO[bytes], gzip.GzipFile(path)),
-    ".bz2": lambda path: cast(IO[bytes], bz2.BZ2File(path)),
-    ".xz": lambda path: cast(IO[bytes], lzma.LZMAFile(path)),
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
     ".zst": _open_zstd,
 }
 

@@ -100,6 +100,10 @@ class LiveDisplay:
         for sample in record.get("samples", ()):
             self.bar.console.print(Text(f"    {sample['source']}  →  {sample['output']}", style="dim"))
 
+    def count(self, what: str, examples: int) -> None:
+        """How far the preparation of the data is."""
+        self.bar.update(self.task, description=f"{what}: {examples:,} examples")
+
     def note(self, text: str) -> None:
         from rich.text import Text
 

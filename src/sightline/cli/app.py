@@ -1,0 +1,41 @@
+"""Which verbs there are."""
+
+from __future__ import annotations
+
+import typer
+
+from sightline.cli.demo import demo
+from sightline.cli.doctor import doctor
+from sightline.cli.evaluate import evaluate
+from sightline.cli.predict import predict
+from sightline.cli.schema import recipes, schema
+from sightline.cli.train import train
+
+app = typer.Typer(
+    name="sightline",
+    help="Sequence-to-sequence models you can train, compare and see into.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (train, predict, evaluate, recipes, schema, doctor, demo):
+    app.command()(verb)
+
+
+@app.callback()
+def about(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
+) -> None:
+    """Sequence-to-sequence models you can train, compare and see into.
+
+    Try: `sightline train dates`, then `echo "3. März 2015" | sightline predict runs/dates`.
+    """
+    if version:
+        from sightline.version import version as current
+
+        print(current())
+        raise typer.Exit
+
+
+app.info.invoke_without_command = False

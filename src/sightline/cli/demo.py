@@ -1,0 +1,53 @@
+"""`sightline demo`: the whole way of a sentence, in two minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("runs/dates"),
+) -> None:
+    """Train the date translator, score it on dates it never saw, and show where it looked."""
+    import sys
+    import time
+
+    from rich.console import Console
+
+    from sightline.cli.train import run_training
+    from sightline.experiment import open_recipe
+    from sightline.inspection.alignment import draw, render_terminal
+    from sightline.run import Run
+
+    console = Console()
+    recipe, _ = open_recipe("dates")
+    print("Training an LSTM with additive attention to read dates (recipe: dates).", file=sys.stderr)
+    started = time.monotonic()
+    run_training(recipe, out)
+    seconds = time.monotonic() - started
+    run = Run.load(out, device="cpu")
+    report = run.evaluate("test")
+    score = report.scores[0]
+    print(f"\nTrained in {seconds:.0f} s. Held-out dates, {report.sentences:,} of them, none seen in training:")
+    print(f"  exact match {score.value:.2f}%  [{score.low:.2f}, {score.high:.2f}] (95%)   {score.signature}\n")
+    shown = _one_of_each_length(run.test_set("test").sources, 5)
+    for text, output in zip(shown, run.predict(shown), strict=True):
+        print(f"  {text:<36} →  {output}")
+    alignment = run.align(shown[-1])
+    if alignment is None:
+        return
+    print("\nWhere it looked while it wrote the last one:\n")
+    console.print(render_terminal(alignment))
+    picture = out / "alignment.png"
+    draw(alignment, picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
+    print(f"\nThe same as a picture: {picture}")
+    print(f'Try your own: echo "the 3rd of May 2031" | .venv/bin/sightline predict {out}')
+
+
+def _one_of_each_length(texts: list[str], count: int) -> list[str]:
+    """A few texts of different lengths, short to long."""
+    ordered = sorted(texts, key=len)
+    return [ordered[(2 * place + 1) * len(ordered) // (2 * count)] for place in range(count)]

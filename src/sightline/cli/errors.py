@@ -1,0 +1,32 @@
+"""Errors a person can act on are one line, not a stack trace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Print what went wrong in one line and leave with 1; with SIGHTLINE_DEBUG set, show where it happened too."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nothing more to say
+        sys.exit(1)
+    except (ValueError, ArithmeticError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("SIGHTLINE_DEBUG"):
+            raise
+        print(f"sightline: {_text(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{place}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error}; see `sightline doctor` for what to install"
+    return str(error) or type(error).__name__

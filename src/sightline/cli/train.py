@@ -1,0 +1,90 @@
+"""`sightline train`: a recipe becomes a run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sightline.experiment import DryRun
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, the name of a shipped recipe, or a run to go on with.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to write; by default runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Load, build, run one step, print sizes; write nothing.")
+    ] = False,
+) -> None:
+    """Train what a recipe describes.
+
+    Examples:
+
+    - `sightline train dates`
+    - `sightline train multi30k/transformer training.lr=5e-4 data.swap=true --out runs/en-de`
+    - `sightline train my.yaml --dry-run`
+    - `sightline train runs/en-de --resume`
+    """
+    from sightline.experiment import dry_run as try_out
+    from sightline.experiment import open_recipe
+    from sightline.training.loop import Interrupted
+
+    loaded, folder = open_recipe(recipe, overrides or [])
+    run = out or Path(folder)
+    if dry_run:
+        _show(try_out(loaded, progress=_counter()))
+        return
+    try:
+        run_training(loaded, run, resume=resume)
+    except Interrupted:
+        print(f"interrupted and saved; go on with: sightline train {run} --resume", file=sys.stderr)
+        raise typer.Exit(code=130) from None
+    print(f"done: {run}", file=sys.stderr)
+
+
+def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
+    """Train with a live display in a terminal, and plain lines elsewhere."""
+    from sightline.experiment import train as train_recipe
+    from sightline.training.display import LiveDisplay
+
+    if not sys.stderr.isatty():
+        train_recipe(recipe, out=run, resume=resume, progress=_counter())
+        return
+    limits = recipe.training.limits
+    with LiveDisplay(steps=limits.steps, epochs=limits.epochs, minutes=limits.minutes) as display:
+        train_recipe(recipe, out=run, resume=resume, display=display, progress=display.count)
+
+
+def _counter() -> Any:
+    """Progress of data preparation as occasional lines."""
+    shown: dict[str, int] = {}
+
+    def show(what: str, count: int) -> None:
+        if count - shown.get(what, 0) >= 100_000:
+            shown[what] = count
+            print(f"{what}: {count:,} examples", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _show(found: DryRun) -> None:
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in found.counts.items())
+    rows = [
+        ("examples", f"{found.examples:,} ({counts})"),
+        ("batches an epoch", f"{found.batches:,}, {found.layout}"),
+        ("padding", f"{found.waste:.2%} of all positions"),
+        ("vocabulary", f"{found.source_vocabulary:,} source, {found.target_vocabulary:,} target"),
+        ("parameters", f"{found.parameters:,} in all"),
+        *((f"  {name}", f"{count:,}") for name, count in found.parts.items()),
+        ("first step", f"{found.step_seconds:.2f} s, loss {found.loss:.3f} nats a token"),
+        ("peak memory", f"{found.peak_memory / 2**20:,.0f} MiB"),
+    ]
+    for name, value in rows:
+        print(f"{name:<18} {value}")
