@@ -11,17 +11,19 @@ import hashlib
 import lzma
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 PAD, UNKNOWN, START, END = 0, 1, 2, 3
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 
+Item = TypeVar("Item")
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
@@ -92,13 +94,23 @@ class Corpus:
 
 
 def train_bpe(lines: list[str], vocabulary: int) -> Tokenizer:
-    """A byte-pair encoding over words and punctuation, joint for both languages."""
-    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")]
+    """A joint byte-pair encoding, cut as Sightline's recipes cut text, so that all contestants see the same tokens."""
+    space = "\u2581"
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN], fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     )
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=SPECIALS, show_progress=False)
+    words = rf"{space}?(?:[^{space}\p{{P}}\p{{S}}]+|[^{space}])|{space}"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement=space, prepend_scheme="always", split=False),
+            pre_tokenizers.Split(Regex(words), "isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.Metaspace(replacement=space, prepend_scheme="always", split=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, min_frequency=2, special_tokens=SPECIALS, show_progress=False
+    )
     tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
@@ -116,7 +128,7 @@ def tokenize(tokenizer: Tokenizer, lines: list[str]) -> Store:
 
 def load(name: str, source: str, target: str, vocabulary: int, longest: int = 128) -> Corpus:
     """The training part of a corpus, tokenized (once: the result is cached); pairs with a longer side are dropped."""
-    key = hashlib.sha256(repr((name, source, target, vocabulary, longest, 1)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((name, source, target, vocabulary, longest, 2)).encode()).hexdigest()[:12]
     folder = cache() / f"{name}-{source}-{target}-{key}"
     if not folder.exists():
         sides = [read_lines(f"{name}/train.{language}") for language in (source, target)]
@@ -147,34 +159,60 @@ class Batch:
     padded: bool  # whether the source holds any padding
 
 
-def plan(corpus: Corpus, tokens: int, multiple: int = 1) -> list[Array]:
-    """Rows of each batch, at most `tokens` padded tokens on the longer side, with as little padding as sorting gives.
+def plan(corpus: Corpus, tokens: int, *, multiple: int = 1, real: bool = False) -> list[Array]:
+    """Rows of each batch, with as little padding as sorting gives.
 
-    Sentences are sorted by target length in steps of a few tokens, and by source length (up and down in turn) within
-    a step; the size of the step that wastes least is chosen for this corpus and batch size.
+    A batch holds at most `tokens` on its longer side, padding included (or, with `real`, not counted). Sentences are
+    sorted by target length in steps of a few tokens, and by source length (up and down in turn) within a step; the
+    size of the step that wastes least is chosen for this corpus and batch size. Lengths are rounded up to `multiple`.
     """
-    source, target = (-(-(side.lengths + 1) // multiple) * multiple for side in (corpus.source, corpus.target))
+    sides = (corpus.source, corpus.target)
+    lengths = [side.lengths + 1 for side in sides]
+    source, target = (-(-length // multiple) * multiple for length in lengths)
     plans = []
     for step in (1, 2, 3, 4, 6, 8):
         group = target // (step * multiple)
         order = np.lexsort((np.where(group % 2, -source, source), group))
-        batches, cells = cut(order, source, target, tokens)
-        plans.append((cells, batches))
-    return min(plans, key=lambda candidate: candidate[0])[1]
+        plans.append(cut(order, source, target, tokens, lengths if real else None))
+    return min(plans, key=lambda candidate: candidate[1])[0]
 
 
-def cut(order: Array, source: Array, target: Array, tokens: int) -> tuple[list[Array], int]:
+def cut(
+    order: Array, source: Array, target: Array, tokens: int, real: list[Array] | None
+) -> tuple[list[Array], int]:
     """Neighbours in `order` as batches of at most `tokens`, and how many cells their padded tensors have in all."""
-    batches, cells, start, widths = [], 0, 0, (0, 0)
+    batches, cells, start, widths, sums = [], 0, 0, (0, 0), (0, 0)
+    counted = (source, target) if real is None else tuple(real)
     for position, row in enumerate(order):
-        wider = (max(widths[0], int(source[row])), max(widths[1], int(target[row])))
-        if max(wider) * (position + 1 - start) > tokens and position > start:
+        one, own = (int(source[row]), int(target[row])), (int(counted[0][row]), int(counted[1][row]))
+        wider = (max(widths[0], one[0]), max(widths[1], one[1]))
+        more = (sums[0] + own[0], sums[1] + own[1])
+        size = max(more) if real is not None else max(wider) * (position + 1 - start)
+        if size > tokens and position > start:
             batches.append(order[start:position])
             cells += sum(widths) * (position - start)
-            start, wider = position, (int(source[row]), int(target[row]))
-        widths = wider
+            start, wider, more = position, one, own
+        widths, sums = wider, more
     batches.append(order[start:])
     return batches, cells + sum(widths) * (len(order) - start)
+
+
+def buckets(corpus: Corpus, tokens: int, widths: tuple[int, ...]) -> list[tuple[Array, tuple[int, int]]]:
+    """Batches of a few static shapes: (rows, (width, width)), about `tokens` real target tokens each.
+
+    A pair goes into the narrowest width that holds both its sides; every batch of a width has the same number of rows.
+    """
+    longest = np.maximum(corpus.source.lengths, corpus.target.lengths) + 1
+    generator = np.random.default_rng(1)
+    batches = []
+    for narrower, width in zip((0, *widths), widths, strict=False):
+        rows = np.flatnonzero((longest > narrower) & (longest <= width))
+        if not len(rows):
+            continue
+        count = max(1, round(tokens / float((corpus.target.lengths[rows] + 1).mean())))
+        generator.shuffle(rows)
+        batches += [(rows[at : at + count], (width, width)) for at in range(0, len(rows) - count + 1, count)]
+    return batches
 
 
 def assemble(corpus: Corpus, rows: Array, width: tuple[int, int] | None = None, multiple: int = 1) -> Batch:
@@ -189,7 +227,7 @@ def assemble(corpus: Corpus, rows: Array, width: tuple[int, int] | None = None, 
     return Batch(source, inputs, labels, int(target_lengths.sum()), bool((source_lengths < width[0]).any()))
 
 
-def endless(batches: list[Array], seed: int) -> Iterator[Array]:
+def endless(batches: Sequence[Item], seed: int) -> Iterator[Item]:
     """The batches in a new random order each epoch, for ever."""
     generator = np.random.default_rng(seed)
     while True:

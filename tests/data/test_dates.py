@@ -60,6 +60,6 @@ def test_a_wrong_locale_and_too_many_examples_are_named() -> None:
     with pytest.raises(DataError, match=r"locales: 'xx_YY' is not one that Babel knows"):
         list(read(DatesSource(part="test", locales=("xx_YY",)), Path()))
     with pytest.raises(
-        DataError, match=r"examples: 16,000 are more than the [\d,]+ different .* test part .* lower `examples`"
+        DataError, match=r"examples: 30,000 are more than the [\d,]+ different .* test part .* lower `examples`"
     ):
-        list(read(DatesSource(part="test", locales=("pl", "pl"), examples=16_000), None))
+        list(read(DatesSource(part="test", locales=("pl", "pl"), examples=30_000), None))

@@ -152,14 +152,18 @@ def _chosen(
 def _best_line(source: Indices, target: Indices, tokens: int, ties: NDArray[np.uint64]) -> tuple[Indices, list[int]]:
     """The order to cut batches from, and where to cut: of a few widths of stripe, the one that wastes least."""
     best: tuple[int, Indices, list[int]] | None = None
+    worse = 0
     for width in (1, 2, 3, 4, 6, 8, 12, 16):
         stripe = target // width
         up_and_down = np.where(stripe % 2 == 0, source, -source)
         line = np.lexsort((ties, up_and_down, stripe))
         stops, places = _cut(source[line], target[line], tokens)
-        if best is not None and places >= best[0]:
-            break  # from here on wider stripes waste more
-        best = (places, line, stops)
+        if best is None or places < best[0]:
+            best, worse = (places, line, stops), 0
+        else:
+            worse += 1
+        if worse == 2:
+            break  # waste mostly falls with the width and then rises; a second try, as it is not smooth
     assert best is not None
     return best[1:]
 

@@ -61,7 +61,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(…, I) → (…, O): x Wᵀ + b by the fastest kernel that computes it in the operands' precision."""
     if not onednn_fits(x, weight):
         return nn.functional.linear(x, weight, bias)
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.is_grad_enabled() and learned:
         result: Tensor = OneDnnLinear.apply(x, weight, bias)
         return result
     return product(x, weight, bias)

@@ -104,12 +104,13 @@ class RecurrentDecoder(TapModule):
         self.looks = () if self.attention is None else ("attention",)
 
     def begin(self, memory: Memory) -> RecurrentState:
-        """Start each layer from the encoder's final state; prepare the keys."""
+        """Start each layer from the encoder's final states, the top one from its top one; prepare the keys."""
         values = memory.layout.pad(memory.states)
         keys = values if self.attention is None else self.attention.score.prepare(values)
         summary = memory.summary()
         hidden = []
-        for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True)):
+        deeper = max(summary.shape[1] - len(self.layers), 0)  # layers of the encoder below those that start one here
+        for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True), deeper):
             start = bridge(summary[:, min(index, summary.shape[1] - 1)])  # (B, parts · D)
             hidden.append(tuple(torch.tanh(part)[:, None] for part in start.chunk(layer.parts, dim=-1)))
         feed = values.new_zeros(values.shape[0], 1, values.shape[2]) if self.feeding else None

@@ -1,0 +1,149 @@
+"""Small models of every kind, shared by all tests, and how the suite behaves on a small machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import cycle, product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Model
+
+torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
+settings.register_profile("here", deadline=None, derandomize=True)
+settings.load_profile("here")
+
+VOCABULARY = 13  # the four specials and nine words
+WIDTH = 8
+
+PLACES, NORMS = ("pre", "post"), ("layer", "rms")
+POSITIONS, FEEDFORWARDS = ("sinusoidal", "learned", "rotary", "none"), ("relu", "gelu", "swiglu")
+CELLS = ("elman", "gru", "lstm")
+SCORES = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+
+
+def transformer(place: str, norm: str, positions: str, feedforward: str, layers: int = 2) -> dict[str, Any]:
+    return {
+        "kind": "transformer",
+        "layers": layers,
+        "heads": 2,
+        "norm": {"kind": norm, "place": place},
+        "positions": {"kind": positions, "longest": 32},
+        "feedforward": {"kind": feedforward, "width": 12},
+        "dropout": 0.0,
+    }
+
+
+def recurrent_encoder(cell: str, layers: int, bidirectional: bool) -> dict[str, Any]:
+    return {"kind": "recurrent", "cell": cell, "layers": layers, "bidirectional": bidirectional, "dropout": 0.0}
+
+
+def recurrent_decoder(cell: str, layers: int, attention: str, input_feeding: bool) -> dict[str, Any]:
+    return {
+        "kind": "recurrent",
+        "cell": cell,
+        "layers": layers,
+        "attention": {"kind": attention},
+        "input_feeding": input_feeding,
+        "dropout": 0.0,
+    }
+
+
+def _name(body: dict[str, Any]) -> str:
+    if body["kind"] == "transformer":
+        parts = [body["norm"]["place"], body["norm"]["kind"], body["positions"]["kind"], body["feedforward"]["kind"]]
+        return "-".join(parts)
+    parts = [body["cell"] + str(body["layers"])]
+    if "attention" in body:
+        return "-".join([*parts, body["attention"]["kind"], *(["fed"] if body["input_feeding"] else [])])
+    return "-".join([*parts, "bi" if body["bidirectional"] else "uni"])
+
+
+TRANSFORMERS = [transformer(*parts) for parts in product(PLACES, NORMS, POSITIONS, FEEDFORWARDS)]
+RECURRENT_ENCODERS = [recurrent_encoder(*parts) for parts in product(CELLS, (1, 2), (True, False))]
+RECURRENT_DECODERS = [
+    recurrent_decoder(cell, layers, attention, feeding)
+    for cell, layers in product(CELLS, (1, 2))
+    for attention, feeding in [("none", False), *product(SCORES, (False, True))]
+]
+
+
+def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Every encoder and every decoder, each Transformer and recurrent one before or after both kinds of the other.
+
+    A decoder knows of its encoder no more than the memory, so the full product would show nothing new.
+    """
+    pairs = [(body, body) for body in TRANSFORMERS]
+    pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
+    encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
+    pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
+    return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}
+
+
+COMBINATIONS = _combinations()
+FEW = {
+    "transformer": (TRANSFORMERS[0], TRANSFORMERS[0]),
+    "rotary-swiglu-rms-post": (transformer("post", "rms", "rotary", "swiglu"),) * 2,
+    "lstm-additive": (recurrent_encoder("lstm", 1, True), recurrent_decoder("lstm", 1, "additive", False)),
+    "gru-bottleneck": (recurrent_encoder("gru", 1, False), recurrent_decoder("gru", 2, "none", False)),
+    "transformer-to-fed-lstm": (TRANSFORMERS[0], recurrent_decoder("lstm", 2, "bilinear", True)),
+}
+
+
+def model_recipe(encoder: dict[str, Any], decoder: dict[str, Any], tie: str = "none") -> Model:
+    return Model.model_validate({"width": WIDTH, "encoder": encoder, "decoder": decoder, "tie": tie})
+
+
+def build(encoder: dict[str, Any], decoder: dict[str, Any], *, tie: str = "none", seed: int = 0) -> Seq2Seq:
+    """A model with random weights, none of them at a special value (biases are zero and gains one at the start)."""
+    torch.manual_seed(seed)
+    model = Seq2Seq(model_recipe(encoder, decoder, tie), VOCABULARY, VOCABULARY).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+@lru_cache(maxsize=None)
+def _cached(name: str) -> Seq2Seq:
+    return build(*({**COMBINATIONS, **FEW}[name]))
+
+
+@pytest.fixture(params=list(COMBINATIONS))
+def any_model(request: pytest.FixtureRequest) -> Seq2Seq:
+    """A model of every combination of bodies, in evaluation mode; shared, so not to be changed."""
+    return _cached(request.param)
+
+
+@pytest.fixture(params=list(FEW))
+def model(request: pytest.FixtureRequest) -> Seq2Seq:
+    """One model of each family, in evaluation mode; shared, so not to be changed."""
+    return _cached(request.param)
+
+
+@pytest.fixture
+def build_model() -> Callable[..., Seq2Seq]:
+    """`build`, for tests that want a model of their own."""
+    return build
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    """Every test draws the same numbers whatever ran before it, and leaves no gradient mode behind."""
+    torch.manual_seed(0)
+    yield
+    assert torch.is_grad_enabled()
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """The CUDA device; without one the test is skipped. Tests that ask for it are marked `cuda`."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.device("cuda")

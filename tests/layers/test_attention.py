@@ -1,0 +1,333 @@
+"""One attention: every kernel means what the explicit one, and the formula, mean."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.attention import MultiHeadAttention, attend, causal_mask, combine, explicit_attention
+from sightline.layers.layout import Packed, Padded
+from sightline.layers.scores import Dot, ScaledDot, Score, build_score
+from sightline.layers.tap import Tapped, listen
+
+KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+FUSED = ("dot", "scaled-dot", "bilinear")
+K = 4
+SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # sums of a few float64 products of numbers near one
+THIRTY_TWO = {"rtol": 0.0, "atol": 2e-6}  # the same in float32, with an exponential in between: a dozen roundings
+
+
+def heads(queries: int, keys: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Query (2, 3, T, K), key and value (2, 3, S, K)."""
+    shapes = ((2, 3, queries, K), (2, 3, keys, K), (2, 3, keys, K))
+    return tuple(torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes)
+
+
+def double_score(kind: str, dtype: torch.dtype = torch.float64) -> Score:
+    return build_score(kind, K).to(dtype)
+
+
+def by_loops(query: Tensor, key: Tensor, value: Tensor, score: Score, mask: Tensor) -> Tensor:
+    """α = softmax(e) over what may be seen (or e / N without a softmax), c = Σ α v: one query at a time."""
+    scores = score(query, score.prepare(key))
+    output = torch.zeros(*query.shape[:-1], value.shape[-1], dtype=value.dtype)
+    for b, h, t in torch.cartesian_prod(*(torch.arange(n) for n in query.shape[:3])).tolist():
+        seen = [s for s in range(key.shape[2]) if mask[b, h, t, s]]
+        if not seen:
+            continue
+        if score.softmax:
+            shares = [math.exp(scores[b, h, t, s]) for s in seen]
+            weights = [share / sum(shares) for share in shares]
+        else:
+            weights = [float(scores[b, h, t, s]) / len(seen) for s in seen]
+        for weight, s in zip(weights, seen, strict=True):
+            output[b, h, t] += weight * value[b, h, s]
+    return output
+
+
+def some_mask(queries: int, keys: int) -> Tensor:
+    """(2, 1, T, S), at random, but the second sentence's first query may see nothing at all."""
+    mask = torch.rand(2, 1, queries, keys) < 0.6
+    mask[1, 0, 0] = False
+    return mask
+
+
+# --- the formula -------------------------------------------------------------------------------------------------
+
+
+def test_weight_0_7_on_a_vector_gives_the_context_of_the_lecture() -> None:
+    """SPEC §3: weight 0.7 on (0.8, 0.2) gives (0.56, 0.14); scores log 0.7 and log 0.3 have such weights."""
+    query = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    key = torch.tensor([[[[math.log(0.7), 5.0], [math.log(0.3), -5.0]]]], dtype=torch.float64)
+    value = torch.tensor([[[[0.8, 0.2], [0.0, 0.0]]]], dtype=torch.float64)
+    for kernel in (attend(query, key, value, score=Dot()), explicit_attention(query, key, value, Dot(), None)):
+        torch.testing.assert_close(kernel[0, 0, 0], torch.tensor([0.56, 0.14], dtype=torch.float64), **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("queries", [1, 3, 5])
+def test_attention_is_its_formula(kind: str, queries: int) -> None:
+    query, key, value = heads(queries, 5)
+    score, mask = double_score(kind), some_mask(queries, 5)
+    with torch.no_grad():
+        found = attend(query, score.prepare(key), value, score=score, mask=mask)
+        wanted = by_loops(query, key, value, score, mask.expand(2, 3, queries, 5))
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_causal_attention_sees_nothing_after_the_query(kind: str) -> None:
+    query, key, value = heads(3, 5)  # three queries that stand at the last three of five keys
+    score = double_score(kind)
+    mask = torch.tensor([[s <= t + 2 for s in range(5)] for t in range(3)])
+    with torch.no_grad():
+        found = attend(query, score.prepare(key), value, score=score, causal=True)
+        wanted = by_loops(query, key, value, score, mask.expand(2, 3, 3, 5))
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+def test_a_bias_is_added_to_the_scores() -> None:
+    query, key, value = heads(3, 4)
+    bias = torch.randn(3, 3, 4, dtype=torch.float64)  # one for each head
+    found = attend(query, key, value, score=ScaledDot(K), bias=bias)
+    weights = torch.softmax(query @ key.mT / math.sqrt(K) + bias, dim=-1)
+    torch.testing.assert_close(found, weights @ value, **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_explicit_attention_is_that_of_its_formula(kind: str) -> None:
+    score = double_score(kind)
+    query, key, value = (part[:1, :1].clone().requires_grad_() for part in heads(3, 4))
+    mask = some_mask(3, 4)[1:]  # with a row that sees nothing
+    parameters = tuple(score.parameters())
+
+    def run(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
+        return explicit_attention(q, score.prepare(k), v, score, mask)
+
+    assert torch.autograd.gradcheck(run, (query, key, value, *parameters))
+
+
+# --- explicit = fused --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 5), (1, 5), (1, 1)])
+@pytest.mark.parametrize("kind", FUSED)
+def test_the_fused_kernel_is_the_explicit_one(
+    kind: str, queries: int, keys: int, causal: bool, masked: bool, dtype: torch.dtype
+) -> None:
+    query, key, value = (part.requires_grad_() for part in heads(queries, keys, dtype))
+    score = double_score(kind, dtype)
+    mask = some_mask(queries, keys) if masked else None
+    fused = attend(query, score.prepare(key), value, score=score, mask=mask, causal=causal)
+    whole = combine(mask, causal_mask(queries, keys, query.device) if causal else None)
+    explicit = explicit_attention(query, score.prepare(key), value, score, whole)
+    tolerance = SIXTY_FOUR if dtype == torch.float64 else THIRTY_TWO
+    torch.testing.assert_close(fused, explicit, **tolerance)
+    pull = torch.randn_like(fused)
+    gradients = (torch.autograd.grad(found, (query, key, value), pull) for found in (fused, explicit))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_a_tap_the_explicit_kernel_runs_and_shows_scores_weights_and_context(kind: str) -> None:
+    query, key, value = heads(3, 4)
+    score, mask, shown = double_score(kind), some_mask(3, 4), {}
+
+    def tap(name: str, tensor: Tensor, *_: Any) -> Tensor:
+        shown[name] = tensor
+        return tensor
+
+    prepared = score.prepare(key)
+    found = attend(query, prepared, value, score=score, mask=mask, tap=tap)
+    assert list(shown) == ["scores", "weights", "context"]
+    torch.testing.assert_close(shown["scores"], score(query, prepared), rtol=0, atol=0)
+    torch.testing.assert_close(shown["weights"] @ value, found, rtol=0, atol=0)
+    torch.testing.assert_close(found, attend(query, prepared, value, score=score, mask=mask), **SIXTY_FOUR)
+    if score.softmax:
+        sums = mask.expand_as(shown["weights"]).any(-1).double()  # one, or zero where nothing may be seen
+        torch.testing.assert_close(shown["weights"].sum(-1), sums, **SIXTY_FOUR)
+
+
+# --- rows that see nothing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fully_masked_row_attends_to_nothing(kind: str, dtype: torch.dtype) -> None:
+    query, key, value = (part.requires_grad_() for part in heads(3, 4, dtype))
+    score, mask = double_score(kind, dtype), torch.ones(2, 1, 3, 4, dtype=torch.bool)
+    mask[0, 0, 1] = False
+    prepared = score.prepare(key)
+    outputs = [explicit_attention(query, prepared, value, score, mask)]
+    outputs.append(attend(query, prepared, value, score=score, mask=mask))
+    for output in outputs:
+        assert torch.equal(output[0, :, 1], torch.zeros(3, K, dtype=dtype))
+        assert output[0, :, 0].abs().min() > 0
+        gradients = torch.autograd.grad(output.square().sum(), (query, key, value), retain_graph=True)
+        assert all(torch.isfinite(gradient).all() for gradient in gradients)
+        assert torch.equal(gradients[0][0, :, 1], torch.zeros(3, K, dtype=dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_without_any_real_position_attends_to_nothing(kind: str) -> None:
+    query, key, value = (part.transpose(1, 2).contiguous().requires_grad_() for part in heads(4, 4))
+    score, layout = double_score(kind), Padded.of([4, 0])
+    output = attend(query, score.prepare(key), value, score=score, layout=(layout, layout))
+    assert torch.equal(output[1], torch.zeros(4, 3, K, dtype=torch.float64))
+    gradients = torch.autograd.grad(output.square().sum(), (query, key, value))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------------
+
+QUERIES, KEYS = [4, 1, 6, 3], [2, 5, 1, 7]
+
+
+def packed_heads(lengths: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(sum(lengths), 3, K, dtype=torch.float64).to(dtype)
+
+
+def sentence_by_sentence(
+    query: Tensor, key: Tensor, value: Tensor, score: Score, lengths: tuple[list[int], list[int]], causal: bool
+) -> Tensor:
+    """Each sentence of a packed batch alone, (N, H, K)."""
+    parts = zip(query.split(lengths[0]), key.split(lengths[1]), value.split(lengths[1]), strict=True)
+    return torch.cat(
+        [
+            explicit_attention(
+                *(part.transpose(0, 1)[None] for part in three),
+                score,
+                causal_mask(len(three[0]), len(three[1]), query.device) if causal else None,
+            )[0].transpose(0, 1)
+            for three in parts
+        ]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", ["self", "causal", "cross"])
+@pytest.mark.parametrize("longest", [None, 9])
+def test_packed_and_padded_attention_are_that_of_each_sentence_alone(kind: str, which: str, longest: int | None) -> None:
+    lengths = (QUERIES, KEYS if which == "cross" else QUERIES)
+    query, key, value = packed_heads(lengths[0]), packed_heads(lengths[1]), packed_heads(lengths[1])
+    score, causal = double_score(kind), which == "causal"
+    prepared = score.prepare(key)
+    wanted = sentence_by_sentence(query, prepared, value, score, lengths, causal)
+    packed = tuple(Packed.of(side, longest=longest) for side in lengths)
+    found = attend(query, prepared, value, score=score, causal=causal, layout=packed)
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+    first, second = packed
+    padded = tuple(Padded.of(side, longest=longest) for side in lengths)
+    three = (first.pad(query), second.pad(prepared), second.pad(value))
+    found = first.unpad(attend(*three, score=score, causal=causal, layout=padded))
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+def test_sentences_of_one_length_need_no_mask_and_give_the_same() -> None:
+    lengths = [4, 4, 4]
+    query, key, value = (packed_heads(lengths) for _ in range(3))
+    layout, score = Packed.of(lengths), ScaledDot(K)
+    assert layout.key_mask() is None
+    wanted = sentence_by_sentence(query, key, value, score, (lengths, lengths), True)
+    found = attend(query, key, value, score=score, causal=True, layout=(layout, layout))
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+def test_a_mask_of_ones_own_is_heeded_beside_the_layouts() -> None:
+    query, key, value = (torch.randn(2, 4, 3, K, dtype=torch.float64) for _ in range(3))  # (B, T, H, K)
+    layout, score, mask = Padded.of([4, 2]), ScaledDot(K), some_mask(4, 4)
+    found = attend(query, key, value, score=score, mask=mask, layout=(layout, layout))
+    both = mask & torch.tensor([[True] * 4, [True, True, False, False]])[:, None, None, :]
+    wanted = by_loops(*(part.transpose(1, 2) for part in (query, key, value)), score, both.expand(2, 3, 4, 4))
+    torch.testing.assert_close(found.transpose(1, 2), wanted, **SIXTY_FOUR)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("which", ["self", "causal", "cross"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_variable_length_kernel_is_the_explicit_one(cuda: torch.device, which: str, dtype: torch.dtype) -> None:
+    lengths = (QUERIES, KEYS if which == "cross" else QUERIES)
+    width, causal = 64, which == "causal"
+    shapes = [(sum(side), 3, width) for side in (lengths[0], lengths[1], lengths[1])]
+    three = tuple(torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes)
+    score = ScaledDot(width)
+    exact = [part.double().requires_grad_() for part in three]
+    wanted = sentence_by_sentence(*exact, score, lengths, causal)
+    ours = [part.to(cuda).requires_grad_() for part in three]
+    layout = tuple(Packed.of(side, cuda) for side in lengths)
+    found = attend(*ours, score=score, causal=causal, layout=layout)
+    step = torch.finfo(dtype).eps  # weights and outputs are rounded to this once each; outputs are of order one
+    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
+    pull = torch.randn_like(wanted).to(dtype)
+    theirs = torch.autograd.grad(wanted, exact, pull.double())
+    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(cuda)), theirs, strict=True):
+        torch.testing.assert_close(mine.double().cpu(), other, rtol=4 * step, atol=4 * step)
+
+
+# --- heads -------------------------------------------------------------------------------------------------------
+
+
+def like_torch(width: int, count: int) -> tuple[MultiHeadAttention, nn.MultiheadAttention]:
+    """Ours and PyTorch's with the same weights."""
+    ours = MultiHeadAttention(width, count).double().eval()
+    theirs = nn.MultiheadAttention(width, count, batch_first=True, dtype=torch.float64).eval()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.project.weight)
+        theirs.in_proj_bias.copy_(ours.project.bias.normal_())
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias.normal_())
+    return ours, theirs
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_is_that_of_torch(count: int, causal: bool) -> None:
+    ours, theirs = like_torch(8, count)
+    x, layout = torch.randn(3, 5, 8, dtype=torch.float64), Padded.of([5, 2, 4])
+    found = ours(*ours.queries_keys_values(x, layout.positions(x.device)), causal=causal, layout=(layout, layout))
+    future = ~causal_mask(5, 5, x.device) if causal else None
+    wanted, _ = theirs(x, x, x, key_padding_mask=~layout.key_mask(), attn_mask=future, need_weights=False)
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> None:
+    ours, theirs = like_torch(8, count)
+    x, source = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, 6, 8, dtype=torch.float64)
+    target, layout = Padded.of([4, 4, 4]), Padded.of([6, 1, 3])
+    three = (ours.queries(x), *ours.keys_values(source))
+    wanted, weights = theirs(x, source, source, key_padding_mask=~layout.key_mask(), average_attn_weights=False)
+    torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
+    heard: list[Tapped] = []
+    with listen(ours, heard.append):
+        torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
+    shown = {tapped.name: tapped.tensor for tapped in heard}
+    assert list(shown) == ["query", "key", "value", "scores", "weights", "context", "output"]
+    torch.testing.assert_close(shown["weights"], weights, **SIXTY_FOUR)
+
+
+def test_dropout_on_the_weights_happens_in_training_only() -> None:
+    attention = MultiHeadAttention(8, 2, dropout=0.5)
+    x, layout = torch.randn(2, 4, 8), Padded.of([4, 4])
+    three = attention.queries_keys_values(x, layout.positions(x.device))
+
+    def run() -> Tensor:
+        return attention(*three, layout=(layout, layout))
+
+    assert not torch.equal(run(), run())
+    attention.eval()
+    assert torch.equal(run(), run())
+
+
+def test_a_width_that_the_heads_cannot_share_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"width \(10\) is not divisible by heads \(4\)"):
+        MultiHeadAttention(10, 4)

@@ -1,0 +1,103 @@
+"""How order enters a Transformer."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sightline.layers.positions import Learned, NoPositions, Sinusoidal, rotate, sinusoids
+
+
+@pytest.mark.parametrize("width", [2, 6, 8, 64])
+def test_sinusoids_are_their_formula(width: int) -> None:
+    """SPEC §4: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
+    table = sinusoids(torch.arange(100), width)
+    assert table.shape == (100, width)
+    wanted = torch.empty(100, width, dtype=torch.float64)
+    for position in range(100):
+        for i in range(width // 2):
+            angle = position / 10_000 ** (2 * i / width)
+            wanted[position, 2 * i], wanted[position, 2 * i + 1] = math.sin(angle), math.cos(angle)
+    # an angle of up to 100 has an error of 100 · 2⁻²⁴ from its own rounding and as much from that of its rate
+    torch.testing.assert_close(table.double(), wanted, rtol=0, atol=3 * 100 * 2**-24)
+
+
+def test_sinusoids_are_added_and_the_table_grows_as_needed() -> None:
+    layer, x = Sinusoidal(6, 4), torch.randn(2, 9, 6)
+    positions = torch.arange(9)[None]
+    assert torch.equal(layer(x, positions, 9), x + sinusoids(positions, 6))
+    assert not list(layer.parameters())
+    assert not layer.state_dict()  # it is never saved
+
+
+def test_a_table_that_grew_while_decoding_serves_training() -> None:
+    """Decoding runs in inference mode, whose tensors autograd may not keep."""
+    layer, positions = Sinusoidal(6, 4), torch.arange(9)[None]
+    with torch.inference_mode():
+        layer(torch.randn(1, 9, 6), positions, 9)
+    x = torch.randn(1, 9, 6, requires_grad=True)
+    layer(x, positions, 9).square().sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_learned_positions_are_added_by_index() -> None:
+    layer, x = Learned(6, 5), torch.randn(2, 3, 6)
+    assert torch.equal(layer(x, torch.tensor([[4, 0, 2]]), 5), x + layer.table[[4, 0, 2]])
+
+
+def test_past_the_last_learned_position_the_error_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"position 6 is past the 5 learned ones; shorten .* larger positions\.longest"):
+        Learned(6, 5)(torch.randn(1, 6, 6), torch.arange(6)[None], 6)
+
+
+def test_no_positions_add_nothing() -> None:
+    x = torch.randn(2, 3, 6)
+    assert NoPositions(6, 5)(x, torch.arange(3)[None], 3) is x
+
+
+# --- rotary ------------------------------------------------------------------------------------------------------
+
+# Rotation is computed in float32, with angles up to 50 that are rounded to 50 · 2⁻²⁴; vectors have norms of some 3.
+ROTATION = {"rtol": 0.0, "atol": 5e-5}
+
+
+@pytest.mark.parametrize("width", [2, 8])
+def test_rotation_turns_each_pair_by_an_angle_of_its_own(width: int) -> None:
+    x = torch.randn(7, 2, width)
+    found = rotate(x, torch.arange(7))
+    for position in range(7):
+        for i in range(width // 2):
+            angle = position / 10_000 ** (2 * i / width)
+            turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+            pair = slice(2 * i, 2 * i + 2)
+            torch.testing.assert_close(found[position, :, pair], x[position, :, pair] @ turn.T, rtol=0, atol=5e-6)
+
+
+def test_rotation_keeps_norms() -> None:
+    x = torch.randn(50, 3, 8)
+    torch.testing.assert_close(rotate(x, torch.arange(50)).norm(dim=-1), x.norm(dim=-1), rtol=1e-6, atol=0)
+
+
+def test_after_rotation_a_dot_product_depends_on_the_distance_alone() -> None:
+    query, key = torch.randn(1, 1, 8), torch.randn(1, 1, 8)
+
+    def score(at: int, distance: int) -> torch.Tensor:
+        turned = rotate(query, torch.tensor([at])), rotate(key, torch.tensor([at - distance]))
+        return (turned[0] * turned[1]).sum()
+
+    for distance in (0, 1, 5):
+        scores = torch.stack([score(at, distance) for at in range(distance, 50, 7)])
+        torch.testing.assert_close(scores, scores[:1].expand_as(scores), **ROTATION)
+    assert abs(score(9, 0) - score(9, 5)) > 0.1  # and it does depend on that
+
+
+def test_position_zero_is_not_turned() -> None:
+    x = torch.randn(1, 2, 8)
+    assert torch.equal(rotate(x, torch.tensor([0])), x)
+
+
+def test_rotation_gives_back_the_type_it_was_given() -> None:
+    x = torch.randn(3, 2, 8, dtype=torch.bfloat16)
+    assert rotate(x, torch.arange(3)).dtype == torch.bfloat16

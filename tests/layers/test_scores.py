@@ -1,0 +1,83 @@
+"""Each score function against its formula, written out one query and one key at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers.scores import Additive, Bilinear, Dot, Score, build_score
+
+WIDTH = 6
+KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+EXACT = {"rtol": 0.0, "atol": 1e-14}  # float64 sums of six products of numbers near one: a few units of 2e-16
+
+
+def formula(score: Score, kind: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """e(q, h) for one query and one key, as the papers write it."""
+    if isinstance(score, Bilinear):
+        matrix = score.weight.weight
+        return lambda q, h: sum(q[i] * matrix[i, j] * h[j] for i in range(WIDTH) for j in range(WIDTH))
+    if isinstance(score, Additive):
+        w, b, u, v = score.query.weight, score.query.bias, score.key.weight, score.v
+        return lambda q, h: sum(
+            v[i] * torch.tanh(sum(w[i, j] * q[j] + u[i, j] * h[j] for j in range(WIDTH)) + b[i]) for i in range(WIDTH)
+        )
+    scale = 1.0 if kind == "dot" else 1.0 / math.sqrt(WIDTH)
+    return lambda q, h: sum(q[i] * h[i] for i in range(WIDTH)) * scale
+
+
+def random_score(kind: str) -> Score:
+    score = build_score(kind, WIDTH).double()
+    with torch.no_grad():
+        for parameter in score.parameters():
+            parameter.copy_(torch.randn_like(parameter))  # a bias of zero would hide
+    return score
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_is_its_formula(kind: str) -> None:
+    score = random_score(kind)
+    query, key = torch.randn(2, 3, 4, WIDTH).double(), torch.randn(2, 3, 5, WIDTH).double()
+    with torch.no_grad():
+        found = score(query, score.prepare(key))
+        one = formula(score, kind)
+        wanted = torch.empty(2, 3, 4, 5, dtype=torch.float64)
+        for b, h, t, s in torch.cartesian_prod(*(torch.arange(n) for n in wanted.shape)).tolist():
+            wanted[b, h, t, s] = one(query[b, h, t], key[b, h, s])
+    torch.testing.assert_close(found, wanted, **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_of_a_score_is_that_of_its_formula(kind: str) -> None:
+    score = random_score(kind)
+    query = torch.randn(1, 2, 3, WIDTH, dtype=torch.float64, requires_grad=True)
+    key = torch.randn(1, 2, 2, WIDTH, dtype=torch.float64, requires_grad=True)
+    parameters = tuple(score.parameters())
+    assert torch.autograd.gradcheck(lambda q, k, *_: score(q, score.prepare(k)), (query, key, *parameters))
+
+
+def test_the_dot_score_of_the_lecture_is_0_62() -> None:
+    """SPEC §3: (0.8, 0.2) · (0.7, 0.3) = 0.62."""
+    query = torch.tensor([[[[0.8, 0.2]]]], dtype=torch.float64)
+    key = torch.tensor([[[[0.7, 0.3]]]], dtype=torch.float64)
+    torch.testing.assert_close(Dot()(query, key).item(), 0.62, **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_linear_attention_has_no_softmax(kind: str) -> None:
+    assert build_score(kind, WIDTH).softmax is (kind != "linear")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_that_claims_a_fused_scale_is_the_dot_product_times_it(kind: str) -> None:
+    score = random_score(kind)
+    query, key = torch.randn(1, 1, 3, WIDTH).double(), torch.randn(1, 1, 4, WIDTH).double()
+    prepared = score.prepare(key)
+    if score.fused_scale is None:
+        assert kind in ("additive", "linear")
+    else:
+        torch.testing.assert_close(score(query, prepared), score.fused_scale * query @ prepared.mT, **EXACT)

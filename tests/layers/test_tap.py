@@ -1,0 +1,120 @@
+"""Taps: named points where layers show what they compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.attention import MultiHeadAttention
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, TapModule, listen
+from sightline.models.seq2seq import Seq2Seq
+
+
+class Doubling(TapModule):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tap("double", 2 * x, "2 x", ["x"])
+
+
+class Chain(TapModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.plain, self.second = Doubling(), nn.Linear(2, 2), Doubling()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tap("sum", self.first(x) + self.second(self.plain(x)), "a + b", ["first.double", "second.double"])
+
+
+def test_outside_a_recording_nothing_is_heard_and_a_tap_gives_back_its_tensor() -> None:
+    module, x = Chain(), torch.randn(3, 2)
+    assert not module.heard
+    assert module.explicit_tap is None
+    assert module.tap("x", x) is x
+
+
+def test_inside_taps_come_in_order_with_full_names_formulas_and_inputs() -> None:
+    module, x, heard = Chain(), torch.randn(3, 2), []
+    with listen(module, heard.append):
+        output = module(x)
+    assert [tapped.name for tapped in heard] == ["first.double", "second.double", "sum"]
+    assert heard[0] == Tapped("first.double", heard[0].tensor, "2 x", ("first.x",))
+    assert heard[2].inputs == ("first.double", "second.double")
+    assert torch.equal(heard[0].tensor, 2 * x)
+    assert heard[2].tensor is output
+
+
+def test_one_can_listen_to_some_modules_only() -> None:
+    module, heard = Chain(), []
+    with listen(module, heard.append, only=["second"]):
+        module(torch.randn(3, 2))
+        assert [module.heard, module.first.heard, module.second.heard] == [False, False, True]
+    assert [tapped.name for tapped in heard] == ["second.double"]
+
+
+def test_listening_to_no_module_hears_nothing() -> None:
+    module, heard = Chain(), []
+    with listen(module, heard.append, only=()):
+        module(torch.randn(3, 2))
+    assert heard == []
+
+
+def test_after_an_exception_nobody_listens_any_more() -> None:
+    module, heard = Chain(), []
+    with pytest.raises(RuntimeError, match="stop"), listen(module, heard.append):
+        raise RuntimeError("stop")
+    module(torch.randn(3, 2))
+    assert heard == []
+    assert not any(part.heard for part in (module, module.first, module.second))
+
+
+def test_taps_leave_no_trace_in_the_weights() -> None:
+    module = Chain()
+    with listen(module, lambda tapped: None):
+        assert list(module.state_dict()) == ["plain.weight", "plain.bias"]
+    assert "_listener" not in vars(module.first)
+    assert "_path" not in vars(module.first)
+
+
+def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, layout = MultiHeadAttention(8, 2), Padded.of([4, 3])
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    calls = []
+    kernel = nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
+    )
+    attention(*heads, layout=(layout, layout))
+    assert calls == [1]
+    with listen(attention, lambda tapped: None):
+        attention(*heads, layout=(layout, layout))
+    assert calls == [1]
+
+
+def test_features_do_not_change_while_somebody_listens(any_model: Seq2Seq) -> None:
+    source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
+    layouts = Padded.of([4, 2]), Padded.of([3, 2])
+    heard: list[Tapped] = []
+    with torch.no_grad():
+        alone = any_model(source, layouts[0], target, layouts[1])
+        with listen(any_model, heard.append):
+            seen = any_model(source, layouts[0], target, layouts[1])
+    # two kernels of the same formula in float32, two layers deep, features of order one
+    torch.testing.assert_close(seen[0], alone[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(seen[1, :2], alone[1, :2], rtol=0, atol=1e-5)
+    names = {tapped.name for tapped in heard}
+    assert {"source_embedding.vectors", "target_embedding.vectors"} <= names
+    for path in any_model.looks:
+        assert f"{path}.weights" in names
+
+
+def test_the_attention_that_is_heard_adds_up_to_one_over_the_real_source(model: Seq2Seq) -> None:
+    source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
+    heard: list[Tapped] = []
+    with torch.no_grad(), listen(model, heard.append, model.looks):
+        model(source, Padded.of([4, 2]), target, Padded.of([3, 2]))
+    weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
+    assert bool(weights) == bool(model.looks)
+    for part in weights:
+        assert not part[1, ..., 2:].any()
+        torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]), rtol=0, atol=1e-6)  # float32 sums of four

@@ -1,0 +1,143 @@
+"""What every combination of encoder and decoder owes to training and search.
+
+Cached = uncached, packed = padded, no sentence sees another, no token sees a later one, and any hypothesis of a beam
+continues as if it had been alone from the start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers.layout import Packed, Padded
+from sightline.models.seq2seq import Seq2Seq
+
+# Features are of order one, made by float32 kernels that add in different orders, up to four layers deep.
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+END = 3
+SOURCES = [[5, 9, 4, 7, END], [6, END], [12, 8, 5, END]]
+TARGETS = [[2, 7, 5, 11], [2, 4, 8, 8, 10, 6], [2]]
+
+
+def padded(sequences: list[list[int]]) -> tuple[Tensor, Padded]:
+    longest = max(map(len, sequences))
+    rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
+
+
+def begin(model: Seq2Seq, sources: list[list[int]]) -> Any:
+    return model.begin(model.encode(*padded(sources)))
+
+
+def at_once(model: Seq2Seq, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
+    """The features of each target, without what stands behind it."""
+    features = model(*padded(sources), *padded(targets))
+    return [row[: len(target)] for row, target in zip(features, targets, strict=True)]
+
+
+@torch.no_grad()
+def test_cached_is_uncached(any_model: Seq2Seq) -> None:
+    targets = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
+    whole, _ = any_model.advance(targets, begin(any_model, SOURCES))
+    for cuts in ([1, 1, 1, 1, 1], [2, 3]):
+        state, found = begin(any_model, SOURCES), []
+        for part in targets.split(cuts, dim=1):
+            features, state = any_model.advance(part, state)
+            found.append(features)
+        torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+
+
+@torch.no_grad()
+def test_packed_is_padded(any_model: Seq2Seq) -> None:
+    wanted = torch.cat(at_once(any_model, SOURCES, TARGETS))
+    flat = [torch.tensor([token for sequence in side for token in sequence]) for side in (SOURCES, TARGETS)]
+    for longest in (None, 9):
+        layouts = [Packed.of([len(s) for s in side], longest=longest) for side in (SOURCES, TARGETS)]
+        found = any_model(flat[0], layouts[0], flat[1], layouts[1])
+        torch.testing.assert_close(found, wanted, **CLOSE)
+
+
+@torch.no_grad()
+def test_a_sentence_does_not_see_its_neighbours(any_model: Seq2Seq) -> None:
+    together = at_once(any_model, SOURCES, TARGETS)
+    for source, target, features in zip(SOURCES, TARGETS, together, strict=True):
+        (alone,) = at_once(any_model, [source], [target])
+        torch.testing.assert_close(features, alone, **CLOSE)
+
+
+@torch.no_grad()
+def test_no_token_sees_a_later_one(any_model: Seq2Seq) -> None:
+    (before,) = at_once(any_model, SOURCES[:1], [[2, 7, 5, 11, 4]])
+    (after,) = at_once(any_model, SOURCES[:1], [[2, 7, 5, 6, 10]])
+    torch.testing.assert_close(before[:3], after[:3], **CLOSE)
+    assert (before[3:] - after[3:]).abs().amax(-1).min() > 1e-3  # and every later one does see it
+
+
+@torch.no_grad()
+def test_the_source_matters(any_model: Seq2Seq) -> None:
+    (one,) = at_once(any_model, SOURCES[:1], TARGETS[:1])
+    (other,) = at_once(any_model, [[5, 9, 8, 7, END]], TARGETS[:1])
+    assert (one - other).abs().max() > 1e-4
+
+
+@torch.no_grad()
+def test_every_hypothesis_of_a_beam_continues_its_own_past(any_model: Seq2Seq) -> None:
+    """A random walk of beams, 1 → 3 → 3 → 2 → 3 wide; a sentence leaves on the way."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(low: int, high: int, *shape: int) -> Tensor:
+        return torch.randint(low, high, shape, generator=generator)
+
+    state, sources = begin(any_model, SOURCES), SOURCES
+    histories = [[[2]] for _ in sources]  # sentence, hypothesis, token
+    for step, width in enumerate([3, 3, 2, 3, 3]):
+        latest = torch.tensor([hypothesis[-1:] for beam in histories for hypothesis in beam])
+        found, state = any_model.advance(latest, state)
+        rows = [(source, past) for source, beam in zip(sources, histories, strict=True) for past in beam]
+        alone = at_once(any_model, [source for source, _ in rows], [past for _, past in rows])
+        torch.testing.assert_close(found[:, 0], torch.stack([features[-1] for features in alone]), **CLOSE)
+
+        parents = draw(0, len(histories[0]), len(sources), width)
+        words = draw(4, 13, len(sources), width)
+        state = state.select(parents)
+        histories = [
+            [[*beam[parent], word] for parent, word in zip(chosen, new, strict=True)]
+            for beam, chosen, new in zip(histories, parents.tolist(), words.tolist(), strict=True)
+        ]
+        if step == 2:
+            kept = [2, 0]  # in another order, too
+            state = state.keep(torch.tensor(kept))
+            sources, histories = [sources[row] for row in kept], [histories[row] for row in kept]
+
+
+@torch.no_grad()
+def test_after_a_sentence_has_left_the_others_go_on_as_before(any_model: Seq2Seq) -> None:
+    first, second = torch.tensor([[2], [2], [2]]), torch.tensor([[9], [5]])
+    _, state = any_model.advance(first, begin(any_model, SOURCES))
+    found, _ = any_model.advance(second, state.keep(torch.tensor([0, 2])))
+    alone = at_once(any_model, [SOURCES[0], SOURCES[2]], [[2, 9], [2, 5]])
+    torch.testing.assert_close(found[:, 0], torch.stack([features[-1] for features in alone]), **CLOSE)
+
+
+def test_several_hypotheses_cannot_advance_several_tokens_at_once(model: Seq2Seq) -> None:
+    with torch.no_grad():
+        _, state = model.advance(torch.full((3, 1), 2), begin(model, SOURCES))
+        state = state.select(torch.zeros(3, 2, dtype=torch.int64))
+        with pytest.raises(ValueError, match="2 hypotheses a sentence advance one token at a time, not 4"):
+            model.advance(torch.full((6, 4), 5), state)
+
+
+def test_the_gradient_reaches_every_parameter(any_model: Seq2Seq) -> None:
+    features = at_once(any_model, SOURCES, TARGETS)
+    logits = any_model.logits(torch.cat(features))
+    loss = torch.nn.functional.cross_entropy(logits, torch.arange(len(logits)))
+    gradients = torch.autograd.grad(loss, list(any_model.parameters()), allow_unused=True)
+    silent = [
+        name
+        for (name, _), gradient in zip(any_model.named_parameters(), gradients, strict=True)
+        if gradient is None or not gradient.abs().max() > 0
+    ]
+    assert silent == []

@@ -1,0 +1,189 @@
+"""Our Transformer layers are torch.nn's with the same weights; without positions they are blind to order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.attention import MultiHeadAttention, causal_mask
+from sightline.layers.layout import Packed, Padded
+from sightline.models.protocol import Memory
+from sightline.models.seq2seq import Seq2Seq
+from sightline.models.transformer import DecoderLayer, EncoderLayer, TransformerDecoder, TransformerEncoder
+from sightline.recipe import TransformerBody
+
+WIDTH, HEADS, INNER = 8, 2, 12
+SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a dozen products of numbers near one
+PLACES = {"pre": True, "post": False}
+
+
+def body(place: str, activation: str, *, positions: str = "none", norm: str = "layer") -> TransformerBody:
+    return TransformerBody.model_validate(
+        {
+            "layers": 2,
+            "heads": HEADS,
+            "feedforward": {"kind": activation, "width": INNER},
+            "norm": {"kind": norm, "place": place},
+            "positions": {"kind": positions, "longest": 16},
+            "dropout": 0.0,
+        }
+    )
+
+
+def randomized(module: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.5)
+    return module.double().eval()
+
+
+def copy(ours: nn.Module, theirs: nn.Module) -> None:
+    with torch.no_grad():
+        theirs.weight.copy_(ours.weight)
+        theirs.bias.copy_(ours.bias)
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.project.weight)
+        theirs.in_proj_bias.copy_(ours.project.bias)
+    copy(ours.output, theirs.out_proj)
+
+
+def torch_encoder_layer(ours: EncoderLayer, place: str, activation: str) -> nn.TransformerEncoderLayer:
+    theirs = nn.TransformerEncoderLayer(
+        WIDTH, HEADS, INNER, 0.0, activation, batch_first=True, norm_first=PLACES[place], dtype=torch.float64
+    ).eval()
+    copy_attention(ours.attention, theirs.self_attn)
+    copy(ours.feedforward.widen, theirs.linear1)
+    copy(ours.feedforward.narrow, theirs.linear2)
+    copy(ours.around_attention.norm, theirs.norm1)
+    copy(ours.around_feedforward.norm, theirs.norm2)
+    return theirs
+
+
+def torch_decoder_layer(ours: DecoderLayer, place: str, activation: str) -> nn.TransformerDecoderLayer:
+    theirs = nn.TransformerDecoderLayer(
+        WIDTH, HEADS, INNER, 0.0, activation, batch_first=True, norm_first=PLACES[place], dtype=torch.float64
+    ).eval()
+    copy_attention(ours.attention, theirs.self_attn)
+    copy_attention(ours.cross, theirs.multihead_attn)
+    copy(ours.feedforward.widen, theirs.linear1)
+    copy(ours.feedforward.narrow, theirs.linear2)
+    copy(ours.around_attention.norm, theirs.norm1)
+    copy(ours.around_cross.norm, theirs.norm2)
+    copy(ours.around_feedforward.norm, theirs.norm3)
+    return theirs
+
+
+SOURCE, TARGET = Padded.of([5, 2, 4]), Padded.of([4, 4, 1])
+
+
+def real(layout: Padded, x: Tensor) -> Tensor:
+    """The rows that stand for something; what comes out behind a sentence is nobody's business."""
+    return x[layout.key_mask()]
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_encoder_layer_is_torchs(place: str, activation: str) -> None:
+    ours = randomized(EncoderLayer(body(place, activation), WIDTH))
+    theirs = torch_encoder_layer(ours, place, activation)
+    x = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    found = real(SOURCE, ours(x, SOURCE, SOURCE.positions(x.device)))
+    wanted = real(SOURCE, theirs(x, src_key_padding_mask=~SOURCE.key_mask()))
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    pull = torch.randn_like(found)
+    gradients = [torch.autograd.grad(output, x, pull)[0] for output in (found, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_decoder_layer_is_torchs(place: str, activation: str) -> None:
+    recipe = body(place, activation)
+    decoder = randomized(TransformerDecoder(recipe, WIDTH))
+    memory = torch.randn(3, 5, WIDTH, dtype=torch.float64)
+    x = torch.randn(3, 4, WIDTH, dtype=torch.float64)
+    state = decoder.begin(Memory(memory, SOURCE))
+    for ours, cache in zip(decoder.layers, state.caches, strict=True):
+        theirs = torch_decoder_layer(ours, place, activation)
+        wanted = theirs(
+            x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask()
+        )
+        found, _ = ours.step(x, cache, state, None)
+        torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("place", PLACES)
+def test_whole_stacks_are_torchs(place: str, activation: str) -> None:
+    """Pre-norm stacks have a norm of their own at the end; post-norm ones need none."""
+    recipe = body(place, activation)
+    encoder = randomized(TransformerEncoder(recipe, WIDTH))
+    decoder = randomized(TransformerDecoder(recipe, WIDTH))
+    x = torch.randn(3, 5, WIDTH, dtype=torch.float64)
+    y = torch.randn(3, 4, WIDTH, dtype=torch.float64)
+
+    wanted = x
+    for layer in encoder.layers:
+        wanted = torch_encoder_layer(layer, place, activation)(wanted, src_key_padding_mask=~SOURCE.key_mask())
+    wanted = nn.functional.layer_norm(wanted, (WIDTH,), encoder.norm.weight, encoder.norm.bias) if PLACES[place] else wanted
+    memory = encoder(x, SOURCE)
+    torch.testing.assert_close(real(SOURCE, memory.states), real(SOURCE, wanted), **SIXTY_FOUR)
+
+    masks = {"tgt_mask": ~causal_mask(4, 4, x.device), "memory_key_padding_mask": ~SOURCE.key_mask()}
+    written = y
+    for layer in decoder.layers:
+        written = torch_decoder_layer(layer, place, activation)(written, wanted, **masks)
+    if PLACES[place]:
+        written = nn.functional.layer_norm(written, (WIDTH,), decoder.norm.weight, decoder.norm.bias)
+    found, _ = decoder.advance(y, decoder.begin(memory), TARGET)
+    torch.testing.assert_close(real(TARGET, found), real(TARGET, written), **SIXTY_FOUR)
+
+
+# --- order -------------------------------------------------------------------------------------------------------
+
+
+def permuted_difference(place: str, norm: str, positions: str) -> float:
+    """How far encode(permute(x)) is from permute(encode(x))."""
+    encoder = randomized(TransformerEncoder(body(place, "relu", positions=positions, norm=norm), WIDTH))
+    x, layout = torch.randn(2, 6, WIDTH, dtype=torch.float64), Padded.of([6, 6])
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    before, after = encoder(x, layout).states, encoder(x[:, order], layout).states
+    return (before[:, order] - after).abs().max().item()
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("place", PLACES)
+def test_without_positions_permuting_the_input_permutes_the_output(place: str, norm: str) -> None:
+    """SPEC §4: self-attention is blind to order."""
+    assert permuted_difference(place, norm, "none") < 1e-12  # float64; the order of sums changes
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("place", PLACES)
+def test_with_positions_the_order_matters(place: str, positions: str) -> None:
+    assert permuted_difference(place, "layer", positions) > 1e-3
+
+
+def test_a_decoder_past_its_learned_positions_says_so(build_model: Callable[..., Seq2Seq]) -> None:
+    recipe = body("pre", "relu", positions="learned").model_dump()
+    model = build_model(recipe, recipe)
+    state = model.begin(model.encode(torch.tensor([[5, 3]]), Padded.of([2])))
+    _, state = model.advance(torch.full((1, 16), 5), state)
+    with pytest.raises(ValueError, match="position 17 is past the 16 learned ones"):
+        model.advance(torch.tensor([[5]]), state)
+
+
+@pytest.mark.parametrize("layout", [Padded.of([17]), Packed.of([17])])
+def test_a_source_past_the_learned_positions_is_refused(layout: Any, build_model: Callable[..., Seq2Seq]) -> None:
+    recipe = body("pre", "relu", positions="learned").model_dump()
+    model = build_model(recipe, recipe)
+    tokens = torch.full((1, 17), 5) if isinstance(layout, Padded) else torch.full((17,), 5)
+    with pytest.raises(ValueError, match="position 17 is past the 16 learned ones"):
+        model.encode(tokens, layout)
