@@ -12,7 +12,8 @@ step is made of: making the batch, forward, loss, backward, clipping, optimizer.
 Every contestant has its own best batching and batch size, and lives in a process of its own, so that none inherits
 another's memory or settings. They take turns (A, B, C, A, B, C, ...) in short rounds, only one running at a time;
 what is reported is the median over the rounds, and the median over the rounds of the ratio to the first contestant,
-which cancels most of what else the machine is doing. `--scan` tries batch sizes instead.
+which cancels most of what else the machine is doing; a round in which other programs were busy is repeated.
+`--scan` tries batch sizes instead.
 """
 
 from __future__ import annotations
@@ -217,10 +218,20 @@ class Round:
     tokens: int
     steps: int
     seconds: float
+    others: float  # cores that other programs kept busy meanwhile
 
     @property
     def rate(self) -> float:
         return self.tokens / self.seconds
+
+
+def busy_seconds() -> float:
+    """Processor seconds all programs have used since the machine started (0 where that cannot be known)."""
+    try:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:
+        return 0.0
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def keep_memory() -> None:
@@ -239,13 +250,14 @@ def work(setting: Setting, threads: int, pipe: Connection) -> None:
     contestant = CONTESTANTS[setting.model](setting)
     contestant.prepare(load_corpus(setting))
     sync = torch.cuda.synchronize if setting.device == "cuda" else lambda: None
-    tokens, steps, seconds, started = 0, 0, 0.0, 0.0
+    tokens, steps, seconds, started, others = 0, 0, 0.0, 0.0, 0.0
 
     def wait_for_turn() -> None:
-        nonlocal tokens, steps, seconds, started
+        nonlocal tokens, steps, seconds, started, others
         seconds = pipe.recv()
         if seconds <= 0:
             raise Finished
+        others = busy_seconds() - time.process_time()
         tokens, steps, started = 0, 0, time.perf_counter()
 
     def after_step(count: int) -> None:
@@ -254,7 +266,8 @@ def work(setting: Setting, threads: int, pipe: Connection) -> None:
         if time.perf_counter() - started < seconds:
             return
         sync()
-        pipe.send(Round(tokens, steps, time.perf_counter() - started))
+        took = time.perf_counter() - started
+        pipe.send(Round(tokens, steps, took, max(0.0, busy_seconds() - time.process_time() - others) / took))
         wait_for_turn()
 
     try:
@@ -317,11 +330,18 @@ def race(settings: list[Setting], options: argparse.Namespace) -> list[Worker]:
             runners.append(worker)
         except RuntimeError as error:
             print(f"  out:   {error}", flush=True)
-    for number in range(options.rounds):
-        for worker in runners:
-            worker.rounds.append(worker.turn(options.seconds))
-        rates = "  ".join(f"{worker.setting.name} {worker.rounds[-1].rate:,.0f}" for worker in runners)
-        print(f"  round {number + 1}/{options.rounds}: {rates}", flush=True)
+    disturbed = 0
+    while len(runners[0].rounds) < options.rounds:
+        turns = [worker.turn(options.seconds) for worker in runners]
+        rates = "  ".join(f"{worker.setting.name} {turn.rate:,.0f}" for worker, turn in zip(runners, turns, strict=True))
+        worst = max(turn.others for turn in turns)
+        if worst > options.quiet and disturbed < options.patience:
+            disturbed += 1
+            print(f"  repeated, others used {worst:.1f} cores: {rates}", flush=True)
+            continue
+        for worker, turn in zip(runners, turns, strict=True):
+            worker.rounds.append(turn)
+        print(f"  round {len(runners[0].rounds)}/{options.rounds}: {rates}", flush=True)
     for worker in workers:
         worker.stop()
     return runners
@@ -422,6 +442,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=8.0, help="length of one turn")
     parser.add_argument("--warmup", type=float, help="seconds before it counts (by default 5, on CUDA 60)")
+    parser.add_argument("--quiet", type=float, default=0.25, help="repeat a round while others use more cores than this")
+    parser.add_argument("--patience", type=int, default=10, help="how many rounds may be repeated for that")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the benchmark itself")
     parser.add_argument("--json", type=Path, help="where to save the result")

@@ -196,7 +196,7 @@ class FeedForward(Section):
 
     kind: Literal["relu", "gelu", "swiglu"] = "relu"
     width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
-    dropout: Probability | None = Field(None, description="on the inner activations; by default the body's dropout")
+    dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
 
 
 class TransformerBody(Section):

@@ -24,7 +24,7 @@ SCALARS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", SCALARS)
 @pytest.mark.parametrize("inner", [None, 5])
 def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
-    net = FeedForwardNet(FeedForward(kind=kind, width=inner), 8, 0.0).double()
+    net = FeedForwardNet(FeedForward(kind=kind, width=inner), 8).double()
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.normal_()
@@ -38,9 +38,13 @@ def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
     torch.testing.assert_close(net(x), hidden @ net.narrow.weight.T + net.narrow.bias, rtol=1e-14, atol=1e-12)
 
 
-def test_dropout_is_the_bodys_unless_the_net_has_its_own() -> None:
-    assert FeedForwardNet(FeedForward(), 8, 0.3).dropout.p == 0.3
-    assert FeedForwardNet(FeedForward(dropout=0.0), 8, 0.3).dropout.p == 0.0
+def test_dropout_on_the_inner_activations_happens_where_it_is_asked_for_and_in_training_only() -> None:
+    x = torch.randn(4, 8)
+    plain, dropping = FeedForwardNet(FeedForward(), 8), FeedForwardNet(FeedForward(dropout=0.5), 8)
+    assert torch.equal(plain(x), plain(x))
+    assert not torch.equal(dropping(x), dropping(x))
+    dropping.eval()
+    assert torch.equal(dropping(x), dropping(x))
 
 
 def test_an_embedding_is_a_row_times_the_root_of_the_width() -> None:

@@ -155,6 +155,8 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
     Of the 2W best continuations, those among the first W that end are finished, the first W others go on. A sentence
     is done when W hypotheses are finished, or when none that goes on could still become one of the n best.
     """
+    if options.coverage_penalty and not model.looks:
+        raise ValueError("decoding.coverage_penalty needs a decoder with attention; set it to 0 for this model")
     sentences, device, beam = batch.source.shape[0], batch.source.device, options.beam
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
@@ -205,6 +207,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
             count = int(done.sum())
             if count == len(done):
                 break
+            alive = alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
             state = state.select(parents)
             if covered is not None:
                 covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
@@ -237,7 +240,7 @@ def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[T
 
 def _uniforms(seed: int, number: int, samples: int, longest: int) -> np.ndarray:
     """(W, longest) in [0, 1): the luck of one sentence, whatever else is in its batch."""
-    return np.random.Generator(np.random.Philox(key=[seed, number])).random((samples, longest))
+    return np.random.Generator(np.random.Philox(key=[seed, number])).random((longest, samples)).T
 
 
 @torch.inference_mode()

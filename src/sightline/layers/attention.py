@@ -3,12 +3,13 @@
     e = score(q, k),  α = softmax(e) over the keys that may be seen,  output = Σ α v
 
 `attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
-scaled-dot-product kernel, or its variable-length kernel for packed batches on CUDA. Parity tests hold them to the
-explicit one. The recurrent decoders' attention and the Transformer's heads both come through here.
+scaled-dot-product kernel, or, for packed batches on CUDA, our own kernel for short sequences and PyTorch's
+variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the Transformer's heads both come through here.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,8 @@ from sightline.layers.linear import Linear, linear
 from sightline.layers.positions import rotate
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import Tap, TapModule
+
+_SHORT = 256  # longest sequence for which tiles of 64 beat the flash kernel's 128
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -65,8 +68,8 @@ def attend(
         return _attend_heads(query, key, value, score, mask, bias, causal, dropout, tap)
     queries, keys = layout
     if isinstance(queries, Packed) and isinstance(keys, Packed) and mask is None and bias is None and tap is None:
-        if _varlen_fits(query, score, dropout):
-            return _attend_varlen(query, key, value, score, queries, keys, causal)
+        if _packed_fits(query, score, dropout):
+            return _attend_packed(query, key, value, score, queries, keys, causal)
     seen = keys.key_mask()  # (B, S)
     seen = combine(mask, None if seen is None else seen[:, None, None, :])
     heads = (part.transpose(1, 2) for part in (queries.pad(query), keys.pad(key), keys.pad(value)))  # (B, H, ·, K)
@@ -127,8 +130,8 @@ def explicit_attention(
     return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
 
 
-def _varlen_fits(query: Tensor, score: Score, dropout: float) -> bool:
-    """Whether PyTorch's variable-length flash kernel can take this."""
+def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
+    """Whether a kernel for packed batches can take this."""
     return (
         query.device.type == "cuda"
         and score.fused_scale is not None
@@ -137,24 +140,29 @@ def _varlen_fits(query: Tensor, score: Score, dropout: float) -> bool:
     )
 
 
-def _attend_varlen(
+def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, score: Score, queries: Packed, keys: Packed, causal: bool
 ) -> Tensor:
-    """(N, H, K) by the variable-length kernel: no padding anywhere."""
+    """(N, H, K) with no padding anywhere: our kernel for short sequences, PyTorch's variable-length one for others."""
+    width, scale = query.shape[-1], score.fused_scale
+    assert scale is not None
+    plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
+    if plain and width in (16, 32, 64, 128) and max(queries.longest, keys.longest) <= _SHORT and _has_triton():
+        from sightline.layers.short_attention import attend_short
+
+        return attend_short(query, key, value, queries, keys, scale, causal)
     from torch.nn.attention.varlen import varlen_attn
 
+    window = (-1, 0 if causal else -1)
     output: Tensor = varlen_attn(
-        query,
-        key,
-        value,
-        queries.offsets,
-        keys.offsets,
-        queries.longest,
-        keys.longest,
-        scale=score.fused_scale,
-        window_size=(-1, 0 if causal else -1),
+        query, key, value, queries.offsets, keys.offsets, queries.longest, keys.longest, scale=scale, window_size=window
     )
     return output
+
+
+def _has_triton() -> bool:
+    """Whether Triton, which PyTorch's CUDA builds bring along, is there."""
+    return find_spec("triton") is not None
 
 
 class KeysAndValues(NamedTuple):

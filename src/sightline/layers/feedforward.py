@@ -14,14 +14,14 @@ ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu":
 class FeedForwardNet(TapModule):
     """f(x W₁ + b₁) W₂ + b₂; gated (SwiGLU, Shazeer 2020): (silu(x W₁) ∘ x W₃) W₂."""
 
-    def __init__(self, recipe: FeedForward, width: int, dropout: float) -> None:
+    def __init__(self, recipe: FeedForward, width: int) -> None:
         super().__init__()
         inner = recipe.width or 4 * width
         self.activation = ACTIVATIONS[recipe.kind]
         self.gated = recipe.kind == "swiglu"
         self.widen = Linear(width, 2 * inner if self.gated else inner)
         self.narrow = Linear(inner, width)
-        self.dropout = nn.Dropout(dropout if recipe.dropout is None else recipe.dropout)
+        self.dropout = nn.Dropout(recipe.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = self.widen(x)  # (…, F)

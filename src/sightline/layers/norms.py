@@ -45,6 +45,11 @@ class Residual(nn.Module):
         return normalized
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
-        """What the block hands on, given its input and the sublayer's output."""
+        """What the block hands on, given its input and the sublayer's output.
+
+        In mixed precision a post-norm block hands on the sublayer's precision: every sum is normalized again at once,
+        so nothing accumulates, and half the memory is moved. A pre-norm sum runs through the whole stack and stays
+        in the precision of the embeddings.
+        """
         total = x + self.dropout(output)
-        return total if self.pre else self.norm(total)
+        return total if self.pre else self.norm(total).to(output.dtype)

@@ -27,7 +27,7 @@ class EncoderLayer(TapModule):
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__()
         self.attention = _attention(recipe, width, rotary=recipe.positions.kind == "rotary")
-        self.feedforward = FeedForwardNet(recipe.feedforward, width, recipe.dropout)
+        self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
@@ -129,7 +129,7 @@ class DecoderLayer(TapModule):
         super().__init__()
         self.attention = _attention(recipe, width, rotary=recipe.positions.kind == "rotary")
         self.cross = _attention(recipe, width, rotary=False)
-        self.feedforward = FeedForwardNet(recipe.feedforward, width, recipe.dropout)
+        self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_cross = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sightline.files import atomic_folder, checksum
+from sightline.files import TEMPORARY, atomic_folder, checksum
 from sightline.training.optimizers import RunningAverage
 
 SUMS = "SHA256SUMS"
@@ -41,6 +41,7 @@ class Progress:
     validated: int | None = None  # step of the last validation
     journal: int = 0  # bytes of metrics.jsonl that belong to the past
     recent: tuple[int, ...] = field(default_factory=tuple)  # steps of the newest scheduled checkpoints, for averaging
+    unlogged: tuple[tuple[float, float, float], ...] = ()  # loss, nll and gradient norm of steps since the last record
 
     def after(self, **changes: Any) -> Progress:
         return replace(self, **changes)
@@ -88,6 +89,7 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, run: Path, keep: int) -> None:
+        self.run = run
         self.folder = run / "checkpoints"
         self.keep = keep
 
@@ -152,6 +154,25 @@ class Checkpoints:
             )
         return None
 
+    def usable(self, step: int) -> bool:
+        """Whether a checkpoint is whole; if not, a warning says that the result is made without it."""
+        if self.whole(step):
+            return True
+        warnings.warn(
+            f"checkpoint {self.path(step)} is damaged or gone (its checksum does not match); "
+            f"the finished model is made without it",
+            stacklevel=2,
+        )
+        return False
+
+    def sweep(self) -> None:
+        """Remove what a training that was killed while it wrote has left behind; nobody else writes to the folder."""
+        for left in [*self.run.glob(f".*{TEMPORARY}"), *self.folder.glob(f".*{TEMPORARY}")]:
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+
     def weights(self, step: int) -> dict[str, Tensor]:
         """The model of a checkpoint."""
         return load_file(self.path(step) / "model.safetensors")
@@ -171,4 +192,5 @@ class Checkpoints:
         if average is not None:
             average.load({name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")})
         values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))
-        return Progress(**{**values, "recent": tuple(values["recent"])})
+        unlogged = tuple((loss, nll, norm) for loss, nll, norm in values.get("unlogged", ()))
+        return Progress(**{**values, "recent": tuple(values["recent"]), "unlogged": unlogged})

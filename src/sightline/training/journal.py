@@ -24,8 +24,8 @@ class Journal:
         return SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def cut(self, size: int) -> None:
-        """Forget everything after the first `size` bytes."""
-        self._file.truncate(size)
+        """Forget everything after the first `size` bytes; a journal that is shorter (it was lost) stays as it is."""
+        self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
         self._file.seek(0, os.SEEK_END)
 
     @property

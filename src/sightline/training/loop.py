@@ -96,6 +96,7 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
     checkpoints = Checkpoints(job.run, training.keep)
     progress = Progress()
     with Journal(job.run, tensorboard=training.tensorboard) as journal, _stop_signals() as stop:
+        checkpoints.sweep()
         newest = checkpoints.newest() if resume else None
         if newest is not None:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
@@ -130,6 +131,16 @@ def _stop_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What is known of a step before somebody looks at its numbers."""
+
+    step: int
+    epoch: int
+    examples: np.ndarray  # of all its batches
+    values: Tensor  # loss, nll and norm of the gradient
+
+
 class _Loop:
     """One training on its way."""
 
@@ -147,7 +158,8 @@ class _Loop:
         self.recipe, self.training = job.recipe, job.recipe.training
         self.parameters = list(job.model.parameters())
         self.loss = job.loss or (lambda batch: batch_loss(job.model, batch, self.training.label_smoothing))
-        self.pending: list[tuple[int, TrainingBatch, Tensor, Tensor, Tensor]] = []  # not yet looked at
+        self.pending: list[_Step] = []  # not yet looked at
+        self.unlogged = list(progress.unlogged)  # looked at, not yet logged
         self.started, self.before = time.monotonic(), progress.seconds
         self.logged_at, self.logged_tokens = time.monotonic(), progress.tokens
         self.batches: Iterator[list[TrainingBatch]] | None = None
@@ -243,7 +255,9 @@ class _Loop:
             nll = loss.nll.detach() if nll is None else nll + loss.nll.detach()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
         assert total is not None and nll is not None
-        self.pending.append((step, group[0], total / tokens, nll / tokens, norm))
+        values = torch.stack([total / tokens, nll / tokens, norm.to(total.dtype)])
+        examples = np.concatenate([batch.examples for batch in group])
+        self.pending.append(_Step(step, self.progress.epoch, examples, values))
         if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
             self.check_finite()  # before the weights are touched; on CUDA looking would make every step wait
         self.optimizer.step()
@@ -262,27 +276,25 @@ class _Loop:
             self.close()
         self.progress = p.after(step=step, epoch=epoch, batch=batch, tokens=p.tokens + tokens, seconds=self.seconds())
 
-    def check_finite(self) -> dict[str, float]:
-        """Look at the losses not yet looked at: means, or `NotFinite` with the first bad batch saved."""
+    def check_finite(self) -> None:
+        """Look at the losses not yet looked at; if one is not finite, save its examples and raise `NotFinite`."""
         if not self.pending:
-            return {}
-        losses = torch.stack([torch.stack([loss, nll, norm.to(loss.dtype)]) for _, _, loss, nll, norm in self.pending])
-        values = losses.double().cpu().numpy()  # (steps, 3)
+            return
+        values = torch.stack([step.values for step in self.pending]).double().cpu().numpy()  # (steps, 3)
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if len(bad):
-            step, batch, *_ = self.pending[int(bad[0])]
-            self.report_bad_batch(step, batch, values[int(bad[0])])
-        means = values.mean(0)
-        return {"loss": float(means[0]), "nll": float(means[1]), "gradient_norm": float(means[2])}
+            self.report_bad_batch(self.pending[int(bad[0])], values[int(bad[0])])
+        self.unlogged += [(loss, nll, norm) for loss, nll, norm in values.tolist()]
+        self.pending = []
 
-    def report_bad_batch(self, step: int, batch: TrainingBatch, values: np.ndarray) -> None:
-        path = self.job.run / "bad-batch.json"
+    def report_bad_batch(self, bad: _Step, values: np.ndarray) -> None:
+        step, path = bad.step, self.job.run / "bad-batch.json"
         record = {
             "step": step,
-            "epoch": self.progress.epoch,
+            "epoch": bad.epoch,
             "loss": str(values[0]),
             "gradient_norm": str(values[2]),
-            "examples": self.job.plan.texts(self.progress.epoch, batch.examples),
+            "examples": self.job.plan.texts(bad.epoch, bad.examples),
         }
         write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
         newest = self.checkpoints.newest()
@@ -297,8 +309,9 @@ class _Loop:
         if self.progress.step % self.training.log_every:
             self.job.display.step(self.progress, {})
             return
-        means = self.check_finite()
-        self.pending = []
+        self.check_finite()
+        means = np.mean(self.unlogged, axis=0).tolist()
+        self.unlogged = []
         now = time.monotonic()
         speed = (self.progress.tokens - self.logged_tokens) / max(now - self.logged_at, 1e-9)
         self.logged_at, self.logged_tokens = now, self.progress.tokens
@@ -306,7 +319,7 @@ class _Loop:
             "kind": "train",
             "step": self.progress.step,
             "epoch": self.progress.epoch,
-            **means,
+            **dict(zip(("loss", "nll", "gradient_norm"), means, strict=True)),
             "lr": self.rate,
             "tokens": self.progress.tokens,
             "tokens_per_second": round(speed, 1),
@@ -364,17 +377,21 @@ class _Loop:
             steps = [step for step in recent if step != self.progress.step]
             recent = (*steps, self.progress.step)[-self.training.averaging.count :]
         self.journal.sync()
-        self.progress = self.progress.after(journal=self.journal.size, recent=recent, seconds=self.seconds())
+        self.progress = self.progress.after(
+            journal=self.journal.size, recent=recent, unlogged=tuple(self.unlogged), seconds=self.seconds()
+        )
         self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress)
 
     def export(self) -> None:
         """The finished model, as the recipe wants it made."""
-        p, averaging = self.progress, self.training.averaging
-        if averaging.kind == "checkpoints" and p.recent:
-            self.job.export(mean_weights([self.checkpoints.weights(step) for step in p.recent]))
-            return
+        p = self.progress
+        if self.training.averaging.kind == "checkpoints":
+            steps = [step for step in p.recent if self.checkpoints.usable(step)]
+            if steps:
+                self.job.export(mean_weights([self.checkpoints.weights(step) for step in steps]))
+                return
         step = p.best_step if self.training.result == "best" and p.best_step is not None else p.step
-        if step == p.step:
+        if step == p.step or not self.checkpoints.usable(step):
             weights = parameters_of(self.job.model)
             if self.average is not None:
                 weights = {name: weight.cpu() for name, weight in self.average.weights.items()}

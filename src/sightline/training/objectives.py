@@ -24,13 +24,14 @@ class Loss(NamedTuple):
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Loss:
     """−(1 − ε) log p(y) − ε/V Σ_v log p(v), summed over targets that are not PAD (Szegedy et al. 2016, §7)."""
     logits = logits.float()
-    total = nn.functional.cross_entropy(
-        logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
-    )
+    real = targets != PAD
+    whole = logits.logsumexp(-1)
+    right = logits.gather(-1, targets[..., None])[..., 0]
+    nll = ((whole - right) * real).sum()
     if smoothing == 0:
-        return Loss(total, total.detach())
-    nll = nn.functional.cross_entropy(logits.detach(), targets, ignore_index=PAD, reduction="sum")
-    return Loss(total, nll)
+        return Loss(nll, nll.detach())
+    uniform = ((whole - logits.mean(-1)) * real).sum()
+    return Loss((1 - smoothing) * nll + smoothing * uniform, nll.detach())
 
 
 class ProjectedCrossEntropy(torch.autograd.Function):

@@ -74,7 +74,9 @@ class EpochPlan:
         return packed_batch(sources, targets, examples, self.shape)
 
     def waste(self, epoch: int = 0) -> float:
-        """The share of positions that hold no token."""
+        """The share of positions that hold no token; a packed batch has none."""
+        if self.layout == "packed":
+            return 0.0
         store = self.store_for(epoch)
         lengths = store.source_lengths, store.target_lengths
         if self.shape is not None:

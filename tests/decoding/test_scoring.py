@@ -1,0 +1,97 @@
+"""What a model thinks of a given output, and where it looked."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.decoding.generate import length_batches, make_batch, pad_tokens
+from sightline.decoding.scoring import attention_to_source, log_probabilities
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, listen
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+START, END = 2, 3
+SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10], []]
+TARGETS = [[7, 4], [8, 8, 9, 4, 10, 11], [], [5]]
+
+
+def test_the_log_probability_is_the_sum_over_words_and_the_end(model: Seq2Seq) -> None:
+    wanted = []
+    with torch.no_grad():
+        for source, target in zip(SOURCES, TARGETS, strict=True):
+            state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
+            total, before = 0.0, START
+            for word in [*target, END]:
+                features, state = model.advance(torch.tensor([[before]]), state)
+                total += model.logits(features)[0, 0].double().log_softmax(-1)[word].item()
+                before = word
+            wanted.append(total)
+    for tokens in (1, 4096):
+        found = log_probabilities(model, SOURCES, TARGETS, tokens=tokens)
+        assert found.tolist() == pytest.approx(wanted, rel=0, abs=2e-5)  # float32 logits, seven of them at most
+
+
+def test_the_probabilities_of_all_short_outputs_add_up(script: type[Any]) -> None:
+    """A model that must end after at most two words: its outputs are a distribution."""
+    model = script(lambda first, said: {4: 0.5, 5: 0.25, END: 0.25} if len(said) < 2 else {END: 1.0})
+    outputs = [[], [4], [5], [4, 4], [4, 5], [5, 4], [5, 5]]
+    totals = []
+    for output in outputs:
+        state, total = model.begin(model.encode(torch.tensor([[6]]), Padded.of([1]))), 0.0
+        for before, word in zip([START, *output], [*output, END], strict=True):
+            features, state = model.advance(torch.tensor([[before]]), state)
+            total += model.logits(features)[0, 0].log_softmax(-1)[word].item()
+        totals.append(math.exp(total))
+    assert sum(totals) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_attention_is_a_row_for_each_word_and_the_end(model: Seq2Seq) -> None:
+    weights = attention_to_source(model, SOURCES[0], TARGETS[0])
+    if not model.looks:
+        assert weights is None
+        return
+    assert weights.shape == (3, 4)
+    np.testing.assert_allclose(weights.sum(1), 1.0, rtol=0, atol=1e-6)  # float32 sums of four
+
+
+def test_of_several_layers_the_last_but_one_is_shown(model: Seq2Seq) -> None:
+    if not model.looks:
+        pytest.skip("this model has no attention to show")
+    heard: list[Tapped] = []
+    with torch.no_grad(), listen(model, heard.append, model.looks):
+        state = model.begin(model.encode(torch.tensor([[*SOURCES[0], END]]), Padded.of([4])))
+        model.advance(torch.tensor([[START, *TARGETS[0]]]), state)
+    layer = model.looks[-2:][0]
+    weights = torch.cat([t.tensor[0].mean(0) for t in heard if t.name == f"{layer}.weights"])
+    np.testing.assert_allclose(attention_to_source(model, SOURCES[0], TARGETS[0]), weights, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 40, 1000])
+def test_batches_by_length_hold_every_sentence_once_within_the_budget(tokens: int) -> None:
+    lengths = [3, 9, 1, 4, 4, 12, 2, 9]
+    batches = list(length_batches(lengths, tokens))
+    assert sorted(index for batch in batches for index in batch) == list(range(8))
+    flat = [lengths[index] for batch in batches for index in batch]
+    assert flat == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= tokens
+    for batch, following in zip(batches, batches[1:], strict=False):
+        assert (len(batch) + 1) * lengths[batch[0]] > tokens, f"{following[0]} would have fitted"
+
+
+def test_a_batch_to_search_has_its_end_marks_limits_and_prefixes() -> None:
+    batch = make_batch([[5, 6], [7]], Decoding(max_ratio=2.0, max_length=15), "cpu", prefixes=[[], [8] * 20])
+    assert batch.source.tolist() == [[5, 6, END], [7, END, 0]]
+    assert batch.layout.lengths.tolist() == [3, 2]
+    assert batch.limits.tolist() == [15, 21]  # 2 · 3 + 10 = 16 is cut to 15; a prefix needs room for itself and the end
+    assert batch.prefixes.tolist() == [[0] * 20, [8] * 20]
+
+
+def test_tokens_are_padded_behind() -> None:
+    assert pad_tokens([[5], [6, 7, 8]], "cpu").tolist() == [[5, 0, 0], [6, 7, 8]]

@@ -1,0 +1,363 @@
+"""Greedy and beam search: against exhaustive search, against a beam search written with lists, and by script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.decoding.generate import generate, make_batch
+from sightline.decoding.scoring import log_probabilities
+from sightline.decoding.search import Hypothesis, beam_search, coverage_penalty, length_penalty, search, walk
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, listen
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+PAD, UNK, START, END = 0, 1, 2, 3
+WORDS = [UNK, *range(4, 13)]  # all that may stand in an output
+SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10]]
+# Log-probabilities of some words, each near −3, added in float32 in two orders.
+CLOSE = 2e-5
+
+PENALTIES = (0.0, 0.6, 1.0, 2.0)
+
+
+def outputs(limit: int, prefix: Sequence[int] = ()) -> Iterator[list[int]]:
+    """Every output of less than `limit` words that begins with the prefix."""
+    for length in range(limit - len(prefix)):
+        for rest in product(WORDS, repeat=length):
+            yield [*prefix, *rest]
+
+
+def coverage(model: Seq2Seq, source: list[int], target: list[int], beta: float) -> float:
+    """β Σ_j log min(Σ_t α_tj, 1), α the mean over layers and heads, from the explicit weights of one pass."""
+    heard: list[Tapped] = []
+    with torch.no_grad(), listen(model, heard.append, model.looks):
+        state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
+        if getattr(model.decoder, "feeding", False):
+            for token in [START, *target]:
+                _, state = model.advance(torch.tensor([[token]]), state)
+        else:
+            model.advance(torch.tensor([[START, *target]]), state)
+    layers: dict[str, list[torch.Tensor]] = {}
+    for tapped in heard:
+        if tapped.name.endswith(".weights"):
+            layers.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))  # (T, S)
+    weights = sum(torch.cat(parts) for parts in layers.values()) / len(layers)
+    return beta * sum(math.log(min(max(total, 1e-6), 1.0)) for total in weights.sum(0).tolist())
+
+
+def exhaustive(
+    model: Seq2Seq, source: list[int], limit: int, alpha: float, prefix: Sequence[int] = (), beta: float = 0.0
+) -> list[Hypothesis]:
+    """Every output, best first."""
+    every = list(outputs(limit, prefix))
+    logs = log_probabilities(model, [source] * len(every), every)
+    found = [
+        Hypothesis(
+            output,
+            log / ((5 + len(output) + 1) / 6) ** alpha + (coverage(model, source, output, beta) if beta else 0.0),
+            log,
+        )
+        for output, log in zip(every, logs.tolist(), strict=True)
+    ]
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+
+def assert_same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
+    assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in wanted]
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.score == pytest.approx(theirs.score, rel=0, abs=CLOSE)
+        assert ours.log_probability == pytest.approx(theirs.log_probability, rel=0, abs=CLOSE)
+
+
+# --- against exhaustive search -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+def test_a_beam_wide_enough_is_an_exhaustive_search(model: Seq2Seq, alpha: float) -> None:
+    options = Decoding(beam=111, nbest=10, length_penalty=alpha, max_length=3)  # 1 + 10 + 100 outputs
+    for source, found in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+        assert_same(found, exhaustive(model, source, 3, alpha)[:10])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model: Callable[..., Seq2Seq]) -> None:
+    body = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
+    model = build_model(body, body, seed=seed)
+    options = Decoding(beam=1111, nbest=20, length_penalty=1.5, max_length=4)
+    (found,) = generate(model, SOURCES[:1], options)
+    assert_same(found, exhaustive(model, SOURCES[0], 4, 1.5)[:20])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alpha: float) -> None:
+    prefixes = [[7, UNK], [9], []]
+    options = Decoding(beam=111, nbest=6, length_penalty=alpha, max_length=3)
+    for source, prefix, found in zip(SOURCES, prefixes, generate(model, SOURCES, options, prefixes=prefixes), strict=True):
+        wanted = exhaustive(model, source, 3, alpha, prefix)[:6]
+        assert_same(found, wanted)
+        assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in found)
+
+
+def test_with_a_coverage_penalty_too(model: Seq2Seq) -> None:
+    if not model.looks:
+        pytest.skip("this model has no attention to cover the source with")
+    options = Decoding(beam=111, nbest=10, length_penalty=0.8, coverage_penalty=0.4, max_length=3)
+    (found,) = generate(model, SOURCES[:1], options)
+    wanted = exhaustive(model, SOURCES[0], 3, 0.8, beta=0.4)
+    assert_same(found, wanted[:10])
+    plain = exhaustive(model, SOURCES[0], 3, 0.8)
+    assert [h.tokens for h in plain[:10]] != [h.tokens for h in wanted[:10]]  # it made a difference
+
+
+# --- against a beam search written with lists --------------------------------------------------------------------
+
+
+def next_logs(model: Seq2Seq, source: list[int], past: list[list[int]]) -> list[list[float]]:
+    rows = torch.tensor([[*source, END]] * len(past))
+    with torch.no_grad():
+        state = model.begin(model.encode(rows, Padded.of([len(source) + 1] * len(past))))
+        features, _ = model.advance(torch.tensor(past), state)
+        return model.logits(features[:, -1]).double().log_softmax(-1).tolist()
+
+
+def beam_by_lists(model: Seq2Seq, source: list[int], beam: int, alpha: float, limit: int, count: int) -> list[Hypothesis]:
+    """Of the 2W best continuations, the ends among the first W are finished, the first W others go on."""
+    alive: list[tuple[float, list[int]]] = [(0.0, [START])]
+    finished: list[Hypothesis] = []
+    for step in range(limit):
+        logs = next_logs(model, source, [past for _, past in alive])
+        allowed = [END] if step + 1 == limit else [END, *WORDS]
+        every = [
+            (total + row[word], [*past, word]) for (total, past), row in zip(alive, logs, strict=True) for word in allowed
+        ]
+        best = sorted(every, key=lambda pair: -pair[0])[: 2 * beam]
+        for total, past in best[:beam]:
+            if past[-1] == END:
+                score = total / ((5 + step + 1) / 6) ** alpha
+                finished.append(Hypothesis(past[1:-1], score, total))
+        alive = [pair for pair in best if pair[1][-1] != END][:beam]
+        ranked = sorted(finished, key=lambda hypothesis: -hypothesis.score)
+        if not alive or len(finished) >= beam:
+            break
+        if len(ranked) >= count and alive[0][0] / ((5 + limit) / 6) ** alpha <= ranked[count - 1].score:
+            break
+    return sorted(finished, key=lambda hypothesis: -hypothesis.score)[:count]
+
+
+@pytest.mark.parametrize(("beam", "count"), [(2, 1), (3, 3), (5, 2)])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_narrow_beam_is_the_one_written_with_lists(model: Seq2Seq, beam: int, count: int, alpha: float) -> None:
+    options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9)
+    for source, found in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+        assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count))
+
+
+# --- greedy ------------------------------------------------------------------------------------------------------
+
+
+def many_sources(count: int, seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
+    return [torch.randint(4, 13, (length,), generator=generator).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+def test_a_beam_of_one_is_greedy(model: Seq2Seq, alpha: float) -> None:
+    options = Decoding(beam=1, length_penalty=alpha, max_length=12)
+    batch = make_batch(many_sources(24), options, "cpu")
+    for ours, theirs in zip(beam_search(model, batch, options), walk(model, batch, options), strict=True):
+        assert_same(ours, theirs)
+
+
+def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
+    options = Decoding(beam=1, max_length=9)
+    for source, (found,) in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+        past = [START]
+        while past[-1] != END and len(past) < 9:
+            (logs,) = next_logs(model, source, [past])
+            past.append(max([END, *WORDS], key=lambda word: logs[word]))
+        assert found.tokens == [word for word in past[1:] if word != END]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
+    sources = many_sources(10)
+    options = Decoding(beam=beam, nbest=beam, max_length=10)
+    found = generate(model, sources, options)
+    pairs = [(source, hypothesis) for source, beams in zip(sources, found, strict=True) for hypothesis in beams]
+    logs = log_probabilities(model, [source for source, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs])
+    for (_, hypothesis), log in zip(pairs, logs, strict=True):
+        assert hypothesis.log_probability == pytest.approx(log, rel=0, abs=5e-5)  # ten words, not three
+        assert hypothesis.score == pytest.approx(
+            hypothesis.log_probability / length_penalty(len(hypothesis.tokens) + 1, 1.0), rel=1e-6
+        )
+
+
+# --- the batch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 1.5), (4, 0.0)])
+def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
+    sources = many_sources(20)
+    one, all_ = (
+        generate(model, sources, Decoding(beam=beam, nbest=beam, length_penalty=alpha, max_length=12, batch_tokens=size))
+        for size in (1, 9999)
+    )
+    assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:
+    """Each sentence says its first word over and over, as often as that word's number."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == first else {first: 1.0}
+
+    sources = [[first] * length for first, length in [(5, 2), (9, 7), (4, 1), (8, 7), (6, 30), (4, 3)]]
+    for beam in (1, 3):
+        found = generate(script(rule), sources, Decoding(beam=beam, batch_tokens=20))
+        assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_finished_sentences_leave_the_batch(script: type[Any], beam: int) -> None:
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == first - 4 else {4: 1.0}
+
+    model = script(rule)
+    generate(model, [[first] for first in range(4, 12)], Decoding(beam=beam))  # 0 to 7 words
+    alive = [sum(first - 4 >= step for first in range(4, 12)) for step in range(8)]  # 8, 7, ... 1
+    width = [1, *[beam] * 7]
+    assert model.rows == [rows * wide for rows, wide in zip(alive, width, strict=True)]
+
+
+def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any]) -> None:
+    """With few of many done, rows stay in the batch for a while; what they say there must not count.
+
+    Sentence 5 has its two finished hypotheses after two steps; the third, longer one would score better.
+    """
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        if first == 5:
+            if not said:
+                return {END: 0.4, 6: 0.35, 7: 0.25}
+            if len(said) == 1:
+                return {END: 0.9, 8: 0.1} if said == [6] else {8: 1.0}
+            return {END: 1.0}
+        return {4: 1.0} if len(said) < 6 else {END: 1.0}
+
+    options = Decoding(beam=2, nbest=2, length_penalty=2.0)
+    (alone,) = generate(script(rule), [[5]], options)
+    found = generate(script(rule), [[5], *[[9]] * 15], options)[0]
+    assert [h.tokens for h in found] == [h.tokens for h in alone]
+
+
+def test_an_empty_source_gives_an_empty_output_without_any_decoding(script: type[Any]) -> None:
+    model = script(lambda first, said: {END: 1.0} if said else {6: 1.0})
+    found = generate(model, [[], [5], []], Decoding(beam=2))
+    assert [[h.tokens for h in beams] for beams in found] == [[[]], [[6]], [[]]]
+    assert model.rows[0] == 1
+    assert generate(model, [[], []], Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
+    assert generate(model, [], Decoding()) == []
+
+
+# --- what may be said --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"sample": {"seed": 3}, "nbest": 4}])
+def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]) -> None:
+    model = script(lambda first, said: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
+    for beams in generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "max_length": 8})):
+        assert all(word in (6, 7) for hypothesis in beams for word in hypothesis.tokens)
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str, Any], limit: int) -> None:
+    """The end mark counts, and its probability is part of the output's even where it was forced."""
+    model = script(lambda first, said: {6: 0.6, 7: 0.39, END: 0.01})
+    found = generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "max_length": limit}))
+    for hypothesis in (hypothesis for beams in found for hypothesis in beams):
+        assert len(hypothesis.tokens) <= limit - 1
+        logs = [math.log(0.6 if word == 6 else 0.39) for word in hypothesis.tokens]
+        assert hypothesis.log_probability == pytest.approx(sum(logs) + math.log(0.01), abs=1e-5)
+    assert any(len(hypothesis.tokens) == limit - 1 for beams in found for hypothesis in beams)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: int) -> None:
+    """At most max_ratio tokens for each of the source (its end counted), plus ten."""
+    model = script(lambda first, said: {6: 0.5, 7: 0.3, 8: 0.1, 9: 0.09, END: 0.01})  # no beam of three takes the end
+    found = generate(model, [[5], [5] * 9, [5] * 3], Decoding(beam=beam, max_ratio=1.5))
+    assert [len(beams[0].tokens) + 1 for beams in found] == [3 + 10, 15 + 10, 6 + 10]
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
+def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any], options: dict[str, Any]) -> None:
+    model = script(lambda first, said: {6: 0.9, 8: 0.001, END: 0.099})
+    prefixes = [[8, 8, 8, 8], [], [8]]
+    found = generate(model, [[5], [5], [5]], Decoding.model_validate({**options, "max_length": 3}), prefixes=prefixes)
+    for beams, prefix in zip(found, prefixes, strict=True):
+        for hypothesis in beams:
+            assert hypothesis.tokens[: len(prefix)] == prefix
+            assert len(hypothesis.tokens) <= max(2, len(prefix))
+            logs = {6: math.log(0.9), 8: math.log(0.001)}
+            wanted = sum(logs[word] for word in hypothesis.tokens) + math.log(0.099)
+            assert hypothesis.log_probability == pytest.approx(wanted, abs=1e-4)  # float32, sums near −30
+
+
+# --- penalties ---------------------------------------------------------------------------------------------------
+
+
+def test_the_length_penalty_is_that_of_wu() -> None:
+    assert length_penalty(1, 1.0) == 1.0
+    assert length_penalty(7, 1.0) == 2.0
+    assert length_penalty(7, 0.0) == 1.0
+    assert length_penalty(7, 2.0) == 4.0
+
+
+def test_the_coverage_penalty_counts_each_source_position_up_to_one() -> None:
+    covered = torch.tensor([[0.5, 2.0, 0.25, 9.0], [1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    found = coverage_penalty(covered, mask, 0.3).tolist()
+    assert found == pytest.approx([0.3 * (math.log(0.5) + math.log(0.25)), 0.3 * math.log(1e-6)], rel=1e-12)
+
+
+def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> None:
+    options = Decoding(beam=4, nbest=4, length_penalty=0.7, coverage_penalty=0.3, max_length=8)
+    if not model.looks:
+        with pytest.raises(ValueError, match="coverage_penalty needs a decoder with attention"):
+            generate(model, SOURCES, options)
+        return
+    sources = many_sources(12)
+    for source, beams in zip(sources, generate(model, sources, options), strict=True):
+        for hypothesis in beams:
+            base = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7
+            wanted = base + coverage(model, source, hypothesis.tokens, 0.3)
+            assert hypothesis.score == pytest.approx(wanted, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
+
+
+def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
+    options = Decoding(beam=2, coverage_penalty=0.3 if model.looks else 0.0, max_length=4)
+    generate(model, SOURCES, options)
+    assert not any(getattr(part, "heard", False) for part in model.modules())
+
+
+def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
+    """And beam search finds what greedy misses: 0.4 · 0.9 is more than 0.6 · 0.5."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {(): {6: 0.6, 7: 0.4}, (6,): {8: 0.5, 9: 0.3, 10: 0.2}, (7,): {8: 0.9, 9: 0.1}}.get(
+            tuple(said), {END: 1.0}
+        )
+
+    for beam, wanted in ((1, [6, 8]), (2, [7, 8])):
+        options = Decoding(beam=beam)
+        (beams,) = search(script(rule), make_batch([[5]], options, "cpu"), options)
+        assert beams[0].tokens == wanted

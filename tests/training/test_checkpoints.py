@@ -1,0 +1,238 @@
+"""Checkpoints: whole or not there, and whole means bit for bit."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Training
+from sightline.training import checkpoints as module
+from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
+from sightline.training.optimizers import RunningAverage, build_optimizer
+
+BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
+FILES = ("model.safetensors", "optimizer.safetensors", "progress.json")
+
+
+class Sitting:
+    """A model on its way, as a training holds it."""
+
+    def __init__(self, model: Seq2Seq, *, averaged: bool = True) -> None:
+        self.model = model
+        self.optimizer = build_optimizer(model, Training(lr=0.01), torch.device("cpu"))
+        self.average = RunningAverage(model, 0.9) if averaged else None
+
+    def step(self, number: int) -> None:
+        torch.manual_seed(number)
+        self.optimizer.zero_grad()
+        sum((parameter * torch.randn_like(parameter)).sum() for parameter in self.model.parameters()).backward()
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update(self.model, number)
+
+    def save(self, checkpoints: Checkpoints, progress: Progress) -> None:
+        checkpoints.save(self.model, self.optimizer, self.average, progress)
+
+    def everything(self) -> dict[str, torch.Tensor]:
+        """All numbers there are, by name."""
+        state = {name: parameter.detach().clone() for name, parameter in self.model.named_parameters()}
+        for name, parameter in self.model.named_parameters():
+            state |= {f"{name}/{key}": value.clone() for key, value in self.optimizer.state[parameter].items()}
+        if self.average is not None:
+            state |= {f"{name}/average": weight.clone() for name, weight in self.average.weights.items()}
+        return state
+
+
+@pytest.fixture
+def sitting(build_model: Callable[..., Seq2Seq]) -> Callable[..., Sitting]:
+    def start(*, seed: int = 0, tie: str = "all", averaged: bool = True) -> Sitting:
+        return Sitting(build_model(BODY, BODY, tie=tie, seed=seed), averaged=averaged)
+
+    return start
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def saved(folder: Path, run: Sitting, *steps: int, keep: int = 3) -> Checkpoints:
+    checkpoints = Checkpoints(folder, keep)
+    for step in steps:
+        run.step(step)
+        run.save(checkpoints, Progress(step=step))
+    return checkpoints
+
+
+@pytest.mark.parametrize("averaged", [True, False])
+@pytest.mark.parametrize("tie", ["all", "none"])
+def test_a_round_trip_restores_everything_bit_for_bit(
+    tmp_path: Path, sitting: Callable[..., Sitting], averaged: bool, tie: str
+) -> None:
+    run = sitting(averaged=averaged, tie=tie)
+    progress = Progress(
+        step=3, epoch=1, batch=2, tokens=77, seconds=1.5, best=0.1 + 0.2, best_step=2, waited=1, journal=9, recent=(1, 2)
+    )
+    for step in (1, 2, 3):
+        run.step(step)
+    checkpoints = Checkpoints(tmp_path, 3)
+    run.save(checkpoints, progress)
+    other = sitting(seed=1, averaged=averaged, tie=tie)
+    assert checkpoints.restore(3, other.model, other.optimizer, other.average) == progress
+    assert_equal(run.everything(), other.everything())
+    for resumed in (run, other):  # and it goes on as if nothing had happened
+        resumed.step(4)
+    assert_equal(run.everything(), other.everything())
+
+
+def test_the_checksums_are_those_of_sha256sum(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+    checkpoints = saved(tmp_path, sitting(), 1)
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=checkpoints.path(1), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"{name}: OK" for name in FILES]
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])  # of SHA256SUMS, more than its last newline
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+DAMAGE = [truncate, flip_a_bit, Path.unlink, lambda path: path.write_bytes(b"")]
+
+
+@pytest.mark.parametrize("name", [*FILES, "SHA256SUMS"])
+@pytest.mark.parametrize("damage", DAMAGE, ids=["truncated", "bit-flipped", "missing", "empty"])
+def test_a_damaged_checkpoint_is_found_out_and_the_one_before_is_used(
+    tmp_path: Path, sitting: Callable[..., Sitting], name: str, damage: Callable[[Path], None]
+) -> None:
+    checkpoints = saved(tmp_path, sitting(averaged=False), 10, 20)
+    assert checkpoints.newest() == 20
+    damage(checkpoints.path(20) / name)
+    assert not checkpoints.whole(20)
+    with pytest.warns(UserWarning, match=r"step-00000020 is damaged .* using the one before it"):
+        assert checkpoints.newest() == 10
+
+
+def test_when_all_are_damaged_there_is_none(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+    checkpoints = saved(tmp_path, sitting(), 10, 20)
+    for step in (10, 20):
+        flip_a_bit(checkpoints.path(step) / "model.safetensors")
+    with pytest.warns(UserWarning, match="is damaged") as warned:
+        assert checkpoints.newest() is None
+    assert len(warned) == 2
+
+
+def test_a_damaged_checkpoint_is_written_anew_when_training_comes_by_again(
+    tmp_path: Path, sitting: Callable[..., Sitting]
+) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 10)
+    flip_a_bit(checkpoints.path(10) / "model.safetensors")
+    run.save(checkpoints, Progress(step=10))
+    assert checkpoints.whole(10)
+    assert checkpoints.newest() == 10
+
+
+def test_without_checkpoints_there_is_no_newest(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path, 3).newest() is None
+
+
+def test_the_newest_and_the_best_and_those_to_be_averaged_are_kept(
+    tmp_path: Path, sitting: Callable[..., Sitting]
+) -> None:
+    run, checkpoints = sitting(averaged=False), Checkpoints(tmp_path, 2)
+    for step in range(1, 7):
+        run.save(checkpoints, Progress(step=step, best_step=2, recent=(4,) if step >= 4 else ()))
+    assert checkpoints.steps() == [2, 4, 5, 6]
+
+
+def test_unfinished_checkpoints_are_not_taken_for_checkpoints(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+    checkpoints = saved(tmp_path, sitting(), 10)
+    (checkpoints.folder / ".step-00000020.123-abcd.tmp").mkdir()
+    (checkpoints.folder / "step-20").mkdir()
+    assert checkpoints.steps() == [10]
+
+
+def fail_on(name: str) -> Callable[..., Any]:
+    """`save_file` on a disk that fills up at one of the files."""
+    real = module.save_file
+
+    def save(tensors: Any, path: Path) -> None:
+        if path.name == name:
+            path.write_bytes(b"half of i")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(tensors, path)
+
+    return save
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_failure_while_writing_leaves_the_old_ones_and_nothing_else(
+    tmp_path: Path, sitting: Callable[..., Sitting], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 1, 2, 3, keep=2)
+    before = run.everything()
+    monkeypatch.setattr(module, "save_file", fail_on(name))
+    with pytest.raises(OSError, match="No space left"):
+        run.save(checkpoints, Progress(step=4))
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000002", "step-00000003"]
+    assert checkpoints.newest() == 3
+    other = Sitting(run.model)
+    checkpoints.restore(3, other.model, other.optimizer, other.average)
+    assert_equal(before, other.everything())
+
+
+def test_a_checkpoint_that_stands_already_is_not_written_again(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 5)
+    before = (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns
+    run.save(checkpoints, Progress(step=5))
+    assert (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+    checkpoints = saved(tmp_path, sitting(), 7)
+    assert json.loads((checkpoints.path(7) / "progress.json").read_text())["step"] == 7
+
+
+def test_the_running_averages_of_a_checkpoint_have_the_models_names(
+    tmp_path: Path, sitting: Callable[..., Sitting]
+) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 7)
+    assert_equal(checkpoints.averages(7), dict(run.average.weights))
+    assert saved(tmp_path / "other", sitting(averaged=False), 7).averages(7) == {}
+
+
+# --- weights of another model ------------------------------------------------------------------------------------
+
+
+def test_weights_of_another_model_are_refused_by_name(build_model: Callable[..., Seq2Seq]) -> None:
+    model, other = build_model(BODY, BODY, tie="all"), build_model(BODY, BODY, tie="none")
+    before = parameters_of(model)
+    with pytest.raises(ValueError, match=r"not expected \['output.weight', 'source_embedding.weight'\]"):
+        load_parameters(model, parameters_of(other))
+    with pytest.raises(ValueError, match=r"missing \['output.weight', 'source_embedding.weight'\]"):
+        load_parameters(other, before)
+
+
+def test_weights_of_another_shape_are_refused_by_name(build_model: Callable[..., Seq2Seq]) -> None:
+    model = build_model(BODY, BODY)
+    weights = parameters_of(model) | {"output.bias": torch.zeros(99)}
+    with pytest.raises(ValueError, match=r"weight output.bias has shape \(99,\), the model's is \(13,\)"):
+        load_parameters(model, weights)

@@ -1,0 +1,58 @@
+"""metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sightline.training.journal import Journal
+
+
+def record(step: int) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "loss": step / 3, "samples": [{"source": "März", "output": "\n"}]}
+
+
+def steps(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_each_record_is_a_line_and_can_be_read_at_once(tmp_path: Path) -> None:
+    with Journal(tmp_path, tensorboard=False) as journal:
+        for step in (1, 2):
+            journal.write(record(step))
+            assert steps(tmp_path) == list(range(1, step + 1))
+        assert json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1]) == record(2)
+
+
+def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> None:
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.write(record(1))
+        journal.sync()
+        size = journal.size
+        journal.write(record(2))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')  # killed in the middle of a line
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.cut(size)
+        assert journal.size == size
+        journal.write(record(3))
+    assert steps(tmp_path) == [1, 3]
+
+
+def test_a_new_training_starts_an_empty_journal(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 99}\n')
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.cut(0)
+        journal.write(record(1))
+    assert steps(tmp_path) == [1]
+
+
+def test_a_journal_that_was_lost_is_not_filled_with_zeros(tmp_path: Path) -> None:
+    """A checkpoint remembers how long the journal was; a journal that is shorter now stays what it is."""
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.write(record(1))
+        journal.cut(10_000)
+        journal.write(record(2))
+        assert journal.size == (tmp_path / "metrics.jsonl").stat().st_size
+    assert steps(tmp_path) == [1, 2]

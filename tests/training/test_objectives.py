@@ -1,0 +1,122 @@
+"""The loss against its formula, and the one that never holds the logits against the one that does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.training import objectives
+from sightline.training.objectives import Loss, ProjectedCrossEntropy, cross_entropy, smoothed_cross_entropy
+
+PAD, WIDTH, SIZE = 0, 12, 37
+SMOOTHINGS = [0.0, 0.1, 0.6]
+
+
+def by_formula(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[float, float]:
+    """−(1 − ε) log p(y) − ε/V Σ_v log p(v), and −log p(y), over all but PAD, in float64, word by word."""
+    total = nll = 0.0
+    for row, target in zip(logits.double().reshape(-1, logits.shape[-1]), targets.flatten().tolist(), strict=True):
+        if target != PAD:
+            logs = row - row.exp().sum().log()
+            nll -= logs[target].item()
+            total -= ((1 - smoothing) * logs[target] + smoothing / len(logs) * logs.sum()).item()
+    return total, nll
+
+
+def some_case(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    features, weight, bias = torch.randn(rows, WIDTH), torch.randn(SIZE, WIDTH), torch.randn(SIZE)
+    return features, weight, bias, torch.randint(1, SIZE, (rows,))
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("shape", [(30,), (5, 6)])
+def test_the_loss_is_its_formula_and_padding_counts_for_nothing(smoothing: float, shape: tuple[int, ...]) -> None:
+    logits, targets = 3 * torch.randn(*shape, SIZE), torch.randint(0, SIZE, shape)
+    targets.view(-1)[::4] = PAD
+    loss = smoothed_cross_entropy(logits, targets, smoothing)
+    total, nll = by_formula(logits, targets, smoothing)
+    # float32 sums of some twenty losses near 5
+    assert loss.total.item() == pytest.approx(total, rel=1e-6)
+    assert loss.nll.item() == pytest.approx(nll, rel=1e-6)
+    assert not loss.nll.requires_grad
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_it_is_torchs_cross_entropy_with_its_gradient(smoothing: float) -> None:
+    logits, targets = torch.randn(20, SIZE, requires_grad=True), torch.randint(0, SIZE, (20,))
+    targets[3] = PAD
+    ours = smoothed_cross_entropy(logits, targets, smoothing).total
+    theirs = torch.nn.functional.cross_entropy(
+        logits, targets, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    gradients = (torch.autograd.grad(loss, logits)[0] for loss in (ours, theirs))
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)  # probabilities in float32
+
+
+def test_a_loss_in_bfloat16_is_computed_in_float32() -> None:
+    logits, targets = torch.randn(20, SIZE).bfloat16(), torch.randint(1, SIZE, (20,))
+    assert smoothed_cross_entropy(logits, targets, 0.1).total.item() == pytest.approx(
+        by_formula(logits, targets, 0.1)[0], rel=1e-6
+    )
+
+
+def both(case: tuple[Tensor, ...], smoothing: float, scale: float = 1.0) -> list[tuple[Loss, list[Tensor]]]:
+    """Losses and the gradients of features, weight and bias: without the logits, and with them."""
+    results = []
+    for kind in (ProjectedCrossEntropy, None):
+        leaves = [part.clone().requires_grad_() for part in case[:3]]
+        if kind is not None:
+            loss = Loss(*kind.apply(*leaves, case[3], smoothing))
+        else:
+            loss = smoothed_cross_entropy(torch.nn.functional.linear(*leaves), case[3], smoothing)
+        (scale * loss.total).backward()
+        results.append((loss, [leaf.grad for leaf in leaves]))
+    return results
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
+def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
+    smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objectives, "_ROWS", 16)
+    ours, theirs = both(some_case(rows), smoothing, scale=0.25)
+    torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=2e-6, atol=0)
+    torch.testing.assert_close(ours[0].nll, theirs[0].nll, rtol=2e-6, atol=0)
+    for mine, other in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-6)  # float32 sums of up to 40 terms, in two orders
+
+
+def test_blocks_of_the_size_that_is_used_do_the_same() -> None:
+    ours, theirs = both(some_case(objectives._ROWS + 100), 0.1)
+    torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=2e-6, atol=0)
+    for mine, other in zip(ours[1], theirs[1], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-5)  # float32 sums of 612 terms
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("learning", [True, False])
+def test_whichever_way_is_taken_padding_counts_for_nothing(smoothing: float, learning: bool) -> None:
+    features, weight, bias, targets = some_case(24)
+    targets[[0, 7, 23]] = PAD
+    features = features.view(4, 6, WIDTH).requires_grad_(learning)
+    with torch.set_grad_enabled(learning):
+        loss = cross_entropy(features, weight, bias, targets.view(4, 6), smoothing)
+    total, nll = by_formula(torch.nn.functional.linear(features, weight, bias).detach(), targets, smoothing)
+    assert loss.total.item() == pytest.approx(total, rel=2e-6)
+    assert loss.nll.item() == pytest.approx(nll, rel=2e-6)
+    if learning:
+        (gradient,) = torch.autograd.grad(loss.total, features)
+        assert not gradient.view(24, WIDTH)[[0, 7, 23]].any()
+        assert gradient.view(24, WIDTH)[1].abs().min() > 0
+
+
+def test_a_batch_of_nothing_but_padding_has_no_loss() -> None:
+    features, weight, bias, _ = some_case(4)
+    features.requires_grad_()
+    loss = cross_entropy(features, weight, bias, torch.full((4,), PAD), 0.1)
+    loss.total.backward()
+    assert loss.total.item() == 0.0
+    assert not features.grad.any()

@@ -1,0 +1,65 @@
+"""How the learning rate moves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from sightline.recipe import Schedule
+from sightline.training.schedules import factor
+
+KINDS = ("constant", "inverse-sqrt", "cosine", "warmup-stable-decay")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rate_rises_linearly_to_its_peak(kind: str) -> None:
+    schedule = Schedule(kind=kind, warmup=10)
+    assert [factor(schedule, step, 0.0) for step in (1, 5, 9)] == [0.1, 0.5, 0.9]
+    assert factor(schedule, 10, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_warmup_the_first_step_has_the_peak_rate(kind: str) -> None:
+    assert factor(Schedule(kind=kind, warmup=0), 1, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_rate_never_jumps(kind: str) -> None:
+    schedule, steps = Schedule(kind=kind, warmup=50, decay=0.2), 1000
+    rates = [factor(schedule, step, step / steps) for step in range(1, steps + 1)]
+    # the steepest are the warmup, 1/50 a step; a cosine that already fell a little while warming up starts 0.006 lower
+    assert max(abs(after - before) for before, after in zip(rates, rates[1:], strict=False)) <= 1 / 50 + 1e-9
+    assert max(rates) <= 1.0
+    assert min(rates) >= 0.0
+
+
+def test_the_inverse_square_root_halves_when_steps_quadruple() -> None:
+    schedule = Schedule(kind="inverse-sqrt", warmup=100)
+    assert factor(schedule, 400, 0.0) == 0.5
+    assert factor(schedule, 2500, 0.0) == 0.2
+
+
+def test_it_is_the_rate_of_the_transformer_paper() -> None:
+    """D^−0.5 · min(step^−0.5, step · warmup^−1.5) (Vaswani et al. 2017, §5.3), with its peak as lr."""
+    schedule = Schedule(kind="inverse-sqrt", warmup=4000)
+    peak = 512**-0.5 * 4000**-0.5
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert peak * factor(schedule, step, 0.0) == pytest.approx(paper, rel=1e-12)
+
+
+def test_the_cosine_ends_at_its_floor() -> None:
+    schedule = Schedule(kind="cosine", warmup=0, floor=0.1)
+    assert factor(schedule, 1, 0.0) == 1.0
+    assert factor(schedule, 50, 0.5) == pytest.approx(0.55, rel=1e-12)
+    assert factor(schedule, 50, 1 / 3) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 3)) / 2, rel=1e-12)
+    assert factor(schedule, 100, 1.0) == pytest.approx(0.1, rel=1e-12)
+
+
+def test_warmup_stable_decay_is_stable_until_it_decays() -> None:
+    schedule = Schedule(kind="warmup-stable-decay", warmup=10, decay=0.2, floor=0.0)
+    assert factor(schedule, 11, 0.1) == 1.0
+    assert factor(schedule, 79, 0.79) == 1.0
+    assert factor(schedule, 90, 0.9) == pytest.approx(0.5, rel=1e-12)
+    assert factor(schedule, 100, 1.0) == 0.0

@@ -1,0 +1,153 @@
+"""Examples to tensors, and the thread that makes them ahead of time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.layers.layout import Packed, Padded
+from sightline.training.batches import StaticShape, _joined, ahead, packed_batch, padded_batch
+
+PAD, START, END = 0, 2, 3
+SEQUENCES = st.lists(st.lists(st.integers(4, 60_000), max_size=6), min_size=1, max_size=8)
+
+
+def arrays(sequences: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(sequence, dtype=np.uint16) for sequence in sequences]  # as the store gives them
+
+
+@given(sequences=SEQUENCES, before=st.booleans())
+def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], before: bool) -> None:
+    mark = START if before else END
+    wanted = [token for s in sequences for token in ([mark, *s] if before else [*s, mark])]
+    joined = _joined(arrays(sequences), mark, before=before)
+    assert joined.tolist() == wanted
+    assert joined.dtype == np.int64
+
+
+@given(pairs=st.lists(st.tuples(*[st.lists(st.integers(4, 99), max_size=5)] * 2), min_size=1, max_size=6))
+def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tuple[list[int], list[int]]]) -> None:
+    sources, targets = ([list(side) for side in sides] for sides in zip(*pairs, strict=True))
+    examples = np.arange(len(pairs))
+    padded = padded_batch(arrays(sources), arrays(targets), examples)
+    packed = packed_batch(arrays(sources), arrays(targets), examples)
+    assert isinstance(padded.source_layout, Padded)
+    assert isinstance(packed.source_layout, Packed)
+    rows = zip(padded.source.tolist(), padded.given.tolist(), padded.wanted.tolist(), pairs, strict=True)
+    for source, given_, wanted, (left, right) in rows:
+        assert source == [*left, END] + [PAD] * (padded.source.shape[1] - len(left) - 1)
+        assert given_ == [START, *right] + [PAD] * (padded.given.shape[1] - len(right) - 1)
+        assert wanted == [*right, END] + [PAD] * (padded.wanted.shape[1] - len(right) - 1)
+    assert packed.source.tolist() == [token for left, _ in pairs for token in [*left, END]]
+    assert packed.given.tolist() == [token for _, right in pairs for token in [START, *right]]
+    assert packed.wanted.tolist() == [token for _, right in pairs for token in [*right, END]]
+    for batch in (padded, packed):
+        assert batch.source_layout.lengths.tolist() == [len(left) + 1 for left, _ in pairs]
+        assert batch.target_layout.lengths.tolist() == [len(right) + 1 for _, right in pairs]
+        assert batch.tokens == sum(len(right) + 1 for _, right in pairs)
+        assert batch.examples is examples
+
+
+PAIRS = [([5, 6], [7]), ([8], [9, 10, 11, 12]), ([5, 5, 5, 5, 5], [6, 6])]
+
+
+@pytest.mark.parametrize("tokens", [20, 32, 60])
+def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills_it(tokens: int) -> None:
+    shape = StaticShape(tokens=tokens, sequences=16, longest=8)
+    sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
+    for count in (1, 2, 3):
+        batch = packed_batch(sources[:count], targets[:count], np.arange(count), shape)
+        plain = packed_batch(sources[:count], targets[:count], np.arange(count))
+        parts = (batch.source, batch.given, batch.wanted)
+        for part, real in zip(parts, (plain.source, plain.given, plain.wanted), strict=True):
+            assert part.shape == (tokens,)
+            assert torch.equal(part[: len(real)], real)
+            assert not part[len(real) :].any()  # PAD is 0
+        for layout, real in (
+            (batch.source_layout, plain.source_layout),
+            (batch.target_layout, plain.target_layout),
+        ):
+            assert layout.batch == 16
+            assert layout.longest == 8
+            assert layout.offsets[-1] == tokens  # every position is in some sequence
+            assert layout.lengths[:count].tolist() == real.lengths.tolist()
+            assert int(layout.lengths.max()) <= 8
+        # a filler must have keys where it has queries, or its rows would see nothing
+        assert ((batch.target_layout.lengths > 0) <= (batch.source_layout.lengths > 0)).all()
+        assert batch.tokens == plain.tokens
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        StaticShape(tokens=11, sequences=16, longest=8),  # 11 source tokens and no place for a filler
+        StaticShape(tokens=32, sequences=5, longest=8),  # three examples and three fillers
+    ],
+)
+def test_a_batch_that_does_not_fit_its_static_shape_is_an_error_that_says_so(shape: StaticShape) -> None:
+    sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
+    with pytest.raises(ValueError, match=r"a batch of 3 examples, 11 \+ 10 tokens does not fit into StaticShape"):
+        packed_batch(sources, targets, np.arange(3), shape)
+
+
+# --- ahead -------------------------------------------------------------------------------------------------------
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "batches"]
+
+
+def test_what_is_made_ahead_comes_in_order() -> None:
+    assert list(ahead(range(50), lambda n: n * n, depth=3)) == [n * n for n in range(50)]
+    assert workers() == []
+
+
+def test_no_more_than_asked_for_is_made_ahead() -> None:
+    made: list[int] = []
+    results = ahead(range(100), lambda n: made.append(n) or n, depth=2)
+    assert next(results) == 0
+    deadline = time.monotonic() + 2
+    while len(made) < 4 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    assert len(made) == 4  # one taken, two waiting, one in hand
+    results.close()
+
+
+def test_an_error_while_making_is_raised_where_the_result_is_wanted() -> None:
+    def make(n: int) -> int:
+        if n == 3:
+            raise KeyError("the third")
+        return n
+
+    results = ahead(range(9), make)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError, match="the third"):
+        next(results)
+    assert workers() == []
+
+
+def test_an_error_of_what_is_iterated_is_raised_too() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError("the disk is gone")
+
+    results = ahead(items(), lambda n: n)
+    assert next(results) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(results)
+
+
+def test_closing_early_ends_the_thread() -> None:
+    results = ahead(range(10**9), lambda n: n)
+    next(results)
+    assert len(workers()) == 1
+    results.close()
+    assert workers() == []
