@@ -331,8 +331,7 @@ def crash() -> None:
     raise Crash
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("at", [1, 5, 8])
+@pytest.mark.parametrize(("kind", "at"), [("plain", 1), ("plain", 8), *((kind, 5) for kind in KINDS)])
 def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], kind: str, at: int) -> None:
     training = {"limits": {"steps": 11}, "keep": 2, **KINDS[kind]}
     whole = job("whole", **training)
