@@ -10,10 +10,9 @@ import math
 from dataclasses import dataclass
 
 import torch
+from corpus import END, PAD, START
 from torch import Tensor, nn
 from torch.nn import functional
-
-from corpus import END, PAD, START
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,16 @@ def smoothed_loss(features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     return functional.cross_entropy(functional.linear(features, weight), labels, ignore_index=PAD, label_smoothing=0.1)
 
 
-def marian(size: Size) -> nn.Module:
-    """transformers' MarianMTModel with fused attention, tied embeddings, ReLU and dropout on the residuals."""
-    from transformers import MarianConfig, MarianMTModel
+def marian(size: Size, *, training: bool = True) -> nn.Module:
+    """transformers' MarianMTModel with fused attention, tied embeddings, ReLU and dropout on the residuals.
 
+    The attention is transformers' own "sdpa" under another name: for names it does not know, transformers makes no
+    masks of its own. They would break a compiled graph, and hide from the kernel that the decoder is simply causal.
+    """
+    from transformers import AttentionInterface, MarianConfig, MarianMTModel
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register("sdpa_without_masks", sdpa_attention_forward)
     config = MarianConfig(
         vocab_size=size.vocabulary,
         decoder_vocab_size=size.vocabulary,
@@ -65,7 +70,7 @@ def marian(size: Size) -> nn.Module:
         forced_eos_token_id=None,
         init_std=size.width**-0.5,
         use_cache=False,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa_without_masks" if training else "sdpa",
     )
     return MarianMTModel(config)
 
@@ -83,7 +88,7 @@ class MarianStep(nn.Module):
 
     def forward(self, source: Tensor, inputs: Tensor, labels: Tensor, padded: bool = True) -> Tensor:
         """Loss of source (B, S), inputs (B, T), labels (B, T)."""
-        mask = (source != PAD).long() if padded else None  # padding stands at the end: the target needs no mask
+        mask = (source != PAD)[:, None, None, :] if padded else None  # padding stands at the end: the target needs none
         features = self.model.model(
             input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False
         ).last_hidden_state

@@ -34,6 +34,7 @@ class Script(nn.Module):
     """Follows a rule, and counts the rows it is asked about at each step."""
 
     looks: tuple[str, ...] = ()
+    longest: int | None = None
 
     def __init__(self, rule: Rule, vocabulary: int = 12) -> None:
         super().__init__()

@@ -299,6 +299,15 @@ def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: in
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
+def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options: dict[str, Any]) -> None:
+    model = script(lambda first, said: {6: 0.6, 7: 0.39, 8: 0.005, 9: 0.004, END: 0.001})
+    model.longest = 4
+    found = generate(model, [[5], [6, 6]], Decoding.model_validate(options))
+    assert {len(beams[0].tokens) for beams in found} == {3}  # and the end
+    assert len(model.rows) == 4  # the start and three words were given
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
 def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {6: 0.9, 8: 0.001, END: 0.099})
     prefixes = [[8, 8, 8, 8], [], [8]]

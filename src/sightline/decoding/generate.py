@@ -39,10 +39,12 @@ def make_batch(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] = (),
+    longest: int | None = None,
 ) -> Batch:
-    """Sources (without end marks) as one batch to search."""
+    """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included."""
     rows = [[*source, END] for source in sources]
-    limits = [min(options.max_length, int(options.max_ratio * len(row)) + 10) for row in rows]
+    most = options.max_length if longest is None else min(options.max_length, longest)
+    limits = [min(most, int(options.max_ratio * len(row)) + 10) for row in rows]
     forced = None
     if prefixes is not None and any(prefixes):
         forced = pad_tokens(prefixes, device)
@@ -82,6 +84,7 @@ def generate(
             device,
             prefixes=None if prefixes is None else [prefixes[index] for index in indices],
             numbers=[first + index for index in indices],
+            longest=model.longest,
         )
         for index, hypotheses in zip(indices, search(model, batch, options), strict=True):
             results[index] = hypotheses

@@ -24,6 +24,7 @@ class Stepper(Protocol):
     """What a search needs of a model (or of an ensemble of models)."""
 
     looks: tuple[str, ...]
+    longest: int | None  # how many tokens its decoder can be given, where there is a limit
 
     def encode(self, source: Tensor, layout: Layout) -> Any: ...
     def begin(self, memory: Any) -> Any: ...

@@ -49,10 +49,12 @@ class Decoder(Protocol):
     """A conditional language model over the memory.
 
     `looks` are the paths of the modules whose tap `weights` is the attention to the source, lowest layer first:
-    (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one step of a search.
+    (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one step of a search. `longest` is how many tokens
+    it can be given, where there is a limit.
     """
 
     looks: tuple[str, ...]
+    longest: int | None
 
     def begin(self, memory: Memory) -> Any: ...
 

@@ -102,6 +102,7 @@ class RecurrentDecoder(TapModule):
         self.mix = None if self.attention is None else Linear(2 * width, width)
         self.dropout = nn.Dropout(recipe.dropout)
         self.looks = () if self.attention is None else ("attention",)
+        self.longest: int | None = None
 
     def begin(self, memory: Memory) -> RecurrentState:
         """Start each layer from the encoder's final states, the top one from its top one; prepare the keys."""

@@ -33,6 +33,7 @@ class Seq2Seq(TapModule):
         self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width)
         self.output = Output(target_size, width, None if recipe.tie == "none" else self.target_embedding)
         self.looks = tuple(f"decoder.{path}" for path in self.decoder.looks)
+        self.longest: int | None = self.decoder.longest
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:
         """Tokens (B, S) or (N,) → memory."""

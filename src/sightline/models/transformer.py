@@ -186,6 +186,7 @@ class TransformerDecoder(TapModule):
         self.layers = nn.ModuleList(DecoderLayer(recipe, width) for _ in range(recipe.layers))
         self.norm = NORMS[recipe.norm.kind](width) if recipe.norm.place == "pre" else nn.Identity()
         self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers))
+        self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
 
     def begin(self, memory: Memory) -> TransformerState:
         """Project the memory once for every layer."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -118,12 +119,18 @@ class Checkpoints:
             if self.whole(progress.step):
                 return
             shutil.rmtree(target)
-        with atomic_folder(target) as folder:
-            save_file(parameters_of(model), folder / "model.safetensors")
-            save_file(tensors, folder / "optimizer.safetensors")
-            (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
-            lines = [f"{checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
-            (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+        try:
+            with atomic_folder(target) as folder:
+                save_file(parameters_of(model), folder / "model.safetensors")
+                save_file(tensors, folder / "optimizer.safetensors")
+                (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+                lines = [f"{checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+                (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            raise OSError(
+                f"checkpoint {target} could not be written ({error}); those before it are kept. Make room and go on "
+                f"with --resume"
+            ) from error
         self._prune(progress)
 
     def _prune(self, progress: Progress) -> None:

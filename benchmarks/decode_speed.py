@@ -1,0 +1,336 @@
+"""Decoding speed, side by side: the same weights in Sightline, transformers' generate() and CTranslate2, in float32.
+
+    SIGHTLINE_CORPORA=... python benchmarks/decode_speed.py RUN --json decode_speed.json
+
+RUN is the run folder of a post-norm Sightline Transformer for Multi30k de->en (`--train` makes one first). Work:
+the 1,000 sentences of test_2016_flickr, greedy and with a beam of 5, from token ids to token ids. Every contestant
+sorts and batches the way that is best for it (`--scan` tries the choices) and uses all cores. `<pad>` and `<s>` are
+never written, outputs have at most 100 tokens, and length counts as score / length (generate(), CTranslate2) or
+score / ((5 + length) / 6) (Sightline), so that long beams may rank a little differently; `--length-penalty 0` makes
+the searches' meaning the same. generate() and CTranslate2 stop when as many hypotheses as the beam is wide have ended,
+and so does Sightline. The table says how many sentences come out the same, and the BLEU of each.
+How they take turns: race.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpus import END, PAD, SPECIALS, read_lines
+from exports import to_ctranslate2, to_marian
+from race import Worker, add_options, only, print_table, race, save, summarize
+
+LONGEST = 100
+TEST = "multi30k/test_2016_flickr"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one contestant runs."""
+
+    name: str
+    program: str  # sightline, transformers or ctranslate2
+    beam: int
+    batch: int  # Sightline: source tokens times beam; transformers: sentences; CTranslate2: see batch_type
+    batch_type: str = "examples"
+    workers: int = 1  # CTranslate2's inter_threads; each has its share of the cores
+    keep_memory: bool = False
+    mkl: str = ""  # CT2_USE_MKL: which matrix products CTranslate2 uses ("" is its own choice)
+    length_penalty: float = 1.0
+    run: str = ""
+    folder: str = ""  # where sources are found, and outputs are left
+    device: str = "cpu"
+
+
+class Decoder:
+    """Decodes all test sentences at each step, and leaves the first outputs in its folder."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        folder = Path(setting.folder)
+        self.sources: list[list[int]] = json.loads((folder / "sources.json").read_text())
+        self.output = folder / f"{setting.name}.json"
+
+    def decode(self) -> list[list[int]]:
+        """Token ids without `<s>` and `</s>` for every source, in order."""
+        raise NotImplementedError
+
+    def run(self, after_step: Callable[[int], None]) -> None:
+        while True:
+            outputs = self.decode()
+            if not self.output.exists():
+                self.output.write_text(json.dumps(outputs))
+            after_step(len(outputs))
+
+
+class SightlineDecoder(Decoder):
+    def __init__(self, setting: Setting) -> None:
+        from sightline.run import Run
+
+        super().__init__(setting)
+        self.loaded = Run.load(setting.run, device="cpu")
+        self.options = self.loaded.options(
+            beam=setting.beam,
+            nbest=1,
+            length_penalty=setting.length_penalty,
+            max_length=LONGEST,
+            max_ratio=float(LONGEST),
+            batch_tokens=setting.batch,
+        )
+
+    def decode(self) -> list[list[int]]:
+        from sightline.decoding.generate import generate
+
+        found = generate(self.loaded.model, self.sources, self.options, device=self.loaded.device)
+        return [hypotheses[0].tokens for hypotheses in found]
+
+
+class TransformersDecoder(Decoder):
+    """generate() on sentences sorted by length; the last batches, of short ones, are the cheapest."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.model = load_marian(setting.run)
+        self.order = sorted(range(len(self.sources)), key=lambda index: -len(self.sources[index]))
+
+    @torch.inference_mode()
+    def decode(self) -> list[list[int]]:
+        setting = self.setting
+        outputs: list[list[int]] = [[] for _ in self.sources]
+        search = {"num_beams": setting.beam, "do_sample": False, "max_new_tokens": LONGEST}
+        if setting.beam > 1:
+            search |= {"length_penalty": setting.length_penalty, "early_stopping": True}
+        for start in range(0, len(self.order), setting.batch):
+            chosen = self.order[start : start + setting.batch]
+            rows = [[*self.sources[index], END] for index in chosen]
+            source = torch.tensor([row + [PAD] * (len(rows[0]) - len(row)) for row in rows])
+            found = self.model.generate(input_ids=source, attention_mask=(source != PAD).long(), **search)
+            for index, row in zip(chosen, found.tolist(), strict=True):
+                outputs[index] = row[1 : row.index(END) if END in row else None]
+        return outputs
+
+
+class CTranslate2Decoder(Decoder):
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if setting.mkl:
+            os.environ["CT2_USE_MKL"] = setting.mkl  # read when the library is first used
+        import ctranslate2
+
+        self.translator = ctranslate2.Translator(
+            str(Path(setting.folder) / "ctranslate2"),
+            device="cpu",
+            compute_type="float32",
+            inter_threads=setting.workers,
+            intra_threads=max(1, torch.get_num_threads() // setting.workers),
+        )
+        pieces = json.loads((Path(setting.folder) / "pieces.json").read_text())
+        self.texts = [[pieces[token] for token in source] + [SPECIALS[END]] for source in self.sources]
+        self.ids = {piece: number for number, piece in enumerate(pieces)}
+
+    def decode(self) -> list[list[int]]:
+        setting = self.setting
+        found = self.translator.translate_batch(
+            self.texts,
+            beam_size=setting.beam,
+            length_penalty=setting.length_penalty,
+            max_decoding_length=LONGEST,
+            max_batch_size=setting.batch,
+            batch_type=setting.batch_type,
+            return_scores=False,
+        )
+        return [[self.ids[piece] for piece in result.hypotheses[0]] for result in found]
+
+
+DECODERS = {"sightline": SightlineDecoder, "transformers": TransformersDecoder, "ctranslate2": CTranslate2Decoder}
+
+
+def build(setting: Setting) -> Decoder:
+    """A contestant, ready to run."""
+    return DECODERS[setting.program](setting)
+
+
+def load_marian(run: str) -> Any:
+    """The run's weights as a MarianMTModel."""
+    from safetensors.torch import load_file
+    from sightline.recipe_files import load_recipe
+
+    heads = load_recipe(Path(run) / "recipe.yaml").model.encoder.heads
+    return to_marian(load_file(Path(run) / "model.safetensors"), heads)
+
+
+# --- the same work -----------------------------------------------------------------------------------------------------
+
+
+def prepare(run: str, folder: Path) -> tuple[Any, float]:
+    """Sources, vocabulary and the CTranslate2 model in `folder`; the run, and how far Marian's logits are from its."""
+    from sightline.run import Run
+
+    loaded = Run.load(run, device="cpu")
+    sources = loaded.encode_sources(read_lines(f"{TEST}.de"))
+    pieces = loaded.vocabulary.target.pieces(range(loaded.vocabulary.target.size))
+    (folder / "sources.json").write_text(json.dumps(sources))
+    (folder / "pieces.json").write_text(json.dumps(pieces))
+    model = load_marian(run)
+    to_ctranslate2(model, pieces, folder / "ctranslate2")
+    return loaded, logit_difference(loaded, model, sources[:16])
+
+
+@torch.inference_mode()
+def logit_difference(loaded: Any, model: Any, sources: list[list[int]]) -> float:
+    """The largest difference between Sightline's logits and Marian's, over the first tokens of some sentences."""
+    from sightline.decoding.generate import generate, make_batch, pad_tokens
+
+    options = loaded.options(beam=1)
+    outputs = [found[0].tokens for found in generate(loaded.model, sources, options, device="cpu")]
+    shortest = min(len(output) for output in outputs)
+    given = pad_tokens([[SPECIALS.index("<s>"), *output[:shortest]] for output in outputs], "cpu")
+    batch = make_batch(sources, options, "cpu")
+    state = loaded.model.begin(loaded.model.encode(batch.source, batch.layout))
+    worst = 0.0
+    for step in range(given.shape[1]):
+        features, state = loaded.model.advance(given[:, step : step + 1], state)
+        ours = loaded.model.logits(features[:, 0])
+        mask = (batch.source != PAD).long()
+        theirs = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=given[:, : step + 1])
+        worst = max(worst, float((ours - theirs.logits[:, -1])[:, 3:].abs().max()))
+    return worst
+
+
+def compare(workers: list[Worker], loaded: Any, folder: Path) -> dict[str, dict[str, float]]:
+    """For each contestant BLEU, the share of sentences that are the first contestant's, and the mean length."""
+    import sacrebleu
+
+    references = [read_lines(f"{TEST}.en")]
+    outputs = {worker.setting.name: json.loads((folder / f"{worker.setting.name}.json").read_text()) for worker in workers}
+    first = outputs[workers[0].setting.name]
+    found = {}
+    for name, own in outputs.items():
+        texts = loaded.vocabulary.target.decode_many(own)
+        found[name] = {
+            "bleu": sacrebleu.corpus_bleu(texts, references).score,
+            "same": sum(a == b for a, b in zip(own, first, strict=True)) / len(own),
+            "tokens": sum(len(output) + 1 for output in own) / len(own),
+        }
+    return found
+
+
+def train_run(run: Path, minutes: float) -> None:
+    """A run to decode with: 3+3 layers, width 256, trained for so many minutes."""
+    import corpus
+    from sightline.experiment import train
+    from sightline.recipe import Recipe
+
+    body = {
+        "kind": "transformer",
+        "layers": 3,
+        "heads": 4,
+        "feedforward": {"kind": "relu", "width": 1024, "dropout": 0.0},
+        "norm": {"kind": "layer", "place": "post"},
+    }
+
+    def files(part: str) -> dict[str, str]:
+        return {"kind": "text", "source": f"{part}.de.xz", "target": f"{part}.en.xz"}
+
+    recipe = {
+        "data": {
+            "folder": str(corpus.corpora() / "multi30k"),
+            "train": [files("train")],
+            "validation": files("val"),
+        },
+        "tokenizer": {"kind": "bpe", "size": 8_000},
+        "model": {"width": 256, "encoder": body, "decoder": body},
+        "training": {
+            "lr": 1e-3,
+            "schedule": {"kind": "warmup-stable-decay", "warmup": 300, "decay": 0.5},
+            "batches": {"tokens": 2_048},
+            "limits": {"minutes": minutes},
+        },
+    }
+    train(Recipe.model_validate(recipe), out=run)
+
+
+# --- who takes part ----------------------------------------------------------------------------------------------------
+
+GREEDY = [
+    Setting("sightline greedy", "sightline", 1, 4_096),
+    Setting("generate() greedy", "transformers", 1, 128),
+    Setting("CTranslate2 greedy", "ctranslate2", 1, 64, workers=2),
+]
+BEAM = [
+    Setting("sightline beam 5", "sightline", 5, 8_192),
+    Setting("generate() beam 5", "transformers", 5, 64),
+    Setting("CTranslate2 beam 5", "ctranslate2", 5, 32, workers=2),
+]
+
+
+def candidates(settings: list[Setting]) -> list[Setting]:
+    """Every contestant with every choice that might be best for it."""
+    found: list[Setting] = []
+    for one in settings:
+        if one.program == "sightline":
+            found += [replace(one, name=f"{one.name}, {n} tokens", batch=n) for n in (2_048, 4_096, 8_192, 16_384)]
+        elif one.program == "transformers":
+            found += [replace(one, name=f"{one.name}, {n} sentences", batch=n) for n in (32, 64, 128, 256)]
+        else:
+            found += [
+                replace(one, name=f"{one.name}, {n} {kind}, {w} workers", batch=n, batch_type=kind, workers=w)
+                for w in (1, 2)
+                for kind, sizes in (("examples", (16, 32, 64, 128)), ("tokens", (512, 1_024, 2_048)))
+                for n in sizes
+            ]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="run folder of a post-norm Transformer with tied embeddings")
+    parser.add_argument("--train", type=float, metavar="MINUTES", help="train RUN first, if it is not there")
+    parser.add_argument("--search", choices=("greedy", "beam", "both"), default="both")
+    parser.add_argument("--length-penalty", type=float, default=1.0)
+    parser.add_argument("--scan", action="store_true", help="try batch sizes and thread layouts")
+    parser.add_argument("--warmup", type=float, default=0.0, help="seconds before it counts (at least one pass)")
+    add_options(parser, rounds=7, seconds=0.0)
+    options = parser.parse_args()
+    if options.train and not Path(options.run).exists():
+        train_run(Path(options.run), options.train)
+    tables: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for search, settings in (("greedy", GREEDY), ("beam", BEAM)):
+        if options.search not in (search, "both"):
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            loaded, difference = prepare(options.run, folder)
+            print(f"{search}: logits of Sightline and of the converted Marian differ by at most {difference:.1e}")
+            settings = only(candidates(settings) if options.scan else settings, options.only)
+            settings = [
+                replace(one, run=options.run, folder=name, length_penalty=options.length_penalty) for one in settings
+            ]
+            workers = race(build, settings, options)
+            found = summarize(workers)
+            quality = compare(workers, loaded, folder)
+        for row in found:
+            row |= quality[row["setting"]["name"]]
+        tables[search] = {"logit_difference": difference}
+        rows += found
+        more = {
+            "batch": lambda row: f"{row['setting']['batch']:,}",
+            "BLEU": lambda row: f"{row['bleu']:.2f}",
+            "same output": lambda row: f"{row['same']:.1%}",
+            "tokens": lambda row: f"{row['tokens']:.2f}",
+        }
+        print_table(f"{search}: test sentences a second, median over the rounds", "sentences/s", found, more)
+    save(options.json, rows, options, benchmark="decode_speed", searches=tables)
+
+
+if __name__ == "__main__":
+    main()
