@@ -14,17 +14,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 PAD, UNKNOWN, START, END = 0, 1, 2, 3
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 
 Item = TypeVar("Item")
-Array = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+Array = NDArray[np.integer[Any]]
 
 
 def corpora() -> Path:
@@ -54,10 +55,10 @@ class Store:
     """Token ids of many sentences in one flat array: sentence i is `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: Array
-    offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
+    offsets: Array
 
     @property
-    def lengths(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def lengths(self) -> Array:
         """Tokens in each sentence, without `<s>` and `</s>`."""
         return np.diff(self.offsets)
 
@@ -108,9 +109,7 @@ def train_bpe(lines: list[str], vocabulary: int) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.Metaspace(replacement=space, prepend_scheme="always", split=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, min_frequency=2, special_tokens=SPECIALS, show_progress=False
-    )
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, min_frequency=2, special_tokens=SPECIALS, show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
     return tokenizer
 
@@ -138,14 +137,14 @@ def load(name: str, source: str, target: str, vocabulary: int, longest: int = 12
         partial = Path(tempfile.mkdtemp(dir=cache()))
         tokenizer.save(str(partial / "tokenizer.json"))
         for side, store in zip(("source", "target"), stores, strict=True):
-            np.save(partial / f"{side}.ids.npy", np.concatenate([store.sentence(i) for i in keep]))
+            np.save(partial / f"{side}.ids.npy", np.concatenate([store.sentence(i) for i in keep.tolist()]))
             np.save(partial / f"{side}.offsets.npy", np.concatenate([[0], np.cumsum(store.lengths[keep])]))
         partial.rename(folder)
     stores = [
         Store(np.load(folder / f"{side}.ids.npy", mmap_mode="r"), np.load(folder / f"{side}.offsets.npy"))
         for side in ("source", "target")
     ]
-    return Corpus(name, Tokenizer.from_file(str(folder / "tokenizer.json")), *stores, vocabulary)
+    return Corpus(name, Tokenizer.from_file(str(folder / "tokenizer.json")), stores[0], stores[1], vocabulary)
 
 
 @dataclass(frozen=True)
@@ -177,9 +176,7 @@ def plan(corpus: Corpus, tokens: int, *, multiple: int = 1, real: bool = False) 
     return min(plans, key=lambda candidate: candidate[1])[0]
 
 
-def cut(
-    order: Array, source: Array, target: Array, tokens: int, real: list[Array] | None
-) -> tuple[list[Array], int]:
+def cut(order: Array, source: Array, target: Array, tokens: int, real: list[Array] | None) -> tuple[list[Array], int]:
     """Neighbours in `order` as batches of at most `tokens`, and how many cells their padded tensors have in all."""
     batches, cells, start, widths, sums = [], 0, 0, (0, 0), (0, 0)
     counted = (source, target) if real is None else tuple(real)

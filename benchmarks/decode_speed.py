@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from corpus import END, PAD, SPECIALS, read_lines
 from exports import to_ctranslate2, to_marian
 from race import Worker, add_options, only, print_table, race, save, summarize
@@ -105,7 +106,7 @@ class TransformersDecoder(Decoder):
     def decode(self) -> list[list[int]]:
         setting = self.setting
         outputs: list[list[int]] = [[] for _ in self.sources]
-        search = {"num_beams": setting.beam, "do_sample": False, "max_new_tokens": LONGEST}
+        search: dict[str, Any] = {"num_beams": setting.beam, "do_sample": False, "max_new_tokens": LONGEST}
         if setting.beam > 1:
             search |= {"length_penalty": setting.length_penalty, "early_stopping": True}
         for start in range(0, len(self.order), setting.batch):
@@ -161,13 +162,14 @@ def build(setting: Setting) -> Decoder:
 def load_marian(run: str) -> Any:
     """The run's weights as a MarianMTModel."""
     from safetensors.torch import load_file
+
     from sightline.recipe_files import load_recipe
 
     heads = load_recipe(Path(run) / "recipe.yaml").model.encoder.heads
     return to_marian(load_file(Path(run) / "model.safetensors"), heads)
 
 
-# --- the same work -----------------------------------------------------------------------------------------------------
+# --- the same work --------------------------------------------------------------------------------------
 
 
 def prepare(run: str, folder: Path) -> tuple[Any, float]:
@@ -210,7 +212,9 @@ def compare(workers: list[Worker], loaded: Any, folder: Path) -> dict[str, dict[
     import sacrebleu
 
     references = [read_lines(f"{TEST}.en")]
-    outputs = {worker.setting.name: json.loads((folder / f"{worker.setting.name}.json").read_text()) for worker in workers}
+    outputs = {
+        worker.setting.name: json.loads((folder / f"{worker.setting.name}.json").read_text()) for worker in workers
+    }
     first = outputs[workers[0].setting.name]
     found = {}
     for name, own in outputs.items():
@@ -258,7 +262,7 @@ def train_run(run: Path, minutes: float) -> None:
     train(Recipe.model_validate(recipe), out=run)
 
 
-# --- who takes part ----------------------------------------------------------------------------------------------------
+# --- who takes part -------------------------------------------------------------------------------------
 
 GREEDY = [
     Setting("sightline greedy", "sightline", 1, 4_096),

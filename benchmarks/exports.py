@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from corpus import END, PAD, SPECIALS, START, UNKNOWN
 from peers import Size, marian
-from torch import Tensor
 
 Weights = Mapping[str, Tensor]
 

@@ -7,12 +7,15 @@ contestants have none, the output layer only where there is a label, fused cross
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from corpus import END, PAD, START
 from torch import Tensor, nn
 from torch.nn import functional
+
+from corpus import END, PAD, START
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ def smoothed_loss(features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     return functional.cross_entropy(functional.linear(features, weight), labels, ignore_index=PAD, label_smoothing=0.1)
 
 
-def marian(size: Size, *, training: bool = True) -> nn.Module:
+def marian(size: Size, *, training: bool = True) -> Any:
     """transformers' MarianMTModel with fused attention, tied embeddings, ReLU and dropout on the residuals.
 
     The attention is transformers' own "sdpa" under another name: for names it does not know, transformers makes no
@@ -78,13 +81,23 @@ def marian(size: Size, *, training: bool = True) -> nn.Module:
 class MarianStep(nn.Module):
     """Marian's loss on one batch.
 
-    `everywhere` computes logits for padding too (static shapes, for torch.compile); otherwise only where a label is.
+    In training mode Marian's stacks draw a random number before each layer (LayerDrop, not used here), on which a
+    compiled graph breaks in pieces. So the stacks, not their layers, are told they are not training, and the one thing
+    they do then leave out, dropout on the embeddings, is done by a hook. `everywhere` computes logits for padding too
+    (static shapes, for torch.compile); otherwise only where a label is.
     """
 
     def __init__(self, size: Size, *, everywhere: bool = False) -> None:
         super().__init__()
         self.model = marian(size)
         self.everywhere = everywhere
+        for stack in (self.model.model.encoder, self.model.model.decoder):
+            stack.layers[0].register_forward_pre_hook(_drop_first(size.dropout))
+
+    def train(self, mode: bool = True) -> MarianStep:
+        super().train(mode)
+        self.model.model.encoder.training = self.model.model.decoder.training = False
+        return self
 
     def forward(self, source: Tensor, inputs: Tensor, labels: Tensor, padded: bool = True) -> Tensor:
         """Loss of source (B, S), inputs (B, T), labels (B, T)."""
@@ -93,6 +106,13 @@ class MarianStep(nn.Module):
             input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False
         ).last_hidden_state
         return _loss(features, labels, self.model.lm_head.weight, self.everywhere)
+
+
+def _drop_first(probability: float) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return functional.dropout(arguments[0], probability, module.training), *arguments[1:]
+
+    return hook
 
 
 class TorchTransformer(nn.Module):

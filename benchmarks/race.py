@@ -8,6 +8,7 @@ were busy is taken again. What is reported is medians over the rounds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import multiprocessing
@@ -153,10 +154,8 @@ class Worker:
 
     def stop(self) -> None:
         """Let it go home."""
-        try:
+        with contextlib.suppress(OSError):
             self.pipe.send(-1.0)
-        except OSError:
-            pass
         self.process.join(timeout=20)
         if self.process.is_alive():
             self.process.terminate()
@@ -235,7 +234,9 @@ def add_options(parser: argparse.ArgumentParser, *, rounds: int, seconds: float)
     parser.add_argument("--only", help="names of contestants, separated by ';'; the first is what others are held to")
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=float, default=seconds, help="length of one turn, at least one step")
-    parser.add_argument("--quiet", type=float, default=0.2, help="take a turn again if others used more cores than this")
+    parser.add_argument(
+        "--quiet", type=float, default=0.2, help="take a turn again if others used more cores than this"
+    )
     parser.add_argument("--patience", type=int, default=40, help="how many turns may be taken again in all")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="where to save the result")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from itertools import cycle, product
 from typing import Any
 
@@ -64,7 +64,10 @@ def _name(body: dict[str, Any]) -> str:
     return "-".join([*parts, "bi" if body["bidirectional"] else "uni"])
 
 
-TRANSFORMERS = [transformer(*parts) for parts in product(PLACES, NORMS, POSITIONS, FEEDFORWARDS)]
+TRANSFORMERS = [
+    transformer(*parts, layers=1 + number % 2)
+    for number, parts in enumerate(product(PLACES, NORMS, POSITIONS, FEEDFORWARDS))
+]
 RECURRENT_ENCODERS = [recurrent_encoder(*parts) for parts in product(CELLS, (1, 2), (True, False))]
 RECURRENT_DECODERS = [
     recurrent_decoder(cell, layers, attention, feeding)
@@ -87,7 +90,7 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 COMBINATIONS = _combinations()
 FEW = {
-    "transformer": (TRANSFORMERS[0], TRANSFORMERS[0]),
+    "transformer": (transformer("pre", "layer", "sinusoidal", "relu"),) * 2,
     "rotary-swiglu-rms-post": (transformer("post", "rms", "rotary", "swiglu"),) * 2,
     "lstm-additive": (recurrent_encoder("lstm", 1, True), recurrent_decoder("lstm", 1, "additive", False)),
     "gru-bottleneck": (recurrent_encoder("gru", 1, False), recurrent_decoder("gru", 2, "none", False)),
@@ -110,7 +113,7 @@ def build(encoder: dict[str, Any], decoder: dict[str, Any], *, tie: str = "none"
     return model
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cached(name: str) -> Seq2Seq:
     return build(*({**COMBINATIONS, **FEW}[name]))
 

@@ -14,7 +14,6 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -281,7 +280,8 @@ def test_killed_at_every_kind_of_moment_it_ends_as_if_it_had_never_been(
     kind: str, trained: Callable[[str], Trained], command: Server, tmp_path: Path
 ) -> None:
     whole, run = trained(kind), tmp_path / "run"
-    for name, moment in MOMENTS.items():
+    moments = MOMENTS if kind == "lstm" else {name: MOMENTS[name] for name in list(MOMENTS)[2::2]}
+    for name, moment in moments.items():
         result = command("train", whole.recipe, "--out", run, "--resume", moment=moment)
         assert result.code == -signal.SIGKILL, f"{name}: {result.err}"
         assert not (run / "model.safetensors").exists()
@@ -294,28 +294,25 @@ def test_killed_at_every_kind_of_moment_it_ends_as_if_it_had_never_been(
     assert steps == [path.name for path in sorted((whole.run / "checkpoints").iterdir())]
 
 
-def test_killed_from_outside_while_a_large_checkpoint_is_written(cache: Path, tmp_path: Path) -> None:
-    """The real thing: `python -m sightline train`, killed when half a checkpoint is seen on the disk."""
+def test_killed_from_outside_while_a_large_checkpoint_is_written(command: Server, tmp_path: Path) -> None:
+    """At no exact moment, but when the half of a checkpoint is seen on the disk."""
     recipe = write_recipe(tmp_path, body=TRANSFORMER, width=256, limits={"steps": 3})
-    whole = sightline.train(recipe, out=tmp_path / "whole", display=Silent())
+    assert command("train", recipe, "--out", tmp_path / "whole").code == 0
     run = tmp_path / "run"
-    train = [sys.executable, "-m", "sightline", "train", str(recipe), "--out", str(run)]
-    process = subprocess.Popen(train, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 60
-        while not (half := list((run / "checkpoints").glob(".step-*.tmp/optimizer.safetensors"))):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.0005)
-    finally:
-        process.kill()
-        process.wait()
+    process, _ = command.start("train", recipe, "--out", run)
+    deadline = time.monotonic() + 60
+    while not (half := list((run / "checkpoints").glob(".step-*.tmp/optimizer.safetensors"))):
+        assert process.is_alive()
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    process.kill()
+    process.join()
     assert half[0].exists(), "the checkpoint was finished before the kill"
     assert list((run / "checkpoints").glob("step-*")) == []
-    done = subprocess.run([*train, "--resume"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert records(run) == records(whole)
+    result = command("train", recipe, "--out", run, "--resume")
+    assert result.code == 0, result.err
+    assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert records(run) == records(tmp_path / "whole")
 
 
 def test_two_trainings_of_one_recipe_are_the_same_byte_for_byte(
@@ -519,7 +516,7 @@ ODD_LINES = [
 ]
 
 
-@pytest.mark.parametrize("how", [[], ["--beam", "1"], ["--sample", "--seed", "3"], ["--nbest", "2"]])
+@pytest.mark.parametrize("how", [[], ["--sample", "--seed", "3"], ["--nbest", "2"]])
 def test_predict_never_drops_or_adds_a_line(finished: Path, command: Server, how: list[str]) -> None:
     text = "\n".join(ODD_LINES).encode()  # no newline at the end
     result = command("predict", finished, "-", *how, "--device", "cpu", lines_in=text)

@@ -22,9 +22,8 @@ class ScriptState:
     said: Tensor  # (B, W, t)
 
     def select(self, parents: Tensor) -> ScriptState:
-        return ScriptState(
-            self.sentences.gather(1, parents), self.said.gather(1, parents[:, :, None].expand(-1, -1, self.said.shape[2]))
-        )
+        past = parents[:, :, None].expand(-1, -1, self.said.shape[2])
+        return ScriptState(self.sentences.gather(1, parents), self.said.gather(1, past))
 
     def keep(self, sentences: Tensor) -> ScriptState:
         return ScriptState(self.sentences[sentences], self.said[sentences])

@@ -53,7 +53,7 @@ def test_the_same_seed_draws_the_same_and_another_one_another(model: Seq2Seq) ->
 @pytest.mark.parametrize("nbest", [1, 3])
 def test_what_is_drawn_does_not_depend_on_the_batch(model: Seq2Seq, nbest: int) -> None:
     """Nor on the neighbours' limits: a source of n tokens (its end counted) may become n + 10 here."""
-    sources = many_sources(16)
+    sources = many_sources(10)
     limits = {"max_length": 30, "max_ratio": 1.0}
     one, all_ = (tokens(generate(model, sources, options(nbest, **limits, batch_tokens=size))) for size in (1, 9999))
     assert one == all_

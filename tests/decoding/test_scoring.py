@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_batches_by_length_hold_every_sentence_once_within_the_budget(tokens: in
     assert flat == sorted(lengths, reverse=True)
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= tokens
-    for batch, following in zip(batches, batches[1:], strict=False):
+    for batch, following in pairwise(batches):
         assert (len(batch) + 1) * lengths[batch[0]] > tokens, f"{following[0]} would have fitted"
 
 

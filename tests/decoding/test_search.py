@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding.generate import generate, make_batch
+from sightline.decoding.generate import generate, make_batch, pad_tokens
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import Hypothesis, beam_search, coverage_penalty, length_penalty, search, walk
 from sightline.layers.layout import Padded
@@ -34,22 +34,20 @@ def outputs(limit: int, prefix: Sequence[int] = ()) -> Iterator[list[int]]:
             yield [*prefix, *rest]
 
 
-def coverage(model: Seq2Seq, source: list[int], target: list[int], beta: float) -> float:
-    """β Σ_j log min(Σ_t α_tj, 1), α the mean over layers and heads, from the explicit weights of one pass."""
+def coverages(model: Seq2Seq, source: list[int], targets: list[list[int]], beta: float) -> list[float]:
+    """β Σ_j log min(Σ_t α_tj, 1) of each target, α the mean over layers and heads, from the explicit weights."""
     heard: list[Tapped] = []
+    rows = torch.tensor([[*source, END]] * len(targets))
     with torch.no_grad(), listen(model, heard.append, model.looks):
-        state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
-        if getattr(model.decoder, "feeding", False):
-            for token in [START, *target]:
-                _, state = model.advance(torch.tensor([[token]]), state)
-        else:
-            model.advance(torch.tensor([[START, *target]]), state)
+        state = model.begin(model.encode(rows, Padded.of([len(source) + 1] * len(targets))))
+        model.advance(pad_tokens([[START, *target] for target in targets], "cpu"), state)
     layers: dict[str, list[torch.Tensor]] = {}
     for tapped in heard:
         if tapped.name.endswith(".weights"):
-            layers.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))  # (T, S)
-    weights = sum(torch.cat(parts) for parts in layers.values()) / len(layers)
-    return beta * sum(math.log(min(max(total, 1e-6), 1.0)) for total in weights.sum(0).tolist())
+            layers.setdefault(tapped.name, []).append(tapped.tensor.mean(1))  # (B, T, S), or (B, 1, S) at each step
+    weights = sum(torch.cat(parts, dim=1) for parts in layers.values()) / len(layers)
+    totals = [row[: len(target) + 1].sum(0).tolist() for row, target in zip(weights, targets, strict=True)]
+    return [beta * sum(math.log(min(max(total, 1e-6), 1.0)) for total in row) for row in totals]
 
 
 def exhaustive(
@@ -57,14 +55,11 @@ def exhaustive(
 ) -> list[Hypothesis]:
     """Every output, best first."""
     every = list(outputs(limit, prefix))
-    logs = log_probabilities(model, [source] * len(every), every)
+    logs = log_probabilities(model, [source] * len(every), every).tolist()
+    penalties = coverages(model, source, every, beta) if beta else [0.0] * len(every)
     found = [
-        Hypothesis(
-            output,
-            log / ((5 + len(output) + 1) / 6) ** alpha + (coverage(model, source, output, beta) if beta else 0.0),
-            log,
-        )
-        for output, log in zip(every, logs.tolist(), strict=True)
+        Hypothesis(output, log / ((5 + len(output) + 1) / 6) ** alpha + penalty, log)
+        for output, log, penalty in zip(every, logs, penalties, strict=True)
     ]
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
@@ -99,7 +94,8 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
 def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alpha: float) -> None:
     prefixes = [[7, UNK], [9], []]
     options = Decoding(beam=111, nbest=6, length_penalty=alpha, max_length=3)
-    for source, prefix, found in zip(SOURCES, prefixes, generate(model, SOURCES, options, prefixes=prefixes), strict=True):
+    results = generate(model, SOURCES, options, prefixes=prefixes)
+    for source, prefix, found in zip(SOURCES, prefixes, results, strict=True):
         wanted = exhaustive(model, source, 3, alpha, prefix)[:6]
         assert_same(found, wanted)
         assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in found)
@@ -127,7 +123,9 @@ def next_logs(model: Seq2Seq, source: list[int], past: list[list[int]]) -> list[
         return model.logits(features[:, -1]).double().log_softmax(-1).tolist()
 
 
-def beam_by_lists(model: Seq2Seq, source: list[int], beam: int, alpha: float, limit: int, count: int) -> list[Hypothesis]:
+def beam_by_lists(
+    model: Seq2Seq, source: list[int], beam: int, alpha: float, limit: int, count: int
+) -> list[Hypothesis]:
     """Of the 2W best continuations, the ends among the first W are finished, the first W others go on."""
     alive: list[tuple[float, list[int]]] = [(0.0, [START])]
     finished: list[Hypothesis] = []
@@ -135,7 +133,9 @@ def beam_by_lists(model: Seq2Seq, source: list[int], beam: int, alpha: float, li
         logs = next_logs(model, source, [past for _, past in alive])
         allowed = [END] if step + 1 == limit else [END, *WORDS]
         every = [
-            (total + row[word], [*past, word]) for (total, past), row in zip(alive, logs, strict=True) for word in allowed
+            (total + row[word], [*past, word])
+            for (total, past), row in zip(alive, logs, strict=True)
+            for word in allowed
         ]
         best = sorted(every, key=lambda pair: -pair[0])[: 2 * beam]
         for total, past in best[:beam]:
@@ -205,11 +205,9 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
 
 @pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 1.5), (4, 0.0)])
 def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
-    sources = many_sources(20)
-    one, all_ = (
-        generate(model, sources, Decoding(beam=beam, nbest=beam, length_penalty=alpha, max_length=12, batch_tokens=size))
-        for size in (1, 9999)
-    )
+    sources = many_sources(14)
+    shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
+    one, all_ = (generate(model, sources, Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
@@ -346,9 +344,9 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
         return
     sources = many_sources(12)
     for source, beams in zip(sources, generate(model, sources, options), strict=True):
-        for hypothesis in beams:
-            base = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7
-            wanted = base + coverage(model, source, hypothesis.tokens, 0.3)
+        penalties = coverages(model, source, [hypothesis.tokens for hypothesis in beams], 0.3)
+        for hypothesis, penalty in zip(beams, penalties, strict=True):
+            wanted = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
             assert hypothesis.score == pytest.approx(wanted, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
 
 

@@ -215,7 +215,9 @@ def sentence_by_sentence(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("which", ["self", "causal", "cross"])
 @pytest.mark.parametrize("longest", [None, 9])
-def test_packed_and_padded_attention_are_that_of_each_sentence_alone(kind: str, which: str, longest: int | None) -> None:
+def test_packed_and_padded_attention_are_that_of_each_sentence_alone(
+    kind: str, which: str, longest: int | None
+) -> None:
     lengths = (QUERIES, KEYS if which == "cross" else QUERIES)
     query, key, value = packed_heads(lengths[0]), packed_heads(lengths[1]), packed_heads(lengths[1])
     score, causal = double_score(kind), which == "causal"

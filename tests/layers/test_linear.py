@@ -61,11 +61,14 @@ def test_it_is_the_linear_function_of_torch(
             torch.testing.assert_close(mine.grad, its.grad, **CLOSE)
 
 
-def test_a_non_contiguous_gradient_comes_through() -> None:
-    x, weight = torch.randn(6, INPUTS, requires_grad=True), torch.randn(OUTPUTS, INPUTS)
-    pull = torch.randn(OUTPUTS, 6).t()
-    (found,) = torch.autograd.grad(linear(x, weight), x, pull)
-    torch.testing.assert_close(found, pull @ weight, **CLOSE)
+@pytest.mark.parametrize("memory", [transposed, strided, expanded], ids=["transposed", "strided", "expanded"])
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_a_non_contiguous_gradient_comes_through(shape: tuple[int, ...], memory: Callable[..., Tensor]) -> None:
+    x, weight = torch.randn(*shape, INPUTS, requires_grad=True), torch.randn(OUTPUTS, INPUTS, requires_grad=True)
+    pull = memory(*shape, OUTPUTS)
+    found = torch.autograd.grad(linear(x, weight), (x, weight), pull)
+    torch.testing.assert_close(found[0], pull @ weight, **CLOSE)
+    torch.testing.assert_close(found[1], pull.reshape(-1, OUTPUTS).T @ x.reshape(-1, INPUTS), **CLOSE)
 
 
 def test_a_part_of_a_weight_works_as_a_weight() -> None:
@@ -81,7 +84,8 @@ def test_whichever_operand_is_learned_alone_gets_its_gradient(learned: str) -> N
     operands[learned].requires_grad_()
     found = torch.autograd.grad(linear(*operands.values()).square().sum(), operands[learned])
     wanted = torch.autograd.grad(nn.functional.linear(*operands.values()).square().sum(), operands[learned])
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)  # squares of sums of 24 products reach some hundreds
+    # squares of sums of 24 products reach some hundreds
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 4).double(), torch.randn(3, 4).bfloat16(), torch.empty(0, 4)])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, TapModule, listen
+from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 
 

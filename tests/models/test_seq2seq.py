@@ -52,7 +52,8 @@ def test_the_same_seed_gives_the_same_weights(build_model: Callable[..., Seq2Seq
 @pytest.mark.parametrize("layout", [Padded.of([3, 1]), Packed.of([3, 1])])
 def test_without_final_states_a_decoder_starts_from_the_mean_of_the_real_ones(layout: Padded | Packed) -> None:
     rows = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0], [7.0, 8.0]])
-    states = rows if isinstance(layout, Packed) else torch.stack([rows[:3], torch.stack([rows[3], *[rows[3] * 99] * 2])])
+    padding = torch.full((2, 2), 99.0)
+    states = rows if isinstance(layout, Packed) else torch.stack([rows[:3], torch.cat([rows[3:], padding])])
     assert Memory(states, layout).summary().tolist() == [[[3.0, 5.0]], [[7.0, 8.0]]]
 
 
@@ -80,7 +81,7 @@ def test_a_recurrent_encoder_hands_on_the_last_state_of_each_layer(
 def test_packed_and_padded_batches_have_the_same_gradients(model: Seq2Seq) -> None:
     source, target = [[5, 9, 4, 3], [6, 3]], [[2, 7], [2, 4, 8]]
     flat = [torch.tensor(side[0] + side[1]) for side in (source, target)]
-    rows = [torch.nn.utils.rnn.pad_sequence([torch.tensor(s) for s in side], batch_first=True) for side in (source, target)]
+    rows = [torch.tensor([[5, 9, 4, 3], [6, 3, 0, 0]]), torch.tensor([[2, 7, 0], [2, 4, 8]])]
     pull = torch.randn(5, WIDTH)
     features = [model(flat[0], Packed.of([4, 2]), flat[1], Packed.of([2, 3]))]
     padded = model(rows[0], Padded.of([4, 2]), rows[1], Padded.of([2, 3]))

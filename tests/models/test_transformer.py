@@ -112,9 +112,7 @@ def test_a_decoder_layer_is_torchs(place: str, activation: str) -> None:
     state = decoder.begin(Memory(memory, SOURCE))
     for ours, cache in zip(decoder.layers, state.caches, strict=True):
         theirs = torch_decoder_layer(ours, place, activation)
-        wanted = theirs(
-            x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask()
-        )
+        wanted = theirs(x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask())
         found, _ = ours.step(x, cache, state, None)
         torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
 
@@ -132,7 +130,8 @@ def test_whole_stacks_are_torchs(place: str, activation: str) -> None:
     wanted = x
     for layer in encoder.layers:
         wanted = torch_encoder_layer(layer, place, activation)(wanted, src_key_padding_mask=~SOURCE.key_mask())
-    wanted = nn.functional.layer_norm(wanted, (WIDTH,), encoder.norm.weight, encoder.norm.bias) if PLACES[place] else wanted
+    if PLACES[place]:
+        wanted = nn.functional.layer_norm(wanted, (WIDTH,), encoder.norm.weight, encoder.norm.bias)
     memory = encoder(x, SOURCE)
     torch.testing.assert_close(real(SOURCE, memory.states), real(SOURCE, wanted), **SIXTY_FOUR)
 

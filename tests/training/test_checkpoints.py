@@ -80,7 +80,17 @@ def test_a_round_trip_restores_everything_bit_for_bit(
 ) -> None:
     run = sitting(averaged=averaged, tie=tie)
     progress = Progress(
-        step=3, epoch=1, batch=2, tokens=77, seconds=1.5, best=0.1 + 0.2, best_step=2, waited=1, journal=9, recent=(1, 2)
+        step=3,
+        epoch=1,
+        batch=2,
+        tokens=77,
+        seconds=1.5,
+        best=0.1 + 0.2,
+        best_step=2,
+        waited=1,
+        journal=9,
+        recent=(1, 2),
+        unlogged=((1.1, 0.7, 1 / 3), (2.0, 0.5, 1e-9)),
     )
     for step in (1, 2, 3):
         run.step(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_the_rate_never_jumps(kind: str) -> None:
     schedule, steps = Schedule(kind=kind, warmup=50, decay=0.2), 1000
     rates = [factor(schedule, step, step / steps) for step in range(1, steps + 1)]
     # the steepest are the warmup, 1/50 a step; a cosine that already fell a little while warming up starts 0.006 lower
-    assert max(abs(after - before) for before, after in zip(rates, rates[1:], strict=False)) <= 1 / 50 + 1e-9
+    assert max(abs(after - before) for before, after in pairwise(rates)) <= 1 / 50 + 1e-9
     assert max(rates) <= 1.0
     assert min(rates) >= 0.0
 

@@ -82,10 +82,10 @@ class _Looks:
         return weights
 
 
-def _next_scores(logits: Tensor, batch: Batch, step: int, width: int) -> Tensor:
-    """(B·W, V) logits with what may not come next at −∞: padding, start, all but a forced prefix, all but the end."""
-    logits[:, PAD] = float("-inf")
-    logits[:, START] = float("-inf")
+def _next_scores(logs: Tensor, batch: Batch, step: int, width: int) -> Tensor:
+    """(B·W, V) logs with what may not come next at −∞: padding, start, all but a forced prefix, all but the end."""
+    logs[:, PAD] = float("-inf")
+    logs[:, START] = float("-inf")
     forced = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
     if batch.prefixes is not None and step < batch.prefixes.shape[1]:
         forced = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], forced)
@@ -93,10 +93,10 @@ def _next_scores(logits: Tensor, batch: Batch, step: int, width: int) -> Tensor:
     if len(rows):
         every = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
         tokens = forced[rows].repeat_interleave(width)
-        kept = logits[every, tokens]
-        logits[every] = float("-inf")
-        logits[every, tokens] = kept
-    return logits
+        kept = logs[every, tokens]
+        logs[every] = float("-inf")
+        logs[every, tokens] = kept
+    return logs
 
 
 @dataclass
@@ -172,13 +172,12 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
         for step in range(longest):
             width = alive.shape[1]
             features, state = model.advance(tokens[:, :, -1].reshape(-1, 1), state)
-            logits = model.logits(features[:, 0]).float()  # (B·W, V)
-            whole = logits.logsumexp(-1, keepdim=True)
-            logits = _next_scores(logits, batch, step, width)
+            logs = model.logits(features[:, 0]).float().log_softmax(-1)  # (B·W, V)
+            logs = _next_scores(logs, batch, step, width)
             if covered is not None:
                 covered = covered + looks.take()
-            values, words = top_k(logits, min(2 * beam, logits.shape[1]))
-            values = values - whole + alive.reshape(-1, 1)
+            values, words = top_k(logs, min(2 * beam, logs.shape[1]))
+            values = values + alive.reshape(-1, 1)
             totals, choice = values.view(alive.shape[0], -1).topk(
                 min(2 * beam, width * values.shape[1]), dim=1
             )  # (B, 2W)
@@ -266,18 +265,16 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
     places = torch.arange(sentences, device=device)
     for step in range(longest):
         features, state = model.advance(word, state)
-        logits = model.logits(features[:, 0]).float()  # (B·W, V)
-        whole = logits.logsumexp(-1, keepdim=True)
-        logits = _next_scores(logits, batch, step, width)
+        logs = _next_scores(model.logits(features[:, 0]).float().log_softmax(-1), batch, step, width)  # (B·W, V)
         if sampling is None or luck is None:
-            value, word = logits.max(-1, keepdim=True)
+            value, word = top_k(logs, 1)
         else:
-            scores, words = _nucleus(logits / sampling.temperature, sampling.top_k, sampling.top_p)
+            scores, words = _nucleus(logs / sampling.temperature, sampling.top_k, sampling.top_p)
             mass = torch.softmax(scores.double(), dim=-1).cumsum(-1)
             pick = torch.searchsorted(mass, luck[:, :, step].reshape(-1, 1) * mass[:, -1:], right=True)
             word = words.gather(1, pick.clamp(max=words.shape[1] - 1))
-            value = logits.gather(1, word)
-        gain = (value - whole).view(-1, width)
+            value = logs.gather(1, word)
+        gain = value.view(-1, width)
         total = total + gain.masked_fill(over, 0.0)
         chosen = word.view(-1, width).masked_fill(over, PAD)
         tokens[places, :, step] = chosen

@@ -19,11 +19,17 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     if scores.device.type != "cpu" or blocks <= 2 * k:
         values, indices = scores.topk(k, dim=-1)
         return values, indices
-    head = scores[:, : blocks * _BLOCK].unflatten(1, (blocks, _BLOCK))  # (R, blocks, 64)
+    rows = scores.shape[0]
+    whole = blocks * _BLOCK
+    head = scores[:, :whole].unflatten(1, (blocks, _BLOCK))  # (R, blocks, 64)
     best = head.amax(-1).topk(k, dim=-1, sorted=False).indices  # (R, k)
+    if whole == size:  # whole blocks are rows of a view, which are fetched faster than elements
+        lines = (best + torch.arange(rows)[:, None] * blocks).flatten()
+        found = scores.reshape(rows * blocks, _BLOCK).index_select(0, lines).view(rows, -1)  # (R, k · 64)
+        values, among = found.topk(k, dim=-1)
+        return values, best.gather(1, among // _BLOCK) * _BLOCK + among % _BLOCK
     places = (best[:, :, None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)  # (R, k · 64)
-    if blocks * _BLOCK < size:
-        tail = torch.arange(blocks * _BLOCK, size).expand(scores.shape[0], -1)
-        places = torch.cat([places, tail], dim=1)
+    tail = torch.arange(whole, size).expand(rows, -1)
+    places = torch.cat([places, tail], dim=1)
     values, among = scores.gather(1, places).topk(k, dim=-1)
     return values, places.gather(1, among)

@@ -21,15 +21,15 @@ from sightline.layers.positions import rotate
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import Tap, TapModule
 
-_SHORT = 256  # longest sequence for which tiles of 64 beat the flash kernel's 128
+_SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
+_SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    weights = torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
-    return weights.masked_fill(~mask, 0.0).nan_to_num(0.0)
+    return torch._safe_softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -89,7 +89,8 @@ def _attend_heads(
     tap: Tap | None,
 ) -> Tensor:
     """The padded kernels: fused if the score is a scaled dot product and nobody listens, else explicit."""
-    if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0:
+    short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU  # two plain products are faster there
+    if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0 and not short:
         if causal and mask is not None:
             mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
         elif causal and query.shape[-2] != key.shape[-2]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from sightline.layers.dropout import Dropout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.recipe import FeedForward
@@ -21,7 +22,7 @@ class FeedForwardNet(TapModule):
         self.gated = recipe.kind == "swiglu"
         self.widen = Linear(width, 2 * inner if self.gated else inner)
         self.narrow = Linear(inner, width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = self.widen(x)  # (…, F)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.dropout import Dropout
 from sightline.recipe import Norm
 
 
@@ -37,7 +38,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = NORMS[recipe.kind](width)
         self.pre = recipe.place == "pre"
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
         """What the sublayer sees."""
@@ -51,5 +52,5 @@ class Residual(nn.Module):
         so nothing accumulates, and half the memory is moved. A pre-norm sum runs through the whole stack and stays
         in the precision of the embeddings.
         """
-        total = x + self.dropout(output)
+        total = self.dropout.add(x, output)
         return total if self.pre else self.norm(total).to(output.dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.attention import attend
+from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.recurrent import Hidden, Recurrence
@@ -28,7 +29,7 @@ class RecurrentEncoder(TapModule):
         self.layers = nn.ModuleList(
             Recurrence(recipe.cell, width, half, bidirectional=recipe.bidirectional) for _ in range(recipe.layers)
         )
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
         x = layout.pad(x)  # (B, S, D)
@@ -100,7 +101,7 @@ class RecurrentDecoder(TapModule):
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in self.layers)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
         self.mix = None if self.attention is None else Linear(2 * width, width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = Dropout(recipe.dropout)
         self.looks = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.attention import KeysAndValues, MultiHeadAttention, combine
+from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.norms import NORMS, Residual
@@ -44,7 +45,7 @@ class TransformerEncoder(TapModule):
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__()
         self.positions = build_added(recipe.positions, width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = Dropout(recipe.dropout)
         self.layers = nn.ModuleList(EncoderLayer(recipe, width) for _ in range(recipe.layers))
         self.norm = NORMS[recipe.norm.kind](width) if recipe.norm.place == "pre" else nn.Identity()
 
@@ -182,7 +183,7 @@ class TransformerDecoder(TapModule):
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__()
         self.positions = build_added(recipe.positions, width)
-        self.dropout = nn.Dropout(recipe.dropout)
+        self.dropout = Dropout(recipe.dropout)
         self.layers = nn.ModuleList(DecoderLayer(recipe, width) for _ in range(recipe.layers))
         self.norm = NORMS[recipe.norm.kind](width) if recipe.norm.place == "pre" else nn.Identity()
         self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers))
