@@ -1,8 +1,8 @@
 """Sightline: sequence-to-sequence models you can train, compare and see into.
 
-    import sightline
-    run = sightline.train("dates", out="runs/dates")
-    sightline.load(run).predict(["3. März 2015"])
+import sightline
+run = sightline.train("dates", out="runs/dates")
+sightline.load(run).predict(["3. März 2015"])
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sightline.experiment import train
+    from sightline.inspection.trace import Trace, record
     from sightline.run import Run
 
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "Trace", "load", "record", "train"]
 
 
 def load(run: Any, *, device: str = "auto") -> Run:
@@ -33,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from sightline.run import Run
 
         return Run
+    if name in ("Trace", "record"):
+        from sightline.inspection import trace
+
+        return getattr(trace, name)
     raise AttributeError(f"module 'sightline' has no attribute {name!r}")

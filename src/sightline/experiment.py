@@ -21,8 +21,9 @@ from sightline.decoding.generate import generate
 from sightline.evaluation.metrics import METRICS, score
 from sightline.files import write_atomically
 from sightline.layers.layout import Packed
+from sightline.model_card import write_model_card
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.recipe import AnySource, BpeTokenizer, Recipe
+from sightline.recipe import AnySource, BpeTokenizer, Recipe, TransformerBody
 from sightline.recipe_files import load_recipe, save_recipe
 from sightline.run_folder import RunError, environment, locked, write_config
 from sightline.text.tokenizer import Vocabulary
@@ -121,7 +122,24 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
         clean=False,
     )
     references = list(_examples(recipe, [data.validation], data.validation_limit))
+    _check_validation_fits(recipe, validation)
     return Prepared(recipe, vocabulary, lambda epoch: variant_store(epoch % variants), validation, references)
+
+
+def _check_validation_fits(recipe: Recipe, store: Store) -> None:
+    """Learned positions end somewhere; a validation sentence past that end is better known before training."""
+    model = recipe.model
+    for side, body, lengths in (
+        ("source", model.encoder, store.source_lengths),
+        ("target", model.decoder, store.target_lengths),
+    ):
+        if isinstance(body, TransformerBody) and body.positions.kind == "learned" and len(lengths):
+            worst = int(lengths.argmax())
+            if lengths[worst] + 1 > body.positions.longest:
+                raise ValueError(
+                    f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and an end "
+                    f"mark, more than positions.longest ({body.positions.longest}); raise it, or take the example out"
+                )
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> Seq2Seq:
@@ -188,10 +206,12 @@ class Validator:
 def compiled_loss(model: Seq2Seq, smoothing: float) -> Callable[[TrainingBatch], Loss]:
     """`batch_loss` over packed batches of one static shape, compiled once."""
 
-    def run(source: Tensor, given: Tensor, wanted: Tensor, first: list[Tensor], second: list[Tensor], shape: Any) -> Loss:
-        batch, longest = shape
-        layouts = (Packed(*parts, batch, longest) for parts in (first, second))
-        source_layout, target_layout = layouts
+    def run(
+        source: Tensor, given: Tensor, wanted: Tensor, first: list[Tensor], second: list[Tensor], shape: Any
+    ) -> Loss:
+        source_layout, target_layout = (
+            Packed(offsets, index, slots, *shape) for offsets, index, slots in (first, second)
+        )
         empty = np.empty(0)
         return batch_loss(
             model, TrainingBatch(source, source_layout, given, wanted, target_layout, 0, empty), smoothing
@@ -313,9 +333,15 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
 
-# What may change between the sittings of one training: none of it changes what is learned at a step.
-_FREE = {("training", "limits"), ("training", "device"), ("training", "threads"), ("training", "tensorboard")}
-_FREE |= {("training", "stopping"), ("training", "keep"), ("decoding",), ("evaluation",), ("data", "tests")}
+# What may change between the sittings of one training. Only the limits change what is learned: training longer than
+# planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.
+_FREE: set[tuple[str, ...]] = {
+    *(("training", key) for key in ("limits", "device", "threads", "tensorboard", "keep", "log_every")),
+    ("training", "stopping", "patience"),
+    ("data", "tests"),
+    ("decoding",),
+    ("evaluation", "bootstrap"),
+}
 
 
 def _differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[str]:
@@ -344,9 +370,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         )
 
 
-def _train_locked(
-    recipe: Recipe, run: Path, resume: bool, display: Display, progress: Progress | None
-) -> None:
+def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, progress: Progress | None) -> None:
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     device = choose_device(recipe.training.device)
@@ -370,25 +394,30 @@ def _train_locked(
         plan=plan,
         device=device,
         validate=Validator(prepared, device),
-        export=lambda weights: write_atomically(run / "model.safetensors", safetensors_bytes(weights)),
+        export=lambda weights: _export(run, recipe, model, weights),
         display=display,
         loss=compiled_loss(model, recipe.training.label_smoothing) if compile_step and plan.shape else None,
     )
     fit(job, resume=resume)
 
 
+def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """The finished weights and the model card."""
+    write_atomically(run / "model.safetensors", safetensors_bytes(weights))
+    write_model_card(run, recipe, parameter_count(model))
+
+
 def describe(prepared: Prepared, plan: EpochPlan, model: nn.Module, device: torch.device) -> list[str]:
     """A few lines on what will be trained on what."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason not in ("read", "kept") and count}
-    lines = [
+    return [
         f"{len(store):,} training and {len(prepared.validation):,} validation examples"
         + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else ""),
         f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
         + (" (shared)" if prepared.vocabulary.shared else ""),
         f"{parameter_count(model):,} parameters on {device}; {plan.layout} batches, {plan.waste():.1%} padding",
     ]
-    return lines
 
 
 def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: Seq2Seq) -> None:

@@ -332,7 +332,8 @@ class Averaging(Section):
     """Averages of weights over time, which are often better than any one of them."""
 
     kind: Literal["none", "ema", "checkpoints"] = Field(
-        "none", description="ema: running average, validated and saved; checkpoints: mean of the newest ones, at the end"
+        "none",
+        description="ema: running average, validated and saved; checkpoints: mean of the newest ones, at the end",
     )
     decay: float = Field(0.999, gt=0, lt=1, description="ema: how much of the average is kept each step")
     count: int = Field(5, ge=1, description="checkpoints: how many")
@@ -374,7 +375,7 @@ class Sampling(Section):
     temperature: float = Field(1.0, gt=0)
     top_k: int | None = Field(None, ge=1)
     top_p: float | None = Field(None, gt=0, le=1)
-    seed: int = 1
+    seed: int = Field(1, ge=0)
 
 
 class Decoding(Section):
@@ -411,7 +412,7 @@ class Recipe(Section):
     """A whole experiment."""
 
     task: Literal["seq2seq"] = "seq2seq"
-    seed: int = 1
+    seed: int = Field(1, ge=0)
     data: Data
     tokenizer: AnyTokenizer = BpeTokenizer()
     model: Model
@@ -433,6 +434,6 @@ class Recipe(Section):
                 if body.positions.longest < longest:
                     raise ValueError(
                         f"model.{side}.positions.longest ({body.positions.longest}) is less than the longest sentence "
-                        f"data.clean.max_tokens lets through ({longest} with its end mark); raise it or lower max_tokens"
+                        f"data.clean.max_tokens lets through ({longest} with its end mark); raise it, or lower that"
                     )
         return self

@@ -83,10 +83,7 @@ class Run:
         run = Path(folder)
         read_config(run)
         recipe = load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
-        try:
-            vocabulary = Vocabulary.load(run)
-        except FileNotFoundError as error:
-            raise RunError(f"{run} has no {Path(str(error.filename)).name}; copy the whole folder") from error
+        vocabulary = Vocabulary.load(run)
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         model = build_model(recipe, vocabulary)
@@ -151,10 +148,8 @@ class Run:
     def align(self, text: str, output: str | None = None) -> Alignment | None:
         """Where the model looked while it wrote `output` (its own prediction, if none is given)."""
         source = self.encode_sources([text])[0]
-        if output is None:
-            target = self.predict_nbest([text])[0][0].tokens
-        else:
-            target = self.vocabulary.target.encode(output)
+        own = output is None
+        target = self.predict_nbest([text])[0][0].tokens if own else self.vocabulary.target.encode(output or "")
         return self.alignment_of(source, target)
 
     def alignment_of(self, source: list[int], target: list[int]) -> Alignment | None:

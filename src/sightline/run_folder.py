@@ -1,6 +1,6 @@
 """The run folder: the only thing that passes between commands.
 
-    recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
+recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ def read_config(run: Path) -> dict[str, Any]:
         raise RunError(f"{run} has no config.json: its training did not get far enough, or the file was removed")
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise RunError(f"{path} is damaged (line {error.lineno}: {error.msg})") from error
-    if config.get("format", 0) > FORMAT:
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise RunError(f"{path} is damaged ({error}); copy the folder again, or train anew") from error
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+        raise RunError(f"{path} is damaged (it is not a mapping with a format); copy the folder again, or train anew")
+    if config["format"] > FORMAT:
         raise RunError(
             f"{run} was written by Sightline {config.get('sightline')} in format {config['format']}, and this is "
             f"{version()}, which reads up to format {FORMAT}; update with pip install -U sightline"

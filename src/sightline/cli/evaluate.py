@@ -10,7 +10,9 @@ import typer
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    on: Annotated[str | None, typer.Option(help="A test set of the recipe, or `validation`; by default every test.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="A test set of the recipe, or `validation`; by default every test.")
+    ] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines, instead of a test set.")] = None,
     reference: Annotated[Path | None, typer.Option(help="The file of right answers, line by line.")] = None,
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,

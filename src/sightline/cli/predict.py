@@ -27,13 +27,16 @@ def predict(
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
     temperature: Annotated[float, typer.Option(help="With --sample: below 1 sharper, above 1 flatter.")] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="With --sample: the same seed, the same outputs.")] = 1,
     prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Write where the model looked, one JSON object a line, to this file.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
 ) -> None:
     """Predict one output line for each input line, in order, as the lines come.
 
@@ -47,8 +50,12 @@ def predict(
     """
     import warnings
 
+    import torch
+
     from sightline.run import Run
 
+    if threads is not None:
+        torch.set_num_threads(threads)
     loaded = Run.load(run, device=device)
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed} if sample else None
     options = loaded.options(

@@ -29,9 +29,7 @@ def log_probabilities(
     for indices in length_batches(lengths, tokens):
         rows = [[*sources[index], END] for index in indices]
         given = [[START, *targets[index]] for index in indices]
-        state = model.begin(
-            model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device))
-        )
+        state = model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
         features, _ = model.advance(pad_tokens(given, device), state)
         scores = model.logits(features).float().log_softmax(-1)  # (B, T, V)
         for place, index in enumerate(indices):
@@ -53,9 +51,7 @@ def attention_to_source(
     heard: list[Tapped] = []
     path = model.looks[max(len(model.looks) - 2, 0)]
     with listen(model, heard.append, (path,)):  # type: ignore[arg-type]
-        state = model.begin(
-            model.encode(pad_tokens([[*source, END]], device), Padded.of([len(source) + 1], device))
-        )
+        state = model.begin(model.encode(pad_tokens([[*source, END]], device), Padded.of([len(source) + 1], device)))
         model.advance(pad_tokens([[START, *target]], device), state)
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
     rows = torch.cat([part[0].mean(0) for part in weights])  # (T + 1, S + 1): at once, or step by step

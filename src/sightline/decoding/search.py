@@ -221,9 +221,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
     return results
 
 
-def _collect(
-    finished: _Finished, done: Tensor, places: Tensor, results: list[list[Hypothesis]], count: int
-) -> None:
+def _collect(finished: _Finished, done: Tensor, places: Tensor, results: list[list[Hypothesis]], count: int) -> None:
     """Put what is finished where it belongs."""
     for row in done.nonzero()[:, 0].tolist():
         results[int(places[row])] = finished.hypotheses(row, count)
@@ -231,7 +229,9 @@ def _collect(
 
 def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
     """Log-scores in falling order (R, ≤V) and their words, cut after k words or once p of the mass is reached."""
-    scores, words = logits.sort(dim=-1, descending=True) if top_k_ is None else top_k(logits, min(top_k_, logits.shape[1]))
+    scores, words = (
+        logits.sort(dim=-1, descending=True) if top_k_ is None else top_k(logits, min(top_k_, logits.shape[1]))
+    )
     if top_p is not None:
         mass = torch.softmax(scores, dim=-1)
         scores = scores.masked_fill(mass.cumsum(-1) - mass >= top_p, float("-inf"))

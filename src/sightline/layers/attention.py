@@ -4,7 +4,8 @@
 
 `attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
 scaled-dot-product kernel, or, for packed batches on CUDA, our own kernel for short sequences and PyTorch's
-variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the Transformer's heads both come through here.
+variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the
+Transformer's heads both come through here.
 """
 
 from __future__ import annotations
@@ -72,8 +73,10 @@ def attend(
             return _attend_packed(query, key, value, score, queries, keys, causal)
     seen = keys.key_mask()  # (B, S)
     seen = combine(mask, None if seen is None else seen[:, None, None, :])
-    heads = (part.transpose(1, 2) for part in (queries.pad(query), keys.pad(key), keys.pad(value)))  # (B, H, ·, K)
-    output = _attend_heads(*heads, score, seen, bias, causal, dropout, tap)
+    query, key, value = queries.pad(query), keys.pad(key), keys.pad(value)  # (B, ·, H, K)
+    output = _attend_heads(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), score, seen, bias, causal, dropout, tap
+    )
     return queries.unpad(output.transpose(1, 2))
 
 
@@ -148,16 +151,19 @@ def _attend_packed(
     width, scale = query.shape[-1], score.fused_scale
     assert scale is not None
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
-    if plain and width in (16, 32, 64, 128) and max(queries.longest, keys.longest) <= _SHORT and _has_triton():
+    aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
+    short = max(queries.longest, keys.longest) <= _SHORT and width in (16, 32, 64, 128)
+    if plain and aligned and short and _has_triton():
         from sightline.layers.short_attention import attend_short
 
         return attend_short(query, key, value, queries, keys, scale, causal)
     from torch.nn.attention.varlen import varlen_attn
 
     window = (-1, 0 if causal else -1)
-    output: Tensor = varlen_attn(
+    output = varlen_attn(
         query, key, value, queries.offsets, keys.offsets, queries.longest, keys.longest, scale=scale, window_size=window
     )
+    assert isinstance(output, Tensor)
     return output
 
 

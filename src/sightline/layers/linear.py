@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 def onednn_fits(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's float32 product can take these operands."""
-    return (
+    return bool(
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and weight.dtype == torch.float32
@@ -63,7 +63,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return nn.functional.linear(x, weight, bias)
     learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and learned:
-        result: Tensor = OneDnnLinear.apply(x, weight, bias)
+        result: Tensor = OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return result
     return product(x, weight, bias)
 

@@ -15,7 +15,8 @@ from sightline.recipe import Positions
 def sinusoids(positions: Tensor, width: int) -> Tensor:
     """(…,) → (…, D): PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(…) (Vaswani et al. 2017, §3.5)."""
     rates = torch.exp(
-        torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) * (-torch.log(torch.tensor(1e4)) / width)
+        torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+        * (-torch.log(torch.tensor(1e4)) / width)
     )
     angles = positions[..., None].float() * rates  # (…, D/2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)

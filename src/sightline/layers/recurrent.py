@@ -5,6 +5,7 @@ Both use the same parameters, those of torch.nn.RNN, GRU and LSTM, and tests hol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -45,7 +46,7 @@ class Step(Protocol):
     def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden: ...
 
 
-CELLS: dict[str, tuple[type[nn.RNNBase], Step, int]] = {  # fused kernel, step, tensors in the hidden state
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, int]] = {  # fused kernel, step, tensors in the hidden state
     "elman": (nn.RNN, elman_step, 1),
     "gru": (nn.GRU, gru_step, 1),
     "lstm": (nn.LSTM, lstm_step, 2),

@@ -7,6 +7,7 @@ Each is split in two, so that what depends on the keys alone is computed once a 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -104,12 +105,15 @@ class LinearScore(Score):
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
+SCORES: dict[str, Callable[[int], Score]] = {
+    "dot": lambda width: Dot(),
+    "scaled-dot": ScaledDot,
+    "bilinear": Bilinear,
+    "additive": Additive,
+    "linear": LinearScore,
+}
+
+
 def build_score(kind: str, width: int) -> Score:
     """The score function of that name for vectors of that width."""
-    return {
-        "dot": lambda: Dot(),
-        "scaled-dot": lambda: ScaledDot(width),
-        "bilinear": lambda: Bilinear(width),
-        "additive": lambda: Additive(width),
-        "linear": lambda: LinearScore(width),
-    }[kind]()
+    return SCORES[kind](width)

@@ -197,7 +197,20 @@ def short_attention_backward(
         q, k, v, out, grad, lse, dq, *rest, SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS
     )
     wrap_triton(_backward_keys)[_grid(k_longest, sequences, heads)](
-        q, k, v, out, grad, lse, dk, dv, *rest, SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS
+        q,
+        k,
+        v,
+        out,
+        grad,
+        lse,
+        dk,
+        dv,
+        *rest,
+        SCALE=scale,
+        CAUSAL=causal,
+        WIDTH=q.shape[2],
+        ROWS=_ROWS,
+        num_warps=_WARPS,
     )
     return dq, dk, dv
 

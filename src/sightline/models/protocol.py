@@ -26,7 +26,7 @@ class Memory:
         if mask is None:
             return padded.mean(1, keepdim=True)
         weights = mask.to(padded.dtype)[..., None]
-        return (padded * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
+        return (padded * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
 
 
 class State(Protocol):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sightline.layers.attention import attend
 from sightline.layers.dropout import Dropout
-from sightline.layers.layout import Layout, Packed, Padded
+from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.layers.scores import build_score
@@ -94,11 +94,12 @@ class RecurrentDecoder(TapModule):
     def __init__(self, recipe: DecoderRecipe, width: int) -> None:
         super().__init__()
         self.feeding = recipe.input_feeding
-        self.layers = nn.ModuleList(
+        layers = [
             Recurrence(recipe.cell, 2 * width if self.feeding and index == 0 else width, width)
             for index in range(recipe.layers)
-        )
-        self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in self.layers)
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
         self.mix = None if self.attention is None else Linear(2 * width, width)
         self.dropout = Dropout(recipe.dropout)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import KeysAndValues, MultiHeadAttention, combine
+from sightline.layers.attention import KeysAndValues, MultiHeadAttention
 from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.layout import Layout, Packed, Padded
@@ -147,9 +147,7 @@ class DecoderLayer(TapModule):
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
             part.transpose(1, 2)  # (B, H, W·T, K)
-            for part in self.attention.queries_keys_values(
-                self.around_attention.enter(x), _step_positions(x, state)
-            )
+            for part in self.attention.queries_keys_values(self.around_attention.enter(x), _step_positions(x, state))
         )
         own = _append(cache.own, state.used, KeysAndValues(key, value))
         used = state.used + key.shape[2]

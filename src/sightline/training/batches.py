@@ -36,9 +36,7 @@ class TrainingBatch:
 
         def move_layout(layout: Layout) -> Layout:
             if isinstance(layout, Packed):
-                return replace(
-                    layout, offsets=move(layout.offsets), index=move(layout.index), slots=move(layout.slots)
-                )
+                return replace(layout, offsets=move(layout.offsets), index=move(layout.index), slots=move(layout.slots))
             return replace(layout, mask=None if layout.mask is None else move(layout.mask))
 
         return replace(

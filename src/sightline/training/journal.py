@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 class Journal:
-    """One JSON object a line, in the order things happened, with nothing twice: a resumed run cuts what it will redo."""
+    """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo."""
 
     def __init__(self, run: Path, *, tensorboard: bool) -> None:
         self.path = run / "metrics.jsonl"

@@ -203,17 +203,17 @@ class _Loop:
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.started
 
-    def share_done(self, step: int) -> float:
-        """How much of the training lies behind this step, by whichever limit comes first; for the schedules."""
+    def share_of_steps(self, step: int) -> float:
+        """How much of the training lies behind this step, by the limits that count steps or epochs."""
         limits = self.training.limits
-        shares = [0.0]
-        if limits.steps is not None:
-            shares.append(step / limits.steps)
-        if limits.epochs is not None:
-            shares.append(step / (limits.epochs * self.epoch_steps))
-        if limits.minutes is not None:
-            shares.append(self.seconds() / (60 * limits.minutes))
-        return min(1.0, max(shares))
+        by_steps = 0.0 if limits.steps is None else step / limits.steps
+        by_epochs = 0.0 if limits.epochs is None else step / (limits.epochs * self.epoch_steps)
+        return min(1.0, max(by_steps, by_epochs))
+
+    def share_done(self, step: int) -> float:
+        """The same by whichever limit comes first, the clock included; for the schedules."""
+        minutes = self.training.limits.minutes
+        return min(1.0, max(self.share_of_steps(step), 0.0 if minutes is None else self.seconds() / (60 * minutes)))
 
     def next_batches(self) -> list[TrainingBatch]:
         """The batches of the next step (several with accumulation; fewer at the end of an epoch)."""
@@ -240,7 +240,8 @@ class _Loop:
         """Forward, loss, backward, clip, step."""
         step = self.progress.step + 1
         torch.manual_seed(step_seed(self.recipe.seed, step))
-        rate = self.training.lr * factor(self.training.schedule, step, self.share_done(step))
+        schedule = self.training.schedule
+        rate = self.training.lr * factor(schedule, step, self.share_done(step), self.share_of_steps(schedule.warmup))
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         self.rate = rate

@@ -90,6 +90,6 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
         real = targets != PAD
         if not bool(real.all()):
             features, targets = features[real], targets[real]
-        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing)
+        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
         return Loss(total, nll)
     return smoothed_cross_entropy(nn.functional.linear(features, weight, bias), targets, smoothing)

@@ -1,0 +1,86 @@
+"""README.md of a run folder: what this model is, how it was made, how good it is, how to use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sightline.files import write_atomically
+from sightline.recipe import (
+    AnySource,
+    DatesSource,
+    Recipe,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    TextSource,
+    TransformerBody,
+)
+from sightline.version import version
+
+
+def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder) -> str:
+    layers = f"{body.layers} layer{'s' if body.layers > 1 else ''}"
+    if isinstance(body, TransformerBody):
+        return (
+            f"Transformer, {layers}, {body.heads} heads, {body.norm.place}-norm ({body.norm.kind}), "
+            f"{body.positions.kind} positions, {body.feedforward.kind}"
+        )
+    if isinstance(body, RecurrentEncoder):
+        return f"{body.cell.upper()}, {layers}, {'bidirectional' if body.bidirectional else 'one direction'}"
+    feeding = ", input feeding" if body.input_feeding else ""
+    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{feeding}"
+
+
+def _source(source: AnySource) -> str:
+    if isinstance(source, DatesSource):
+        return f"built-in dates, part {source.part}, {source.examples:,} examples"
+    return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
+
+
+def _validations(run: Path) -> list[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    records = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return [record for record in records if record["kind"] == "validation"]
+
+
+def write_model_card(run: Path, recipe: Recipe, parameters: int) -> None:
+    """Write README.md from the recipe and the journal."""
+    found = _validations(run)
+    best = next((record for record in reversed(found) if record["best"]), None)
+    model, swapped = recipe.model, " (sides exchanged)" if recipe.data.swap else ""
+    lines = [
+        f"# {run.resolve().name}",
+        "",
+        f"A sequence-to-sequence model trained with Sightline {version()}.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| encoder | {_body(model.encoder)} |",
+        f"| decoder | {_body(model.decoder)} |",
+        f"| width | {model.width} |",
+        f"| parameters | {parameters:,} |",
+        f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
+        f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
+        f"| seed | {recipe.seed} |",
+    ]
+    if best is not None:
+        shown = {key: value for key, value in best.items() if isinstance(value, float) and "seconds" not in key}
+        scores = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
+        lines += [
+            f"| best validation | step {best['step']}: {scores} |",
+            f"| training | {found[-1]['step']:,} steps, {found[-1]['tokens']:,} target tokens, "
+            f"{found[-1]['seconds'] / 60:.1f} minutes |",
+        ]
+    lines += ["", "## Use", "", "```", f"sightline predict {run.resolve().name} input.txt > output.txt"]
+    lines += [f"sightline evaluate {run.resolve().name}", "```", ""]
+    if best is not None and best.get("samples"):
+        lines += ["## Samples from the validation set", "", "| source | reference | output |", "|---|---|---|"]
+        for sample in best["samples"]:
+            cells = (sample[key].replace("|", "\\|") for key in ("source", "reference", "output"))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["`recipe.yaml` holds everything that made this model, `environment.json` what it was made with.", ""]
+    write_atomically(run / "README.md", "\n".join(lines))
