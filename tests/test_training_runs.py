@@ -430,6 +430,7 @@ def test_a_folder_that_holds_a_training_is_not_trained_over(finished: Path, trai
         ("model.width=32", r"model\.width: 16 then, 32 now"),
         ("model.decoder.attention.kind=dot", r"model\.decoder\.attention\.kind: 'additive' then, 'dot' now"),
         ("data.limit=10", r"data\.limit: None then, 10 now"),
+        ("training.stopping.on=metric", r"training\.stopping\.on: 'loss' then, 'metric' now"),
     ],
 )
 def test_resuming_with_another_recipe_is_refused_and_names_the_key(finished: Path, override: str, told: str) -> None:
@@ -568,6 +569,18 @@ def test_a_text_longer_than_the_model_can_take_is_named(cache: Path, tmp_path: P
     result = command("predict", run, "--device", "cpu", lines_in=text)
     assert result.code == 1
     assert "line 2 has 98 tokens and this model takes 32 (its learned positions); shorten or split it" in result.err
+
+
+def test_a_validation_sentence_longer_than_the_model_can_take_is_named_before_training(
+    cache: Path, tmp_path: Path
+) -> None:
+    body = {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}}
+    recipe = write_recipe(tmp_path, body=body)
+    with (tmp_path / "valid.tsv").open("a") as file:
+        file.write("4 May 1999 " * 4 + "\t1999-05-04\n")
+    with pytest.raises(ValueError, match=r"data\.validation, example 7: its source has 43 tokens.*positions\.longest"):
+        sightline.train(recipe, out=tmp_path / "run", display=Silent())
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_no_output_grows_past_the_learned_positions(cache: Path, tmp_path: Path) -> None:

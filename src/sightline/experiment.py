@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,7 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
-    @lru_cache(maxsize=2)
-    def variant_store(variant: int) -> Store:
+    def cut(variant: int) -> Store:
         return prepare(
             data,
             data.train,
@@ -110,7 +109,7 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
             variant=variant,
             seed=recipe.seed,
             limit=data.limit,
-            progress=tell("tokenizing"),
+            progress=tell("tokenizing") if variant == 0 else None,
         )
 
     validation = prepare(
@@ -123,7 +122,30 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
     )
     references = list(_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
-    return Prepared(recipe, vocabulary, lambda epoch: variant_store(epoch % variants), validation, references)
+    return Prepared(recipe, vocabulary, Variants(cut, variants), validation, references)
+
+
+class Variants:
+    """The differently cut copies of the training text, in turns: while one epoch is learned from, the next is cut."""
+
+    def __init__(self, cut: Callable[[int], Store], count: int) -> None:
+        self.cut, self.count = cut, count
+        self.stores: dict[int, Store] = {}
+        self.coming: Future[Store] | None = None
+
+    def __call__(self, epoch: int) -> Store:
+        """The store of an epoch."""
+        variant = epoch % self.count
+        if variant not in self.stores:
+            if self.coming is not None:
+                self.coming.result()
+            self.stores[variant] = self.cut(variant)  # found in the cache, if it was cut ahead
+            following = (epoch + 1) % self.count
+            if following not in self.stores:
+                pool = ThreadPoolExecutor(max_workers=1)
+                self.coming = pool.submit(self.cut, following)
+                pool.shutdown(wait=False)
+        return self.stores[variant]
 
 
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:

@@ -178,6 +178,15 @@ def test_validation_is_once_an_epoch_unless_told_otherwise(job: Callable[..., Jo
     assert [record["step"] for record in run.journal() if record["kind"] == "validation"] == [5, 10, 12]
 
 
+def test_the_rate_rises_to_its_peak_and_falls_to_nothing(job: Callable[..., Job]) -> None:
+    run = job(schedule={"kind": "cosine", "warmup": 4}, limits={"steps": 12})
+    run.fit()
+    rates = [record["lr"] for record in run.journal() if record["kind"] == "train"]
+    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01], rel=1e-12)
+    assert rates[7] == pytest.approx(0.005, rel=1e-12)  # half of the way down
+    assert rates[11] == pytest.approx(0.0, abs=1e-12)
+
+
 # --- what comes out ----------------------------------------------------------------------------------------------
 
 

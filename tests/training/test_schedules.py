@@ -28,10 +28,9 @@ def test_without_warmup_the_first_step_has_the_peak_rate(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rate_never_jumps(kind: str) -> None:
     schedule, steps = Schedule(kind=kind, warmup=50, decay=0.2), 1000
-    rates = [factor(schedule, step, step / steps) for step in range(1, steps + 1)]
-    # the steepest are the warmup, 1/50 a step; a cosine that already fell a little while warming up starts 0.006 lower
-    assert max(abs(after - before) for before, after in pairwise(rates)) <= 1 / 50 + 1e-9
-    assert max(rates) <= 1.0
+    rates = [factor(schedule, step, step / steps, 50 / steps) for step in range(1, steps + 1)]
+    assert max(abs(after - before) for before, after in pairwise(rates)) <= 1 / 50 + 1e-9  # the warmup is the steepest
+    assert max(rates) == rates[49] == 1.0  # the peak is reached, where the warmup ends
     assert min(rates) >= 0.0
 
 
@@ -56,6 +55,13 @@ def test_the_cosine_ends_at_its_floor() -> None:
     assert factor(schedule, 50, 0.5) == pytest.approx(0.55, rel=1e-12)
     assert factor(schedule, 50, 1 / 3) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 3)) / 2, rel=1e-12)
     assert factor(schedule, 100, 1.0) == pytest.approx(0.1, rel=1e-12)
+
+
+def test_the_cosine_falls_over_what_the_warmup_leaves() -> None:
+    schedule = Schedule(kind="cosine", warmup=20, floor=0.0)
+    assert factor(schedule, 20, 0.2, 0.2) == 1.0
+    assert factor(schedule, 60, 0.6, 0.2) == pytest.approx(0.5, rel=1e-12)
+    assert factor(schedule, 100, 1.0, 0.2) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_warmup_stable_decay_is_stable_until_it_decays() -> None:

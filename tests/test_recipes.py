@@ -1,0 +1,78 @@
+"""Every shipped recipe is parsed, built and stepped, on tiny made-up files with the names it expects."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+import sightline
+from sightline.recipe import PatternSource, Recipe, TextSource, TsvSource
+from sightline.recipe_files import load_recipe, save_recipe, shipped_recipes
+
+GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]
+ENGLISH = ["A man sleeps on a bench.", "Two dogs play in the snow.", "The child laughs.", "A woman reads."]
+SPELLED = ["nation N EY1 SH AH0 N", "cat K AE1 T", "cat(2) K AA1 T # rare", "dog D AO1 G"]
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.write_bytes(lzma.compress("".join(line + "\n" for line in lines).encode()))
+
+
+def make_corpus(recipe: Recipe, folder: Path) -> None:
+    """The files a recipe names, tiny."""
+    pairs = [
+        (f"{source} {number}", f"{target} {number}")
+        for number in range(10)
+        for source, target in zip(GERMAN, ENGLISH, strict=True)
+    ]
+    for source in (*recipe.data.train, recipe.data.validation, *recipe.data.tests.values()):
+        if isinstance(source, TextSource):
+            write(folder / source.source, [pair[0] for pair in pairs])
+            write(folder / source.target, [pair[1] for pair in pairs])
+        elif isinstance(source, TsvSource):
+            write(folder / source.file, [f"{left}\t{right}" for left, right in pairs * 20])
+        elif isinstance(source, PatternSource):
+            words = ["abcdefghij"[number % 10] * (number // 10) for number in range(100)]
+            write(folder / source.file, [word + line for word in words for line in SPELLED])
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(name)
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    if recipe.data.folder is not None:
+        (tmp_path / recipe.data.folder).mkdir()
+        make_corpus(recipe, tmp_path / recipe.data.folder)
+    small = [
+        "data.limit=64",
+        "data.validation_limit=2",
+        "training.limits.steps=2",
+        "training.validate_every=2",
+        "training.batches.tokens=256",
+        "training.precision=float32",
+        "training.device=cpu",
+        "training.log_every=1",
+        "decoding.max_length=4",
+    ]
+    run = sightline.train(name, small, out=tmp_path / "run")
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2]
+    assert len(sightline.load(run).predict(["3. 5. 2021", "a b"])) == 2
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_recipe_survives_being_saved(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path / "recipe.yaml") == recipe
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_recipe_says_in_one_line_what_it_is(name: str) -> None:
+    first = shipped_recipes()[name].read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("# ")
+    assert len(first) <= 120
