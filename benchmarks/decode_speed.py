@@ -82,7 +82,7 @@ class SightlineDecoder(Decoder):
             beam=setting.beam,
             nbest=1,
             length_penalty=setting.length_penalty,
-            max_length=LONGEST,
+            max_length=LONGEST + 1,  # its limit counts the end mark
             max_ratio=float(LONGEST),
             batch_tokens=setting.batch,
         )

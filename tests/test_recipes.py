@@ -33,7 +33,7 @@ def make_corpus(recipe: Recipe, folder: Path) -> None:
             write(folder / source.source, [pair[0] for pair in pairs])
             write(folder / source.target, [pair[1] for pair in pairs])
         elif isinstance(source, TsvSource):
-            write(folder / source.file, [f"{left}\t{right}" for left, right in pairs * 20])
+            write(folder / source.file, [f"{left} {n}\t{right} {n}" for n in range(20) for left, right in pairs])
         elif isinstance(source, PatternSource):
             words = ["abcdefghij"[number % 10] * (number // 10) for number in range(100)]
             write(folder / source.file, [word + line for word in words for line in SPELLED])
