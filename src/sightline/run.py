@@ -17,6 +17,7 @@ from sightline.decoding.scoring import attention_to_source, log_probabilities
 from sightline.evaluation.metrics import Score, perplexity, score
 from sightline.experiment import build_model, choose_device, data_folder
 from sightline.inspection.alignment import Alignment
+from sightline.layers.linear import pack
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe, TransformerBody
 from sightline.recipe_files import load_recipe
@@ -91,7 +92,10 @@ class Run:
             load_parameters(model, load_file(weights))
         except SafetensorError as error:
             raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
-        return Run(run, recipe, vocabulary, model.to(chosen).eval(), chosen)
+        model = model.to(chosen).eval()
+        if torch.backends.mkldnn.is_available():
+            pack(model)
+        return Run(run, recipe, vocabulary, model, chosen)
 
     # --- predicting -----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.linear import Linear, linear, onednn_fits
+from sightline.layers.linear import Linear, linear, onednn_fits, pack
 
 INPUTS, OUTPUTS = 24, 40
 # Two orders of adding up to 40 float32 products of numbers near one: sums of some 6, rounded some 40 times at random.
@@ -115,3 +115,16 @@ def test_the_module_is_torchs_with_a_xavier_start() -> None:
     assert not module.bias.any()
     x = torch.randn(3, INPUTS)
     torch.testing.assert_close(module(x), nn.functional.linear(x, module.weight, module.bias), **CLOSE)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+def test_packed_weights_give_the_same_whole_and_in_parts() -> None:
+    layer, x = Linear(24, 40), torch.randn(3, 5, 24)
+    whole, part = layer(x), layer.apply_rows(x, 8, 24)
+    pack(layer)
+    with torch.no_grad():
+        # sums of 24 products in another order: a few units in the last place
+        torch.testing.assert_close(layer(x), whole, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(layer.apply_rows(x, 8, 24), part, rtol=1e-5, atol=1e-6)
+        assert layer._packed
+    assert layer(x).requires_grad  # learning goes past the packed weights

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.layout import Layout, Packed
-from sightline.layers.linear import Linear, linear
+from sightline.layers.linear import Linear
 from sightline.layers.positions import rotate
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import Tap, TapModule
@@ -207,13 +207,11 @@ class MultiHeadAttention(TapModule):
 
     def queries(self, x: Tensor) -> Tensor:
         """(…, D) → (…, H, K), for attention to something else."""
-        part = slice(0, self.width)
-        return self._split(_partial(self.project, part, x), 1)[0]
+        return self._split(self.project.apply_rows(x, 0, self.width), 1)[0]
 
     def keys_values(self, x: Tensor) -> KeysAndValues:
         """(…, D) → two of (…, H, K), for attention to something else."""
-        part = slice(self.width, 3 * self.width)
-        return KeysAndValues(*self._split(_partial(self.project, part, x), 2))
+        return KeysAndValues(*self._split(self.project.apply_rows(x, self.width, 3 * self.width), 2))
 
     def forward(
         self,
@@ -245,8 +243,3 @@ class MultiHeadAttention(TapModule):
             context = context.transpose(1, 2)
         output: Tensor = self.output(context.flatten(-2))
         return self.tap("output", output, "[context_1 … context_H] W_o", ["context"])
-
-
-def _partial(projection: Linear, part: slice, x: Tensor) -> Tensor:
-    """Some of the rows of a projection applied to x."""
-    return linear(x, projection.weight[part], projection.bias[part])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.linear import linear
+from sightline.layers.linear import Projection
 from sightline.layers.tap import TapModule
 
 
@@ -22,14 +22,10 @@ class Embedding(TapModule):
         return self.tap("vectors", nn.functional.embedding(tokens, self.weight) * self.scale, "E[token] √D")
 
 
-class Output(nn.Module):
+class Output(Projection):
     """Features to scores of every word: f Wᵀ + b; W may be the embedding's (Press and Wolf 2017)."""
 
     def __init__(self, size: int, width: int, tied: Embedding | None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5) if tied is None else tied.weight
         self.bias = nn.Parameter(torch.zeros(size))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(…, D) → (…, V)."""
-        return linear(features, self.weight, self.bias)

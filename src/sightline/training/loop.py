@@ -175,6 +175,8 @@ class _Loop:
             if self.validation_due():
                 self.validate()
                 self.save(scheduled=True)
+                if self.progress.best_step == self.progress.step:
+                    self.export()  # so that a run can be used while it is still being trained
             elif self.save_due():
                 self.save(scheduled=True)
             if stop.is_set():
