@@ -20,13 +20,23 @@ def test_it_is_torchs_topk(size: int, k: int) -> None:
     assert torch.equal(indices, wanted.indices)  # normal draws do not tie
 
 
+@pytest.mark.parametrize("size", [703, 704])  # with and without a rest behind the last whole block
 @pytest.mark.parametrize("where", [0, 63, 64, 639, 640, 702])
-def test_the_largest_is_found_wherever_it_stands(where: int) -> None:
-    scores = torch.zeros(2, 703)
+def test_the_largest_is_found_wherever_it_stands(where: int, size: int) -> None:
+    scores = torch.zeros(2, size)
     scores[1, where] = 1.0
     values, indices = top_k(scores, 3)
     assert indices[1, 0] == where
     assert values.tolist() == [[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("size", [703, 704])
+def test_rows_that_do_not_lie_side_by_side_in_memory_are_read_right(size: int) -> None:
+    scores = torch.randn(size, 6).t()
+    values, indices = top_k(scores, 3)
+    wanted = scores.topk(3, dim=-1)
+    assert torch.equal(values, wanted.values)
+    assert torch.equal(indices, wanted.indices)
 
 
 def test_all_of_them_may_stand_in_one_block() -> None:

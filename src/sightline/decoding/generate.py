@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from sightline.decoding.search import Batch, Hypothesis, Stepper, search
 from sightline.layers.layout import Padded
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
+
+Item = TypeVar("Item")
 
 
 def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
@@ -76,7 +80,8 @@ def generate(
     results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
     filled = [index for index, source in enumerate(sources) if len(source)]
     lengths = [len(sources[index]) + 1 for index in filled]
-    for chosen in length_batches(lengths, max(1, options.batch_tokens // width)):
+
+    def decode(chosen: list[int]) -> None:
         indices = [filled[place] for place in chosen]
         batch = make_batch(
             [sources[index] for index in indices],
@@ -88,4 +93,33 @@ def generate(
         )
         for index, hypotheses in zip(indices, search(model, batch, options), strict=True):
             results[index] = hypotheses
+
+    batches = list(length_batches(lengths, max(1, options.batch_tokens // width)))
+    side_by_side(decode, batches, threads=_threads(device, options, len(batches)))
     return results
+
+
+def _threads(device: torch.device | str, options: Decoding, batches: int) -> int:
+    """How many batches to decode at a time.
+
+    A step of a search is many small operations. On the CPU, cores that share each of them wait for one another most of
+    the time; cores with a batch each do not. The coverage penalty listens to the model, which one batch at a time can.
+    """
+    if torch.device(device).type != "cpu" or options.coverage_penalty:
+        return 1
+    return min(torch.get_num_threads(), batches)
+
+
+def side_by_side(work: Callable[[Item], None], items: Sequence[Item], *, threads: int) -> None:
+    """Do all the work in so many threads, each with one core; the first error ends it."""
+    if threads <= 1:
+        for item in items:
+            work(item)
+        return
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for future in [pool.submit(work, item) for item in items]:
+                future.result()
+    finally:
+        torch.set_num_threads(before)

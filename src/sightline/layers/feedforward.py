@@ -25,12 +25,13 @@ class FeedForwardNet(TapModule):
         self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = self.widen(x)  # (…, F)
         if self.gated:
-            gate, value = wide.chunk(2, dim=-1)
+            gate, value = self.widen(x).chunk(2, dim=-1)  # (…, F) each
             hidden = self.activation(gate) * value
+        elif self.activation is nn.functional.relu:
+            hidden = self.widen(x, "relu")  # in one pass, where the product can
         else:
-            hidden = self.activation(wide)
+            hidden = self.activation(self.widen(x))
         hidden = self.tap("hidden", hidden, "f(x W1 + b1)")
         output: Tensor = self.narrow(self.dropout(hidden))
         return self.tap("output", output, "hidden W2 + b2", ["hidden"])

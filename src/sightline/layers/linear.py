@@ -75,8 +75,9 @@ class PackedWeights:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
         self.bias = None if bias is None else bias.detach()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return product(x, self.weight, self.bias)
+    def __call__(self, x: Tensor, activation: str) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, activation, [], "")
+        return result
 
 
 class Projection(nn.Module):
@@ -86,22 +87,23 @@ class Projection(nn.Module):
     bias: nn.Parameter | None
     _packed: dict[tuple[int, int], PackedWeights] | None = None
 
-    def apply_rows(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """x Wᵀ + b for the outputs from `start` to `stop`."""
+    def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
+        """x Wᵀ + b for the outputs from `start` to `stop`, then ReLU if asked."""
         if self._packed is not None and not torch.is_grad_enabled() and onednn_fits(x, self.weight):
             key = (start, stop)
             if key not in self._packed:
                 self._packed[key] = PackedWeights(*self._rows(start, stop))
-            return self._packed[key](x)
-        return linear(x, *self._rows(start, stop))
+            return self._packed[key](x, activation)
+        result = linear(x, *self._rows(start, stop))
+        return nn.functional.relu(result) if activation == "relu" else result
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         if start == 0 and stop == self.weight.shape[0]:
             return self.weight, self.bias
         return self.weight[start:stop], None if self.bias is None else self.bias[start:stop]
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.apply_rows(x, 0, self.weight.shape[0])
+    def forward(self, x: Tensor, activation: str = "none") -> Tensor:
+        return self.apply_rows(x, 0, self.weight.shape[0], activation)
 
 
 def pack(model: nn.Module) -> None:

@@ -193,7 +193,12 @@ class TransformerDecoder(TapModule):
             caches = (Cache(None, layer.cross.keys_values(memory.states)) for layer in self.layers)
         else:
             caches = (
-                Cache(None, KeysAndValues(*(part.transpose(1, 2) for part in layer.cross.keys_values(memory.states))))
+                Cache(
+                    None,
+                    KeysAndValues(
+                        *(part.transpose(1, 2).contiguous() for part in layer.cross.keys_values(memory.states))
+                    ),
+                )
                 for layer in self.layers
             )
         return TransformerState(tuple(caches), memory.layout)
