@@ -130,6 +130,12 @@ def model(request: pytest.FixtureRequest) -> Seq2Seq:
     return _cached(request.param)
 
 
+@pytest.fixture(params=[name for name, (_, decoder) in FEW.items() if decoder.get("attention") != {"kind": "none"}])
+def looking_model(request: pytest.FixtureRequest) -> Seq2Seq:
+    """Those of `model` that look at the source."""
+    return _cached(request.param)
+
+
 @pytest.fixture
 def build_model() -> Callable[..., Seq2Seq]:
     """`build`, for tests that want a model of their own."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.decoding.generate import length_batches, make_batch, pad_tokens
+from sightline.decoding.generate import generate, length_batches, make_batch, pad_tokens, side_by_side
 from sightline.decoding.scoring import attention_to_source, log_probabilities
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -61,9 +63,8 @@ def test_attention_is_a_row_for_each_word_and_the_end(model: Seq2Seq) -> None:
     np.testing.assert_allclose(weights.sum(1), 1.0, rtol=0, atol=1e-6)  # float32 sums of four
 
 
-def test_of_several_layers_the_last_but_one_is_shown(model: Seq2Seq) -> None:
-    if not model.looks:
-        pytest.skip("this model has no attention to show")
+def test_of_several_layers_the_last_but_one_is_shown(looking_model: Seq2Seq) -> None:
+    model = looking_model
     heard: list[Tapped] = []
     with torch.no_grad(), listen(model, heard.append, model.looks):
         state = model.begin(model.encode(torch.tensor([[*SOURCES[0], END]]), Padded.of([4])))
@@ -92,6 +93,85 @@ def test_a_batch_to_search_has_its_end_marks_limits_and_prefixes() -> None:
     assert batch.layout.lengths.tolist() == [3, 2]
     assert batch.limits.tolist() == [15, 21]  # 2 · 3 + 10 = 16 is cut to 15; a prefix needs room for itself and the end
     assert batch.prefixes.tolist() == [[0] * 20, [8] * 20]
+
+
+# --- batches side by side ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 2}, "nbest": 2}])
+def test_batches_decoded_side_by_side_come_out_as_one_after_the_other(model: Seq2Seq, options: dict[str, Any]) -> None:
+    sources = [[word] * length for word in (5, 8, 11) for length in (1, 2, 3)]
+    chosen = Decoding.model_validate({**options, "max_length": 8, "batch_tokens": 12})
+    together = generate(model, sources, chosen)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    alone = generate(model, sources, chosen)
+    assert [[h.tokens for h in beams] for beams in together] == [[h.tokens for h in beams] for beams in alone]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_who_listens_hears_one_batch_after_the_other() -> None:
+    order: list[str] = []
+
+    class Heard(TapModule):
+        looks, longest = (), None
+
+        def encode(self, source: torch.Tensor, layout: Any) -> torch.Tensor:
+            order.append("begin")
+            time.sleep(0.02)
+            self.tap("source", source)
+            order.append("end")
+            return source
+
+        def begin(self, memory: torch.Tensor) -> Any:
+            return None
+
+        def advance(self, tokens: torch.Tensor, state: Any, layout: Any = None) -> tuple[torch.Tensor, Any]:
+            features = torch.zeros(len(tokens), 1, 6)
+            features[..., END] = 9.0
+            return features, state
+
+        def logits(self, features: torch.Tensor) -> torch.Tensor:
+            return features
+
+    heard: list[Tapped] = []
+    model = Heard()
+    with listen(model, heard.append):
+        generate(model, [[5]] * 4, Decoding(beam=1, batch_tokens=1))
+    assert order == ["begin", "end"] * 4
+    assert len(heard) == 4
+
+
+def test_after_an_error_no_more_is_begun_and_the_threads_are_as_before() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        time.sleep(0.02)
+        if item == 0:
+            raise ValueError("the first one fails")
+
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="the first one fails"):
+        side_by_side(work, range(50), threads=2)
+    assert len(begun) < 10
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_the_work_is_done_once(threads: int) -> None:
+    done: list[int] = []
+    side_by_side(done.append, range(20), threads=threads)
+    assert sorted(done) == list(range(20))
 
 
 def test_tokens_are_padded_behind() -> None:

@@ -101,14 +101,12 @@ def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alp
         assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in found)
 
 
-def test_with_a_coverage_penalty_too(model: Seq2Seq) -> None:
-    if not model.looks:
-        pytest.skip("this model has no attention to cover the source with")
+def test_with_a_coverage_penalty_too(looking_model: Seq2Seq) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=0.8, coverage_penalty=0.4, max_length=3)
-    (found,) = generate(model, SOURCES[:1], options)
-    wanted = exhaustive(model, SOURCES[0], 3, 0.8, beta=0.4)
+    (found,) = generate(looking_model, SOURCES[:1], options)
+    wanted = exhaustive(looking_model, SOURCES[0], 3, 0.8, beta=0.4)
     assert_same(found, wanted[:10])
-    plain = exhaustive(model, SOURCES[0], 3, 0.8)
+    plain = exhaustive(looking_model, SOURCES[0], 3, 0.8)
     assert [h.tokens for h in plain[:10]] != [h.tokens for h in wanted[:10]]  # it made a difference
 
 

@@ -68,6 +68,17 @@ def test_after_an_exception_nobody_listens_any_more() -> None:
     assert not any(part.heard for part in (module, module.first, module.second))
 
 
+def test_whoever_listened_before_hears_again_after_a_second_listener_left() -> None:
+    module, outer, inner = Chain(), [], []
+    with listen(module, outer.append):
+        with listen(module, inner.append, only=["second"]):
+            module(torch.randn(3, 2))
+        module(torch.randn(3, 2))
+    assert [tapped.name for tapped in inner] == ["second.double"]
+    assert [tapped.name for tapped in outer] == ["first.double", "sum", "first.double", "second.double", "sum"]
+    assert not module.second.heard
+
+
 def test_taps_leave_no_trace_in_the_weights() -> None:
     module = Chain()
     with listen(module, lambda tapped: None):

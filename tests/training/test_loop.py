@@ -106,7 +106,7 @@ class Job:
             plan=self.plan,
             device=torch.device("cpu"),
             validate=self.validate,
-            export=self.exported.append,
+            export=lambda weights: self.exported.append({name: weight.clone() for name, weight in weights.items()}),
             display=self.display,
             loss=self.loss,
         )
@@ -219,6 +219,15 @@ def test_with_checkpoint_averaging_the_mean_of_the_newest_is_exported(job: Calla
     assert_equal(run.exported[-1], mean_weights([checkpoints.weights(step) for step in (5, 6, 7)]))
 
 
+def test_every_new_best_can_be_used_while_training_goes_on(job: Callable[..., Job]) -> None:
+    run = job()
+    run.scores = [5.0, 6.0, 3.0]
+    run.fit()
+    assert len(run.exported) == 3  # at step 2, at step 6, and at the end
+    for weights, validated in zip(run.exported, (0, 2, 2), strict=True):
+        assert_equal(weights, run.validated[validated])
+
+
 def test_accumulated_batches_make_the_step_of_one_large_batch(job: Callable[..., Job]) -> None:
     """The mean over all target tokens of a step, however they are cut into batches."""
     once = job("once", limits={"steps": 1}, clip=None, lr=1e-3, batches={"accumulate": 5})
@@ -265,7 +274,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_batch_and_the_last_good_c
     assert checkpoints.newest() == 4
     assert all(torch.isfinite(weight).all() for weight in checkpoints.weights(4).values())
     assert all(torch.isfinite(weight).all() for weight in parameters_of(run.model).values())  # not touched
-    assert run.exported == []
+    for weights in run.exported:  # of the best validations before
+        assert all(torch.isfinite(weight).all() for weight in weights.values())
 
 
 def test_before_the_first_checkpoint_it_says_that_there_is_none(job: Callable[..., Job]) -> None:

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.decoding.search import Batch, Hypothesis, Stepper, search
 from sightline.layers.layout import Padded
+from sightline.layers.tap import TapModule
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
 
@@ -95,31 +96,34 @@ def generate(
             results[index] = hypotheses
 
     batches = list(length_batches(lengths, max(1, options.batch_tokens // width)))
-    side_by_side(decode, batches, threads=_threads(device, options, len(batches)))
+    side_by_side(decode, batches, threads=_threads(model, device, options, len(batches)))
     return results
 
 
-def _threads(device: torch.device | str, options: Decoding, batches: int) -> int:
+def _threads(model: Stepper, device: torch.device | str, options: Decoding, batches: int) -> int:
     """How many batches to decode at a time.
 
     A step of a search is many small operations. On the CPU, cores that share each of them wait for one another most of
-    the time; cores with a batch each do not. The coverage penalty listens to the model, which one batch at a time can.
+    the time; cores with a batch each do not. Who listens to the model (the coverage penalty does, and whoever records)
+    must hear one batch at a time.
     """
-    if torch.device(device).type != "cpu" or options.coverage_penalty:
+    heard = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.heard for m in model.modules())
+    if torch.device(device).type != "cpu" or options.coverage_penalty or heard:
         return 1
     return min(torch.get_num_threads(), batches)
 
 
 def side_by_side(work: Callable[[Item], None], items: Sequence[Item], *, threads: int) -> None:
-    """Do all the work in so many threads, each with one core; the first error ends it."""
+    """Do all the work in so many threads, each with one core; after an error (or Ctrl-C) no more is begun."""
     if threads <= 1:
         for item in items:
             work(item)
         return
     before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for future in [pool.submit(work, item) for item in items]:
-                future.result()
+        for future in [pool.submit(work, item) for item in items]:
+            future.result()
     finally:
+        pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)

@@ -211,7 +211,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
             state = state.select(parents)
             if covered is not None:
                 covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
-            if 8 * count >= len(done):
+            if 16 * count >= len(done):
                 _collect(finished, done, places, results, options.nbest)
                 rows = (~done).nonzero()[:, 0]
                 state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
@@ -284,7 +284,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
         count = int(done.sum())
         if count == len(done):
             break
-        if 8 * count >= len(done):
+        if 16 * count >= len(done):
             rows = (~done).nonzero()[:, 0]
             state, batch = state.keep(rows), _rows_of(batch, rows)
             word = word.view(-1, width)[rows].reshape(-1, 1)

@@ -92,7 +92,8 @@ def _attend_heads(
     tap: Tap | None,
 ) -> Tensor:
     """The padded kernels: fused if the score is a scaled dot product and nobody listens, else explicit."""
-    short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU  # two plain products are faster there
+    # two plain products are faster there, when all cores share them; searches give each core a batch of its own
+    short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU and torch.is_grad_enabled()
     if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0 and not short:
         if causal and mask is not None:
             mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False

@@ -32,9 +32,10 @@ class Sinusoidal(nn.Module):
         self.table: Tensor
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
-        if reach > self.table.shape[0]:
-            self.table = sinusoids(torch.arange(2 * reach, device=x.device), self.width)
-        return x + self.table[positions].to(x.dtype)
+        table = self.table  # searches run side by side; another one may put a table of its own in this place
+        if reach > table.shape[0]:
+            table = self.table = sinusoids(torch.arange(2 * reach, device=x.device), self.width)
+        return x + table[positions].to(x.dtype)
 
 
 class Learned(nn.Module):

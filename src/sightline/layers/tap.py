@@ -59,10 +59,14 @@ def listen(model: nn.Module, listener: Listener, only: Sequence[str] | None = No
         for path, module in model.named_modules()
         if isinstance(module, TapModule) and (only is None or path in only)
     ]
+    before = [(module, module._listener, module._path) for _, module in modules]
     for path, module in modules:
         module._listener, module._path = listener, path
     try:
         yield
     finally:
-        for _, module in modules:
-            del module._listener, module._path
+        for module, other, path in before:  # somebody may have listened already, and hears again
+            if other is None:
+                del module._listener, module._path
+            else:
+                module._listener, module._path = other, path
