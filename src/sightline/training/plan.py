@@ -14,8 +14,6 @@ from sightline.recipe import Recipe, TransformerBody
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 
-_SPARE = 16  # tokens of a static batch always left to its dummy sequences
-
 
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
@@ -52,7 +50,9 @@ class EpochPlan:
             longest = self.recipe.data.clean.max_tokens + 1
             mean = min(float(store.source_lengths.mean()), float(store.target_lengths.mean())) + 1
             sequences = int(1.5 * tokens / mean) + 8  # no batch has more examples, so that one shape fits all
-            self.shape = StaticShape(tokens, sequences + -(-tokens // longest) + 1, longest)
+            # one side may be much shorter than the other: as many dummies as its gap takes must find a token on both
+            self._spare = -(-tokens // longest) + 1
+            self.shape = StaticShape(tokens, sequences + self._spare, longest)
             self._most = sequences
 
     def epoch(self, number: int) -> Sequence[np.ndarray]:
@@ -63,7 +63,12 @@ class EpochPlan:
         lengths = store.source_lengths, store.target_lengths
         if self.shape is not None:
             return packed_batches(
-                *lengths, tokens=tokens - _SPARE, seed=seed, epoch=number, longest_batch=self._most, examples=examples
+                *lengths,
+                tokens=tokens - self._spare,
+                seed=seed,
+                epoch=number,
+                longest_batch=self._most,
+                examples=examples,
             )
         return padded_batches(*lengths, tokens=tokens, seed=seed, epoch=number, examples=examples)
 

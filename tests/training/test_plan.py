@@ -1,0 +1,55 @@
+"""Epoch plans: which batches there are, in which layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sightline.recipe import Recipe
+from sightline.training.plan import EpochPlan
+
+
+class Examples:
+    """A store of made-up examples."""
+
+    def __init__(self, source: np.ndarray, target: np.ndarray) -> None:
+        self.source_lengths, self.target_lengths = source, target
+        self.origin = np.zeros(len(source), np.uint16)
+
+    def take(self, indices: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        return (
+            [np.full(self.source_lengths[index], 5) for index in indices],
+            [np.full(self.target_lengths[index], 6) for index in indices],
+        )
+
+
+def recipe(tokens: int) -> Recipe:
+    body = {"kind": "transformer", "layers": 1, "heads": 2}
+    source = {"kind": "text", "source": "a", "target": "b"}
+    return Recipe.model_validate(
+        {
+            "data": {"train": [source], "validation": source, "clean": {"max_tokens": 15}},
+            "model": {"width": 8, "encoder": body, "decoder": body},
+            "training": {"batches": {"tokens": tokens}},
+        }
+    )
+
+
+@pytest.mark.parametrize("shorter", ["source", "target", "neither"])
+def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str) -> None:
+    random = np.random.default_rng(1)
+    source, target = random.integers(8, 15, 400), random.integers(8, 15, 400)
+    if shorter != "neither":
+        (source if shorter == "source" else target)[:] = 1
+    store: Any = Examples(source, target)
+    plan = EpochPlan(recipe(512), None, "static", lambda epoch: store)  # type: ignore[arg-type]
+    assert plan.shape is not None
+    seen = []
+    for examples in plan.epoch(0):
+        batch = plan.batch(0, examples)
+        assert batch.source.shape == batch.given.shape == batch.wanted.shape == (512,)
+        assert len(batch.source_layout.lengths) == len(batch.target_layout.lengths) == plan.shape.sequences
+        seen += examples.tolist()
+    assert sorted(seen) == list(range(400))
