@@ -30,7 +30,9 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    return torch._safe_softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
+    # bfloat16 is widened here: CUDA's autocast would do it inside, where the derivative does not expect it
+    wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    return torch._safe_softmax(wide.masked_fill(~mask, float("-inf")), dim=-1).to(scores.dtype)
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
