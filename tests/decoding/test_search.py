@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sightline.decoding.generate import generate, make_batch, pad_tokens
 from sightline.decoding.scoring import log_probabilities
-from sightline.decoding.search import Hypothesis, beam_search, coverage_penalty, length_penalty, search, walk
+from sightline.decoding.search import Hypothesis, beam_search, coverage_penalty, length_penalty, search, staying, walk
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
@@ -366,3 +368,12 @@ def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
         options = Decoding(beam=beam)
         (beams,) = search(script(rule), make_batch([[5]], options, "cpu"), options)
         assert beams[0].tokens == wanted
+
+
+@given(done=st.lists(st.booleans(), min_size=1, max_size=12))
+def test_those_who_stay_keep_their_places_and_the_last_fill_the_holes(done: list[bool]) -> None:
+    over = torch.tensor(done)
+    count = len(done) - sum(done)
+    rows = staying(over, count).tolist()
+    assert sorted(rows) == [row for row, finished in enumerate(done) if not finished]
+    assert all(row == place for place, row in enumerate(rows) if not done[place])

@@ -9,7 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import MultiHeadAttention, attend, causal_mask, combine, explicit_attention
+from sightline.layers.attention import (
+    MultiHeadAttention,
+    attend,
+    causal_mask,
+    combine,
+    explicit_attention,
+    masked_softmax,
+)
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.scores import Dot, ScaledDot, Score, build_score
 from sightline.layers.tap import Tapped, listen
@@ -66,6 +73,22 @@ def test_weight_0_7_on_a_vector_gives_the_context_of_the_lecture() -> None:
     value = torch.tensor([[[[0.8, 0.2], [0.0, 0.0]]]], dtype=torch.float64)
     for kernel in (attend(query, key, value, score=Dot()), explicit_attention(query, key, value, Dot(), None)):
         torch.testing.assert_close(kernel[0, 0, 0], torch.tensor([0.56, 0.14], dtype=torch.float64), **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("keys", [1, 7, 15, 16, 40])
+def test_the_softmax_for_short_rows_is_the_softmax(keys: int) -> None:
+    scores = (30 * torch.randn(3, 2, 4, keys)).requires_grad_()
+    mask = torch.rand(3, 1, 4, keys) > 0.4
+    mask[0, 0, 1] = False  # nothing to see
+    mask[1] = True
+    wanted = torch.softmax(scores.double().masked_fill(~mask, float("-inf")), dim=-1).nan_to_num(0.0)
+    found = masked_softmax(scores, mask)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-7)
+    pull = torch.randn_like(found)
+    gradients = [torch.autograd.grad((weights * pull).sum(), scores)[0] for weights in (found, wanted)]
+    gradients[1] = gradients[1].nan_to_num(0.0)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(masked_softmax(scores, None), torch.softmax(scores, dim=-1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from sightline.layers.attention import MultiHeadAttention, causal_mask
 from sightline.layers.layout import Packed, Padded
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
-from sightline.models.transformer import DecoderLayer, EncoderLayer, TransformerDecoder, TransformerEncoder
+from sightline.models.transformer import DecoderLayer, EncoderLayer, Seen, TransformerDecoder, TransformerEncoder
 from sightline.recipe import TransformerBody
 
 WIDTH, HEADS, INNER = 8, 2, 12
@@ -110,10 +110,13 @@ def test_a_decoder_layer_is_torchs(place: str, activation: str) -> None:
     memory = torch.randn(3, 5, WIDTH, dtype=torch.float64)
     x = torch.randn(3, 4, WIDTH, dtype=torch.float64)
     state = decoder.begin(Memory(memory, SOURCE))
+    mask = SOURCE.key_mask()
+    assert mask is not None
+    seen = Seen(torch.arange(4)[None], used=0, past=None, source=mask[:, None, None, :])
     for ours, cache in zip(decoder.layers, state.caches, strict=True):
         theirs = torch_decoder_layer(ours, place, activation)
         wanted = theirs(x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask())
-        found, _ = ours.step(x, cache, state, None)
+        found, _ = ours.step(x, cache, seen)
         torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
 
 

@@ -58,6 +58,7 @@ def make_batch(
         pad_tokens(rows, device),
         Padded.of([len(row) for row in rows], device),
         torch.tensor(limits, device=device),
+        min(limits),
         forced,
         tuple(numbers),
     )

@@ -48,6 +48,7 @@ class Batch:
     source: Tensor  # (B, S)
     layout: Layout
     limits: Tensor  # (B,) most tokens of each output, its end included
+    least: int  # no limit is below
     prefixes: Tensor | None = None  # (B, P) tokens the output must begin with, PAD behind shorter ones
     numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
 
@@ -86,6 +87,8 @@ def _next_scores(logs: Tensor, batch: Batch, step: int, width: int) -> Tensor:
     """(B·W, V) logs with what may not come next at −∞: padding, start, all but a forced prefix, all but the end."""
     logs[:, PAD] = float("-inf")
     logs[:, START] = float("-inf")
+    if batch.prefixes is None and step + 1 < batch.least:
+        return logs
     forced = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
     if batch.prefixes is not None and step < batch.prefixes.shape[1]:
         forced = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], forced)
@@ -142,11 +145,19 @@ class _Finished:
         return found
 
 
+def staying(done: Tensor, count: int) -> Tensor:
+    """Indices (count,) of what is not done, as many as possible in their places: the last ones fill the holes."""
+    rows = torch.arange(count, device=done.device)
+    rows[done[:count]] = (~done[count:]).nonzero()[:, 0] + count
+    return rows
+
+
 def _rows_of(batch: Batch, rows: Tensor) -> Batch:
     """The same for some of the sentences."""
     prefixes = None if batch.prefixes is None else batch.prefixes[rows]
     numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
-    return Batch(batch.source[rows], batch.layout.select(rows), batch.limits[rows], prefixes, numbers)  # type: ignore[union-attr]
+    layout = batch.layout.select(rows)  # type: ignore[union-attr]
+    return Batch(batch.source[rows], layout, batch.limits[rows], batch.least, prefixes, numbers)
 
 
 @torch.inference_mode()
@@ -207,13 +218,12 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
             count = int(done.sum())
             if count == len(done):
                 break
-            alive = alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
             state = state.select(parents)
             if covered is not None:
                 covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
-            if 16 * count >= len(done):
+            if count:
                 _collect(finished, done, places, results, options.nbest)
-                rows = (~done).nonzero()[:, 0]
+                rows = staying(done, len(done) - count)
                 state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
                 alive, tokens, places = alive[rows], tokens[rows], places[rows]
                 covered = None if covered is None else covered[rows]
@@ -284,8 +294,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
         count = int(done.sum())
         if count == len(done):
             break
-        if 16 * count >= len(done):
-            rows = (~done).nonzero()[:, 0]
+        if count:
+            rows = staying(done, len(done) - count)
             state, batch = state.keep(rows), _rows_of(batch, rows)
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]

@@ -92,8 +92,15 @@ class TransformerState:
         return replace(self, ancestry=past.gather(1, rows), width=width)
 
     def keep(self, sentences: Tensor) -> TransformerState:
+        count = len(sentences)
+        places = (sentences != torch.arange(count, device=sentences.device)).nonzero()[:, 0]
+        movers = sentences[places]
+
         def part(pair: KeysAndValues, used: int) -> KeysAndValues:
-            return KeysAndValues(*(tensor[:, :, :used].index_select(0, sentences) for tensor in pair))
+            for tensor in pair:
+                seen = tensor[:, :, :used]
+                seen[places] = seen[movers]
+            return KeysAndValues(pair.keys[:count], pair.values[:count])
 
         assert isinstance(self.layout, Padded)
         caches = tuple(
@@ -104,13 +111,23 @@ class TransformerState:
         return replace(self, caches=caches, layout=self.layout.select(sentences), ancestry=ancestry)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the new tokens of a step may look at: the same for every layer."""
+
+    positions: Tensor  # (1, W·T) where they stand
+    used: int  # slots written before them
+    past: Tensor | None  # (B, 1, W, used + W), None: all
+    source: Tensor | None  # (B, 1, 1, S), None: all
+
+
 def _append(own: KeysAndValues | None, used: int, new: KeysAndValues) -> KeysAndValues:
     """Write new slots behind the used ones; the buffers double when they are full."""
     if own is None:
         return new
     count = new.keys.shape[2]
     if used + count > own.keys.shape[2]:
-        capacity = max(2 * (used + count), 64)
+        capacity = max(2 * (used + count), 16)
 
         def grown(old: Tensor) -> Tensor:
             buffer = old.new_empty(*old.shape[:2], capacity, old.shape[3])
@@ -143,23 +160,24 @@ class DecoderLayer(TapModule):
         x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
         return self._finish(x)
 
-    def step(self, x: Tensor, cache: Cache, state: TransformerState, mask: Tensor | None) -> tuple[Tensor, Cache]:
+    def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
             part.transpose(1, 2)  # (B, H, W·T, K)
-            for part in self.attention.queries_keys_values(self.around_attention.enter(x), _step_positions(x, state))
+            for part in self.attention.queries_keys_values(self.around_attention.enter(x), seen.positions)
         )
-        own = _append(cache.own, state.used, KeysAndValues(key, value))
-        used = state.used + key.shape[2]
+        own = _append(cache.own, seen.used, KeysAndValues(key, value))
+        used = seen.used + key.shape[2]
         past = self.attention(
-            query, own.keys[:, :, :used], own.values[:, :, :used], mask=mask, causal=mask is None and key.shape[2] > 1
+            query,
+            own.keys[:, :, :used],
+            own.values[:, :, :used],
+            mask=seen.past,
+            causal=seen.past is None and key.shape[2] > 1,
         )
         x = self.around_attention.leave(x, past)
         query = self.cross.queries(self.around_cross.enter(x)).transpose(1, 2)
-        seen = state.layout.key_mask()
-        x = self.around_cross.leave(
-            x, self.cross(query, *cache.source, mask=None if seen is None else seen[:, None, None, :])
-        )
+        x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source))
         return self._finish(x), Cache(own, cache.source)
 
     def _finish(self, x: Tensor) -> Tensor:
@@ -220,12 +238,17 @@ class TransformerDecoder(TapModule):
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
-        x = self.dropout(self.positions(x, _step_positions(x, state), state.length + tokens))
-        ancestry = _extend(state, x.device)
-        mask = None if ancestry is None else ancestry[:, None]  # (B, 1, W, used)
+        positions, ancestry, source = _step_positions(x, state), _extend(state, x.device), state.layout.key_mask()
+        seen = Seen(
+            positions,
+            state.used,
+            past=None if ancestry is None else ancestry[:, None],
+            source=None if source is None else source[:, None, None, :],
+        )
+        x = self.dropout(self.positions(x, positions, state.length + tokens))
         caches = []
         for layer, cache in zip(self.layers, state.caches, strict=True):
-            x, cache = layer.step(x, cache, state, mask)
+            x, cache = layer.step(x, cache, seen)
             caches.append(cache)
         after = replace(
             state,
