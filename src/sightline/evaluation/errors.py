@@ -11,33 +11,29 @@ from typing import Literal
 
 import numpy as np
 
-from sightline.evaluation.intervals import Numbers, Score, interval, wilson
+from sightline.evaluation.intervals import Numbers
+from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.version import version
 
 
-def exact_match(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, bootstrap: int, seed: int
-) -> Score:
+def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
     """Percentage of outputs equal to one of their references, spaces at the ends aside.
 
     The interval is Wilson's whatever the number of resamples: resampling a set without errors never shows one.
     """
-    del seed
-    right = sum(
+    right = [
         _even(hypothesis, lowercase) in {_even(reference, lowercase) for reference in several}
         for hypothesis, several in zip(hypotheses, references, strict=True)
-    )
-    count = len(hypotheses)
-    low, high = wilson(right, count) if bootstrap else (float("nan"), float("nan"))
-    return Score(
+    ]
+    return Measurement(
         name="exact",
-        value=100 * right / count,
-        low=100 * low,
-        high=100 * high,
-        signature=_signature(references, lowercase, spaces="strip", ci="wilson" if bootstrap else None),
-        count=count,
         better="higher",
-        detail=f"{right} of {count}",
+        statistics=np.array([(each, 1) for each in right], dtype=np.float64),  # (N, 2)
+        values=_share,
+        conditions=_conditions(references, lowercase, spaces="strip", ci=None),
+        against=fingerprint("references", references),
+        detail=f"{sum(right)} of {len(right)}",
+        spread="wilson",
     )
 
 
@@ -47,23 +43,18 @@ def error_rate(
     references: Sequence[Sequence[str]],
     *,
     lowercase: bool,
-    bootstrap: int,
-    seed: int,
-) -> Score:
+) -> Measurement:
     """Word (`wer`) or character (`cer`) error rate in percent; it can exceed 100."""
-    errors = _errors(name, hypotheses, references, lowercase)
-    low, high = interval(errors, _rate, bootstrap=bootstrap, seed=seed)
-    drawn = {"bs": bootstrap, "seed": seed} if bootstrap else {}
-    total = errors.sum(axis=0)
-    return Score(
+    statistics = _errors(name, hypotheses, references, lowercase)
+    errors, length = statistics.sum(axis=0)
+    return Measurement(
         name=name.upper(),
-        value=float(_rate(total[None])[0]),
-        low=low,
-        high=high,
-        signature=_signature(references, lowercase, **drawn, spaces="squeeze", refs="nearest"),
-        count=len(hypotheses),
         better="lower",
-        detail=f"{int(total[0])} errors in {int(total[1])} {'words' if name == 'wer' else 'characters'}",
+        statistics=statistics,
+        values=rate,
+        conditions=_conditions(references, lowercase, bs=None, seed=None, spaces="squeeze", refs="nearest"),
+        against=fingerprint("references", references),
+        detail=f"{int(errors)} errors in {int(length)} {'words' if name == 'wer' else 'characters'}",
     )
 
 
@@ -100,10 +91,15 @@ def _errors(
     )
 
 
-def _rate(sums: Numbers) -> Numbers:
-    """Errors per hundred; against nothing at all, any error is 100 (as sacreBLEU's TER has it)."""
+def rate(sums: Numbers) -> Numbers:
+    """Errors per hundred of (M, 2) sums, errors and length; against nothing at all, any error is 100 (as in TER)."""
     errors, length = sums[:, 0], sums[:, 1]
-    result: Numbers = 100 * np.where(length > 0, errors / np.maximum(length, 1), errors > 0)
+    result: Numbers = 100 * np.divide(errors, length, out=(errors > 0).astype(np.float64), where=length > 0)
+    return result
+
+
+def _share(sums: Numbers) -> Numbers:
+    result: Numbers = 100 * sums[:, 0] / sums[:, 1]
     return result
 
 
@@ -115,13 +111,12 @@ def _squeezed(text: str, lowercase: bool) -> str:
     return " ".join(_even(text, lowercase).split())
 
 
-def _signature(references: Sequence[Sequence[str]], lowercase: bool, **more: object) -> str:
-    """In sacreBLEU's form, so that the same tools read it."""
+def _conditions(references: Sequence[Sequence[str]], lowercase: bool, **more: object) -> dict[str, object]:
+    """The parts of the signature, named as sacreBLEU names them."""
     several = {len(each) for each in references}
-    parts = {
+    return {
         "nrefs": several.pop() if len(several) == 1 else "var",
         "case": "lc" if lowercase else "mixed",
         **more,
         "version": f"sightline-{version()}",
     }
-    return "|".join(f"{key}:{value}" for key, value in parts.items() if value is not None)
