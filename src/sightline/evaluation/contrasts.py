@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sightline.evaluation.breakdowns import check_parallel, check_positive
+from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
 
 SentenceScorer = Callable[[str, list[str]], float]  # output, its references -> score
@@ -175,7 +176,7 @@ def word_contrasts(
             each.system / each.wanted,
             each.only_baseline,
             each.only_system,
-            _mcnemar(each.only_baseline, each.only_system),
+            sign_test(each.only_baseline, each.only_system),
         )
         for (word,), each in _paired_matches(references, baseline, system, longest=1).items()
         if each.wanted >= least and each.system != each.baseline
@@ -236,16 +237,6 @@ def _ngrams(text: str, longest: int) -> Counter[Ngram]:
 def _likelihood_ratio(only_first: int, only_second: int) -> float:
     fewer, more = sorted((only_first + _SMOOTHING, only_second + _SMOOTHING))
     return 2 * sum(count * math.log(2 * count / (fewer + more)) for count in (fewer, more))
-
-
-def _mcnemar(only_first: int, only_second: int) -> float:
-    """In logarithms: 2ⁿ has no floating-point number from n = 1024."""
-    n = only_first + only_second
-    ways = (
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1)
-        for i in range(min(only_first, only_second) + 1)
-    )
-    return min(1.0, 2 * math.fsum(math.exp(each - n * math.log(2)) for each in ways))
 
 
 def _most_telling(paired: dict[Ngram, _Paired], k: int) -> list[NgramContrast]:

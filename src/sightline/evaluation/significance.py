@@ -132,7 +132,7 @@ def mcnemar(baseline_right: ArrayLike, system_right: ArrayLike, *, metric: str =
             f"baseline_right has {len(theirs)} items and system_right {len(ours)}; judge both on the same test set"
         )
     only_baseline, only_system = int((theirs & ~ours).sum()), int((ours & ~theirs).sum())
-    p = min(1.0, 2 * _coin_tail(min(only_baseline, only_system), only_baseline + only_system))
+    p = sign_test(only_baseline, only_system)
     return Significance(
         test="McNemar",
         metric=metric,
@@ -189,6 +189,11 @@ def _coin_flips(trials: int, sentences: int, seed: int) -> Iterator[NDArray[np.b
     rows = max(1, _DRAWN_AT_ONCE // sentences // _FLIPS_IN_A_WORD) * _FLIPS_IN_A_WORD
     for start in range(0, trials, rows):
         yield generator.integers(2, size=(min(rows, trials - start), sentences), dtype=np.bool_)
+
+
+def sign_test(first: int, second: int) -> float:
+    """The two-sided exact p of `first` against `second` successes where either was as likely."""
+    return min(1.0, 2 * _coin_tail(min(first, second), first + second))
 
 
 def _coin_tail(heads: int, flips: int) -> float:
