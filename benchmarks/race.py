@@ -132,9 +132,12 @@ class Worker:
         there.close()
         return Worker(setting, process, here)
 
-    def turn(self, seconds: float) -> Turn:
+    def begin(self, seconds: float) -> None:
         """Let it work for so long (at least one step)."""
         self.pipe.send(seconds)
+
+    def end(self) -> Turn:
+        """What it did."""
         try:
             answer = self.pipe.recv()
         except EOFError:
@@ -147,7 +150,8 @@ class Worker:
     def quiet_turn(self, options: argparse.Namespace) -> Turn:
         """The same, again while others disturb it, and while there is patience left."""
         while True:
-            turn = self.turn(options.seconds)
+            self.begin(options.seconds)
+            turn = self.end()
             if turn.others <= options.quiet or options.patience <= 0:
                 return turn
             options.patience -= 1
@@ -164,10 +168,16 @@ class Worker:
 def race(build: Callable[[Any], Contestant], settings: Sequence[Setting], options: argparse.Namespace) -> list[Worker]:
     """All contestants in turns; their workers hold what they did. Those that fail are out."""
     workers = []
-    for setting in settings:  # one after the other: warming up is heavy work
-        worker = Worker.start(build, setting, options.threads)
+    together = all(setting.device == "cuda" for setting in settings)  # compiling there is work for the many other cores
+    starting = [Worker.start(build, setting, options.threads) for setting in settings] if together else []
+    for worker in starting:
+        worker.begin(options.warmup)
+    for number, setting in enumerate(settings):
+        worker = starting[number] if together else Worker.start(build, setting, options.threads)
         try:
-            first = worker.turn(options.warmup)
+            if not together:
+                worker.begin(options.warmup)
+            first = worker.end()
         except (RuntimeError, OSError) as error:
             print(f"  out:   {error}", flush=True)
             worker.stop()
