@@ -142,10 +142,10 @@ def finished(trained: Callable[[str], Trained], tmp_path: Path) -> Path:
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock has written into it."""
-    timed = ("seconds", "tokens_per_second", "validation_seconds")
+    """metrics.jsonl without what was measured: times and memory."""
+    measured = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in timed} for line in lines]
+    return [{key: value for key, value in json.loads(line).items() if key not in measured} for line in lines]
 
 
 # --- processes ---------------------------------------------------------------------------------------------------
@@ -324,6 +324,20 @@ def test_two_trainings_of_one_recipe_are_the_same_byte_for_byte(
     assert (again / "model.safetensors").read_bytes() == whole.model()
     other = sightline.train(whole.recipe, ["seed=2"], out=tmp_path / "other", display=Silent())
     assert (other / "model.safetensors").read_bytes() != whole.model()
+
+
+def test_counting_operations_changes_nothing_that_is_learned(
+    trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trained("transformer-ema")
+    monkeypatch.setattr("sightline.experiment.step_cost", lambda model, plan, device: lambda batch: 0)
+    uncounted = sightline.train(whole.recipe, out=tmp_path / "uncounted", display=Silent())
+    assert (uncounted / "model.safetensors").read_bytes() == whole.model()
+    counted = records(whole.run)
+    spent = [record["flops"] for record in counted]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
+    assert [{**record, "flops": 0} for record in counted] == records(uncounted)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_the_end_is_the_same(

@@ -14,12 +14,13 @@ from safetensors.torch import load_file
 from sightline.data.sources import Example, read
 from sightline.decoding.generate import generate
 from sightline.decoding.scoring import attention_to_source, log_probabilities
-from sightline.evaluation.metrics import Score, perplexity, score
-from sightline.experiment import build_model, choose_device, data_folder
+from sightline.evaluation.metrics import Measurement, Score, measure, measure_perplexity
+from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.layers.linear import pack
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Decoding, Recipe, TransformerBody
+from sightline.preparation import data_folder
+from sightline.recipe import Decoding, MetricName, Recipe, TransformerBody
 from sightline.recipe_files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import Vocabulary
@@ -171,13 +172,17 @@ class Run:
         """The names `evaluate` knows."""
         return [*self.recipe.data.tests, "validation"]
 
-    def test_set(self, name: str) -> TestSet:
-        """A test set of the recipe."""
+    def test_examples(self, name: str) -> Iterator[Example]:
+        """The pairs of a test set of the recipe, as its files have them."""
         data = self.recipe.data
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
         source = data.validation if name == "validation" else data.tests[name]
-        return TestSet.of(name, read(source, data_folder(self.recipe), swap=data.swap))
+        return read(source, data_folder(self.recipe), swap=data.swap)
+
+    def test_set(self, name: str) -> TestSet:
+        """A test set of the recipe."""
+        return TestSet.of(name, self.test_examples(name))
 
     def evaluate(self, on: TestSet | str, options: Decoding | None = None) -> Report:
         """Decode a test set and score it with every metric of the recipe."""
@@ -185,19 +190,23 @@ class Run:
         section = self.recipe.evaluation
         outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options)]
         scores = [
-            self._perplexity(test)
-            if name == "perplexity"
-            else score(name, outputs, test.references, lowercase=section.lowercase, bootstrap=section.bootstrap)
+            self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics
         ]
         return Report(test.name, len(test.sources), scores, outputs)
 
-    def _perplexity(self, test: TestSet) -> Score:
+    def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
+        """One metric of this run on a test set, given its outputs there; perplexity looks only at the references."""
+        if metric == "perplexity":
+            return self._perplexity(test)
+        return measure(metric, outputs, test.references, lowercase=lowercase)
+
+    def _perplexity(self, test: TestSet) -> Measurement:
         pairs = [(s, t) for s, many in zip(test.sources, test.references, strict=True) for t in many]
         sources = self.encode_sources([source for source, _ in pairs])
         targets = self.vocabulary.target.encode_many([target for _, target in pairs])
         found = log_probabilities(self.model, sources, targets, device=self.device)
-        return perplexity(-found, [len(target) + 1 for target in targets], bootstrap=self.recipe.evaluation.bootstrap)
+        return measure_perplexity(-found, [len(target) + 1 for target in targets])
 
 
 def _one_line(text: str) -> str:

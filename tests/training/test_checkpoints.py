@@ -15,8 +15,9 @@ import torch
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.training import checkpoints as module
+from sightline.training.averages import RunningAverage
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
-from sightline.training.optimizers import RunningAverage, build_optimizer
+from sightline.training.optimizers import build_optimizer
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
 FILES = ("model.safetensors", "optimizer.safetensors", "progress.json")

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sightline.training.journal import Journal
 
 
@@ -33,8 +35,7 @@ def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> No
         journal.write(record(2))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')  # killed in the middle of a line
-    with Journal(tmp_path, tensorboard=False) as journal:
-        journal.cut(size)
+    with Journal(tmp_path, tensorboard=False, size=size) as journal:
         assert journal.size == size
         journal.write(record(3))
     assert steps(tmp_path) == [1, 3]
@@ -43,7 +44,6 @@ def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> No
 def test_a_new_training_starts_an_empty_journal(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 99}\n')
     with Journal(tmp_path, tensorboard=False) as journal:
-        journal.cut(0)
         journal.write(record(1))
     assert steps(tmp_path) == [1]
 
@@ -52,7 +52,20 @@ def test_a_journal_that_was_lost_is_not_filled_with_zeros(tmp_path: Path) -> Non
     """A checkpoint remembers how long the journal was; a journal that is shorter now stays what it is."""
     with Journal(tmp_path, tensorboard=False) as journal:
         journal.write(record(1))
-        journal.cut(10_000)
+    with Journal(tmp_path, tensorboard=False, size=10_000) as journal:
         journal.write(record(2))
         assert journal.size == (tmp_path / "metrics.jsonl").stat().st_size
     assert steps(tmp_path) == [1, 2]
+
+
+def test_tensorboard_shows_nothing_twice_after_a_resume(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with Journal(tmp_path, tensorboard=True) as journal:
+        for step in (1, 2, 3):
+            journal.write(record(step))
+    with Journal(tmp_path, tensorboard=True, step=1) as journal:
+        for step in (2, 3, 4):
+            journal.write(record(step))
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]

@@ -16,10 +16,14 @@ from torch import Tensor, nn
 
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
+from sightline.training.averages import mean_weights
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.checkpoints import Checkpoints, Progress, parameters_of
-from sightline.training.loop import Fit, Interrupted, NotFinite, Validation, batch_loss, fit, mean_weights, step_seed
+from sightline.training.interruption import Interrupted
+from sightline.training.job import Fit, Validation
+from sightline.training.loop import NotFinite, fit
 from sightline.training.objectives import Loss
+from sightline.training.step import batch_loss, step_seed
 
 DATES = {"kind": "dates", "part": "train", "examples": 1}
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
@@ -108,6 +112,7 @@ class Job:
             validate=self.validate,
             export=lambda weights: self.exported.append({name: weight.clone() for name, weight in weights.items()}),
             display=self.display,
+            flops=lambda batch: 100 * batch.tokens + len(batch.examples),
             loss=self.loss,
         )
         return fit(job, resume=resume)
@@ -223,8 +228,8 @@ def test_every_new_best_can_be_used_while_training_goes_on(job: Callable[..., Jo
     run = job()
     run.scores = [5.0, 6.0, 3.0]
     run.fit()
-    assert len(run.exported) == 3  # at step 2, at step 6, and at the end
-    for weights, validated in zip(run.exported, (0, 2, 2), strict=True):
+    assert len(run.exported) == 2  # at step 2, and at step 6, which is the end and not written once more for that
+    for weights, validated in zip(run.exported, (0, 2), strict=True):
         assert_equal(weights, run.validated[validated])
 
 
@@ -240,6 +245,15 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(job: Callable[...,
     for key in ("loss", "nll", "gradient_norm"):
         # float32 means over some forty tokens, added in another order
         assert once.journal()[0][key] == pytest.approx(large.journal()[0][key], rel=1e-5)
+
+
+def test_records_say_how_many_operations_were_spent_so_far(job: Callable[..., Job]) -> None:
+    run = job(batches={"accumulate": 2}, limits={"epochs": 2})
+    run.fit()
+    for record in run.journal():
+        epochs, steps = divmod(record["step"], 3)  # of two, two and one batch with two examples each
+        assert record["flops"] == 100 * record["tokens"] + 10 * epochs + 4 * steps
+        assert (record["kind"] == "validation") == ("peak_memory" in record)
 
 
 # --- what goes wrong ---------------------------------------------------------------------------------------------
@@ -383,7 +397,8 @@ def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], ki
     assert found.after(**dict.fromkeys(timed, 0)) == wanted.after(**dict.fromkeys(timed, 0))
 
     def untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{k: v for k, v in record.items() if k not in ("seconds", "tokens_per_second")} for record in records]
+        measured = ("seconds", "tokens_per_second", "peak_memory")
+        return [{k: v for k, v in record.items() if k not in measured} for record in records]
 
     assert untimed(resumed.journal()) == untimed(whole.journal())
 

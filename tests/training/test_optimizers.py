@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from sightline.recipe import Training
-from sightline.training.loop import mean_weights
-from sightline.training.optimizers import RunningAverage, build_optimizer
+from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.optimizers import build_optimizer
 
 
 def some_model() -> nn.Module:

@@ -34,7 +34,7 @@ def train(
     """
     from sightline.experiment import dry_run as try_out
     from sightline.experiment import open_recipe
-    from sightline.training.loop import Interrupted
+    from sightline.training.interruption import Interrupted
 
     loaded, folder = open_recipe(recipe, overrides or [])
     run = out or Path(folder)

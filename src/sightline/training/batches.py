@@ -27,6 +27,7 @@ class TrainingBatch:
     target_layout: Layout
     tokens: int  # real target tokens, end marks included
     examples: np.ndarray  # which examples of the store
+    flops: int = 0  # floating-point operations of a training step over it, once somebody knows
 
     def to(self, device: torch.device) -> TrainingBatch:
         """The same on another device, copied while the one before is computed."""

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum
-from sightline.training.optimizers import RunningAverage
+from sightline.training.averages import RunningAverage
 
 SUMS = "SHA256SUMS"
 
@@ -35,6 +35,7 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
     tokens: int = 0  # real target tokens seen
+    flops: int = 0  # floating-point operations spent on them
     seconds: float = 0.0  # time spent training, over all sittings
     best: float | None = None  # of the validation score that counts, lower is better
     best_step: int | None = None

@@ -1,4 +1,15 @@
-"""metrics.jsonl, and the TensorBoard events beside it."""
+"""metrics.jsonl, and the TensorBoard events beside it.
+
+Every record has its `kind` and how far the training was: `step`, `epoch`, `tokens` (real target tokens), `flops`
+(floating-point operations of all steps, forward, loss and backward, padding included; validation and the optimizer are
+not in it; flops.py says what counts as how many) and `seconds` (over all sittings, validation included).
+
+- "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats a token) and `gradient_norm` (before
+  clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
+- "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, `samples`, whether this
+  was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on a CUDA
+  device, by the whole process on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +21,24 @@ from typing import Any, Self
 
 
 class Journal:
-    """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo."""
+    """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo.
 
-    def __init__(self, run: Path, *, tensorboard: bool) -> None:
+    Of what is there already it keeps the first `size` bytes, and of TensorBoard's events those up to `step`: where the
+    run goes on from. A journal that is shorter (it was lost) stays as it is.
+    """
+
+    def __init__(self, run: Path, *, tensorboard: bool, size: int = 0, step: int = 0) -> None:
         self.path = run / "metrics.jsonl"
-        self._events = self._open_events(run) if tensorboard else None
+        self._events = self._open_events(run, step) if tensorboard else None
         self._file = self.path.open("ab")
-
-    @staticmethod
-    def _open_events(run: Path) -> Any:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        return SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
-
-    def cut(self, size: int) -> None:
-        """Forget everything after the first `size` bytes; a journal that is shorter (it was lost) stays as it is."""
         self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
         self._file.seek(0, os.SEEK_END)
+
+    @staticmethod
+    def _open_events(run: Path, step: int) -> Any:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
 
     @property
     def size(self) -> int:

@@ -9,83 +9,30 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.files import write_atomically
-from sightline.recipe import Recipe
+from sightline.training.averages import RunningAverage, mean_weights
 from sightline.training.batches import TrainingBatch, ahead
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
-from sightline.training.display import Display
+from sightline.training.cost import peak_memory
+from sightline.training.interruption import Interrupted, stop_signals
+from sightline.training.job import Fit
 from sightline.training.journal import Journal
-from sightline.training.objectives import Loss, cross_entropy
-from sightline.training.optimizers import RunningAverage, build_optimizer
+from sightline.training.optimizers import build_optimizer
 from sightline.training.schedules import factor
+from sightline.training.step import autocast, batch_loss, step_seed
 
 
 class NotFinite(ArithmeticError):
     """The loss or its gradient became infinite or not a number."""
-
-
-class Interrupted(Exception):
-    """Training was asked to stop; everything is saved."""
-
-
-@dataclass(frozen=True)
-class Validation:
-    """What a validation found."""
-
-    score: float  # what early stopping looks at, lower is better
-    record: dict[str, Any] = field(default_factory=dict)
-
-
-class Plan(Protocol):
-    """The batches of any epoch, as a pure function of its number."""
-
-    def epoch(self, number: int) -> Sequence[np.ndarray]: ...
-    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
-    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
-
-
-@dataclass
-class Fit:
-    """Everything one training works with."""
-
-    recipe: Recipe
-    run: Path
-    model: nn.Module
-    plan: Plan
-    device: torch.device
-    validate: Callable[[nn.Module], Validation]
-    export: Callable[[dict[str, Tensor]], None]  # writes the finished model
-    display: Display
-    loss: Callable[[TrainingBatch], Loss] | None = None  # e.g. compiled; by default the plain one
-
-
-def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
-    """The loss of one batch, summed over its target tokens."""
-    features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
-    return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
-
-
-def step_seed(seed: int, step: int) -> int:
-    """The seed of all that is random inside one step."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
-
-
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Matrix products in bfloat16, if asked."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def fit(job: Fit, *, resume: bool = False) -> Progress:
@@ -95,40 +42,19 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
     average = RunningAverage(job.model, training.averaging.decay) if training.averaging.kind == "ema" else None
     checkpoints = Checkpoints(job.run, training.keep)
     progress = Progress()
-    with Journal(job.run, tensorboard=training.tensorboard) as journal, _stop_signals() as stop:
+    with stop_signals() as stop:
         checkpoints.sweep()
         newest = checkpoints.newest() if resume else None
         if newest is not None:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
             job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
-        journal.cut(progress.journal)
-        loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
-        try:
-            loop.run_to_end(stop)
-        finally:
-            loop.close()
+        with Journal(job.run, tensorboard=training.tensorboard, size=progress.journal, step=progress.step) as journal:
+            loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
+            try:
+                loop.run_to_end(stop)
+            finally:
+                loop.close()
         return loop.progress
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM ask the loop to stop after the step at hand; a second Ctrl-C stops at once."""
-    stop = threading.Event()
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
@@ -164,6 +90,8 @@ class _Loop:
         self.logged_at, self.logged_tokens = time.monotonic(), progress.tokens
         self.batches: Iterator[list[TrainingBatch]] | None = None
         self.epoch_steps = 0
+        self.saved: int | None = None  # the step of this sitting's newest checkpoint, and that of its newest export
+        self.exported: int | None = None
 
     # --- the page -------------------------------------------------------------------------------------------------
 
@@ -232,7 +160,8 @@ class _Loop:
         groups = [plan[at : at + size] for at in range(self.progress.batch, len(plan), size)]
 
         def make(group: Sequence[np.ndarray]) -> list[TrainingBatch]:
-            made = [self.job.plan.batch(epoch, examples) for examples in group]
+            plain = (self.job.plan.batch(epoch, examples) for examples in group)
+            made = [replace(batch, flops=self.job.flops(batch)) for batch in plain]
             return [batch.to(self.job.device) for batch in made] if self.job.device.type == "cuda" else made
 
         self.last_of_epoch = len(groups)
@@ -277,7 +206,14 @@ class _Loop:
         if self.last_of_epoch == 0:
             epoch, batch = epoch + 1, 0
             self.close()
-        self.progress = p.after(step=step, epoch=epoch, batch=batch, tokens=p.tokens + tokens, seconds=self.seconds())
+        self.progress = p.after(
+            step=step,
+            epoch=epoch,
+            batch=batch,
+            tokens=p.tokens + tokens,
+            flops=p.flops + sum(batch.flops for batch in group),
+            seconds=self.seconds(),
+        )
 
     def check_finite(self) -> None:
         """Look at the losses not yet looked at; if one is not finite, save its examples and raise `NotFinite`."""
@@ -325,6 +261,7 @@ class _Loop:
             **dict(zip(("loss", "nll", "gradient_norm"), means, strict=True)),
             "lr": self.rate,
             "tokens": self.progress.tokens,
+            "flops": self.progress.flops,
             "tokens_per_second": round(speed, 1),
             "seconds": round(self.seconds(), 3),
         }
@@ -366,6 +303,8 @@ class _Loop:
             **found.record,
             "best": better,
             "tokens": p.tokens,
+            "flops": p.flops,
+            "peak_memory": peak_memory(self.job.device),
             "seconds": round(self.seconds(), 3),
         }
         self.journal.write(record)
@@ -373,7 +312,9 @@ class _Loop:
         self.logged_at, self.logged_tokens = time.monotonic(), p.tokens
 
     def save(self, *, scheduled: bool) -> None:
-        """A checkpoint; what came before it in the journal is part of it."""
+        """A checkpoint, one a step; what came before it in the journal is part of it."""
+        if self.saved == self.progress.step:
+            return
         self.check_finite()
         recent = self.progress.recent
         if scheduled and self.training.averaging.kind == "checkpoints":
@@ -384,34 +325,30 @@ class _Loop:
             journal=self.journal.size, recent=recent, unlogged=tuple(self.unlogged), seconds=self.seconds()
         )
         self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress)
+        self.saved = self.progress.step
 
     def export(self) -> None:
-        """The finished model, as the recipe wants it made."""
+        """The finished model, unless this step has written it already."""
+        if self.exported != self.progress.step:
+            self.job.export(self.result())
+            self.exported = self.progress.step
+
+    def result(self) -> dict[str, Tensor]:
+        """The weights of the finished model, as the recipe wants it made."""
         p = self.progress
         if self.training.averaging.kind == "checkpoints":
             steps = [step for step in p.recent if self.checkpoints.usable(step)]
             if steps:
-                self.job.export(mean_weights([self.checkpoints.weights(step) for step in steps]))
-                return
+                return mean_weights([self.checkpoints.weights(step) for step in steps])
         step = p.best_step if self.training.result == "best" and p.best_step is not None else p.step
         if step == p.step or not self.checkpoints.usable(step):
-            weights = parameters_of(self.job.model)
-            if self.average is not None:
-                weights = {name: weight.cpu() for name, weight in self.average.weights.items()}
-        else:
-            weights = self.checkpoints.weights(step) if self.average is None else self.checkpoints.averages(step)
-        self.job.export(weights)
+            if self.average is None:
+                return parameters_of(self.job.model)
+            return {name: weight.cpu() for name, weight in self.average.weights.items()}
+        return self.checkpoints.weights(step) if self.average is None else self.checkpoints.averages(step)
 
     def close(self) -> None:
         """Let the thread that makes batches go."""
         if self.batches is not None:
             self.batches.close()  # type: ignore[attr-defined]
             self.batches = None
-
-
-def mean_weights(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several models, weight by weight, summed in float64."""
-    return {
-        name: torch.stack([model[name].double() for model in models]).mean(0).to(weight.dtype).contiguous()
-        for name, weight in models[0].items()
-    }

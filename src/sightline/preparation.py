@@ -1,0 +1,132 @@
+"""From a recipe to tokens: find the corpora, train the tokenizer, cut the text, check that it fits the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.data.sources import Example, read, resolve_folder
+from sightline.data.store import Store, prepare
+from sightline.recipe import AnySource, BpeTokenizer, Recipe, TransformerBody
+from sightline.text.tokenizer import Vocabulary
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything read and tokenized."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    train: Callable[[int], Store]  # epoch → store
+    validation: Store
+    references: list[Example]  # the validation texts
+
+
+Progress = Callable[[str, int], None]  # what is being done, examples so far
+
+
+def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
+    """The recipe with data.folder made absolute, so that the run folder can be used from anywhere."""
+    folder = resolve_folder(recipe.data.folder, path)
+    absolute = str(folder.resolve()) if folder is not None else None
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"folder": absolute})})
+
+
+def data_folder(recipe: Recipe) -> Path | None:
+    return None if recipe.data.folder is None else Path(recipe.data.folder)
+
+
+def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -> Iterator[Example]:
+    count = 0
+    for source in sources:
+        for example in read(source, data_folder(recipe), swap=recipe.data.swap):
+            if limit is not None and count >= limit:
+                return
+            count += 1
+            yield example
+
+
+def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: Progress | None = None) -> Prepared:
+    """Train the tokenizer (unless one is given) and tokenize the corpora, or find them tokenized already."""
+    data, tokenizer = recipe.data, recipe.tokenizer
+
+    def tell(what: str) -> Callable[[int], None] | None:
+        return None if progress is None else lambda count: progress(what, count)
+
+    def watched() -> Iterator[Example]:
+        show = tell("reading for the tokenizer")
+        for number, example in enumerate(_examples(recipe, data.train, data.limit), 1):
+            if show is not None and number % 10_000 == 0:
+                show(number)
+            yield example
+
+    if vocabulary is None:
+        vocabulary = Vocabulary.train(tokenizer, watched)
+    dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
+    variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
+
+    def cut(variant: int) -> Store:
+        return prepare(
+            data,
+            data.train,
+            vocabulary,
+            folder=data_folder(recipe),
+            dropout=dropout,
+            variant=variant,
+            seed=recipe.seed,
+            limit=data.limit,
+            progress=tell("tokenizing") if variant == 0 else None,
+        )
+
+    validation = prepare(
+        data,
+        [data.validation],
+        vocabulary,
+        folder=data_folder(recipe),
+        limit=data.validation_limit,
+        clean=False,
+    )
+    references = list(_examples(recipe, [data.validation], data.validation_limit))
+    _check_validation_fits(recipe, validation)
+    return Prepared(recipe, vocabulary, Variants(cut, variants), validation, references)
+
+
+class Variants:
+    """The differently cut copies of the training text, in turns: while one epoch is learned from, the next is cut."""
+
+    def __init__(self, cut: Callable[[int], Store], count: int) -> None:
+        self.cut, self.count = cut, count
+        self.stores: dict[int, Store] = {}
+        self.coming: Future[Store] | None = None
+
+    def __call__(self, epoch: int) -> Store:
+        """The store of an epoch."""
+        variant = epoch % self.count
+        if variant not in self.stores:
+            if self.coming is not None:
+                self.coming.result()
+            self.stores[variant] = self.cut(variant)  # found in the cache, if it was cut ahead
+            following = (epoch + 1) % self.count
+            if following not in self.stores:
+                pool = ThreadPoolExecutor(max_workers=1)
+                self.coming = pool.submit(self.cut, following)
+                pool.shutdown(wait=False)
+        return self.stores[variant]
+
+
+def _check_validation_fits(recipe: Recipe, store: Store) -> None:
+    """Learned positions end somewhere; a validation sentence past that end is better known before training."""
+    model = recipe.model
+    for side, body, lengths in (
+        ("source", model.encoder, store.source_lengths),
+        ("target", model.decoder, store.target_lengths),
+    ):
+        if isinstance(body, TransformerBody) and body.positions.kind == "learned" and len(lengths):
+            worst = int(lengths.argmax())
+            if lengths[worst] + 1 > body.positions.longest:
+                raise ValueError(
+                    f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and an end "
+                    f"mark, more than positions.longest ({body.positions.longest}); raise it, or take the example out"
+                )

@@ -1,0 +1,147 @@
+"""What a training costs: floating-point operations and memory."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from sightline.layers.layout import Packed
+from sightline.recipe import Training
+from sightline.text.tokenizer import END
+from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.flops import count_flops
+from sightline.training.plan import EpochPlan
+from sightline.training.step import autocast, batch_loss
+
+_DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
+
+
+def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, device: torch.device) -> int:
+    """The operations of forward, loss and backward, counted while they run; no gradient and no draw stays behind."""
+    model.train()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), count_flops() as count:
+        with autocast(training.precision, device):
+            loss = batch_loss(model, batch, training.label_smoothing)
+        torch.autograd.grad(loss.total, list(model.parameters()), allow_unused=True)
+    return count.total
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """The floating-point operations of a training step: linear in the sizes of its batch.
+
+    Every product runs over tokens, over places of a padded tensor or over pairs of them, so these sizes are all that
+    counts, and what each weighs can be found on batches of a few tokens: no large step is ever counted. A pure
+    function of model, layout and device: a resumed run finds the same.
+    """
+
+    weights: tuple[int, ...]
+
+    def __call__(self, batch: TrainingBatch) -> int:
+        """Of a batch whose layouts are still on the host."""
+        return sum(weight * size for weight, size in zip(self.weights, _sizes(batch), strict=True))
+
+
+def _sizes(batch: TrainingBatch) -> list[int]:
+    """How many sequences, tokens, places and pairs of them there are in a batch."""
+    s, t = (layout.lengths.numpy() for layout in (batch.source_layout, batch.target_layout))
+    rows, source, target = len(s), batch.source_layout.longest, batch.target_layout.longest
+    sizes = [
+        rows,
+        # A recurrent encoder starts from zeros, which need no gradient. Reading backwards only the longest start
+        # together; and oneDNN's LSTM, which takes batches of one length, makes that gradient all the same.
+        np.count_nonzero(s == s.max()),
+        rows * (s.min() == s.max()),
+        s.sum(),
+        t.sum(),
+        t.sum() - batch.tokens,  # what fills a static batch up
+        rows * source,
+        rows * target,
+        rows * source**2,
+        rows * target**2,
+        rows * source * target,
+    ]
+    if isinstance(batch.source_layout, Packed):  # the kernels for packed batches look at real pairs alone
+        sizes += [(s * s).sum(), (t * t).sum(), (s * t).sum()]
+    return [int(size) for size in sizes]
+
+
+def step_cost(model: nn.Module, plan: EpochPlan, device: torch.device) -> StepCost:
+    """What a step of this model costs, found by counting a few tiny ones."""
+    sizes, counts = [], []
+    for batch in _telling(plan):
+        sizes.append(_sizes(batch))
+        moved = batch.to(device) if device.type == "cuda" else batch
+        counts.append(step_flops(model, moved, plan.recipe.training, device))
+    table, wanted = np.array(sizes, np.float64), np.array(counts, np.float64)
+    cost = StepCost(_whole_solution(table, wanted))
+    off = float(np.abs(table @ np.array(cost.weights, np.float64) / wanted - 1).max())
+    if off > 1e-9:
+        warnings.warn(
+            f"what a step of this model costs does not follow from the lengths in its batch alone (off by {off:.1%} "
+            f"on a small one): take flops in metrics.jsonl as an estimate, or teach sightline.training.cost its sizes",
+            stacklevel=2,
+        )
+    if device.type == "cuda":  # no trace of this in the memory that the training will have taken
+        torch.cuda.reset_peak_memory_stats(device)
+    return cost
+
+
+def _whole_solution(table: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
+    """Whole numbers w with table · w = wanted. Columns that follow from others, as in static batches, weigh nothing."""
+    kept: list[int] = []
+    for column in range(table.shape[1]):
+        if np.linalg.matrix_rank(table[:, [*kept, column]]) > len(kept):
+            kept.append(column)
+    weights = np.zeros(table.shape[1])
+    weights[kept] = np.linalg.lstsq(table[:, kept], wanted)[0]
+    return tuple(int(weight) for weight in weights.round())
+
+
+def _telling(plan: EpochPlan) -> list[TrainingBatch]:
+    """Of many tiny batches those whose sizes do not follow from those of others, and some more to check with."""
+    chosen, others = [], []
+    table: list[list[int]] = []
+    for batch in _tiny_batches(plan):
+        sizes = _sizes(batch)
+        if sizes not in table and np.linalg.matrix_rank([*table, sizes]) > len(table):
+            table.append(sizes)
+            chosen.append(batch)
+        else:
+            others.append(batch)
+    return chosen + sorted(others, key=_sizes)[-_CHECKS:]  # the largest
+
+
+def _tiny_batches(plan: EpochPlan) -> Iterator[TrainingBatch]:
+    """Batches of one to four sequences of up to three tokens, end marks included: every model can take them."""
+    random = np.random.default_rng(0)
+    for _ in range(_DRAWN):
+        rows, more, spare = (int(random.integers(low, high)) for low, high in ((1, 5), (4, 9), (0, 4)))
+        sources, targets = ([np.full(size, END) for size in random.integers(0, 3, rows)] for _ in range(2))
+        if plan.layout == "padded":
+            yield padded_batch(sources, targets, np.arange(rows))
+            continue
+        shape = plan.shape
+        if shape is not None:  # as long as the real ones, for nothing says how the costs of another length would be
+            tokens = 3 * rows + more
+            shape = StaticShape(tokens, rows + tokens // 3 + spare, shape.longest)
+        yield packed_batch(sources, targets, np.arange(rows), shape)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes held at once so far: by tensors on a CUDA device, by the whole process on the CPU.
+
+    The process's peak is that of all it ever did, preparing the data included.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource  # not there on Windows, where the rest of this module can still be used
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

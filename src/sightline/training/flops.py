@@ -1,0 +1,199 @@
+"""Floating-point operations, counted from the operations that run.
+
+`count_flops` watches every operator that PyTorch dispatches, backward passes and custom autograd functions included,
+and adds up what those do that multiply matrices. One convention everywhere:
+
+- A multiply-add is 2 operations: (m, k) × (k, n) is 2mkn. What works element by element (norms, softmax, gates, sums,
+  outer products, the optimizer) is not counted; beside matrix products it is little work.
+- Attention counts as the explicit kernel does it: the whole rectangle of T queries and S keys even where a mask hides
+  half of it, two products forward and four backward. Fused kernels skip hidden tiles and compute the scores a second
+  time for the gradients; neither changes the count, so runs on different devices can be compared. PyTorch's own
+  counter has the whole rectangle too, but five products in the backward pass of a fused kernel.
+- Padding that takes part in a product counts. Where a kernel leaves it out (packed batches on CUDA), so does the count.
+- A fused recurrent kernel multiplies every weight matrix once with every token; backward that is done twice, for the
+  gradient of the tokens and for that of the weights.
+
+An operator that seems to multiply matrices and is not known here is named in a warning. What no operator stands for
+(a Triton kernel launched bare) cannot be seen.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+Formula = Callable[[tuple[Any, ...], Any], int]  # the arguments of an operator and its result → operations
+
+
+def _product(left: int) -> Formula:
+    """Each element of the result is a dot product as long as a row of the left factor, the argument of that number."""
+
+    def count(arguments: tuple[Any, ...], result: Tensor) -> int:
+        return 2 * result.numel() * int(arguments[left].shape[-1])
+
+    return count
+
+
+def _summed_product(arguments: tuple[Any, ...], result: Tensor) -> int:
+    """addbmm: the products of a whole batch, added up."""
+    batch, _, inner = arguments[1].shape
+    return 2 * result.numel() * int(batch * inner)
+
+
+def _attention(query: int, times: int) -> Formula:
+    """Fused attention over (B, H, T, K); the queries are the argument of that number, keys and values follow."""
+
+    def count(arguments: tuple[Any, ...], result: Any) -> int:
+        queries, keys, values = arguments[query : query + 3]
+        pairs = queries.shape[:-1].numel() * keys.shape[-2]
+        return int(times * 2 * pairs * (queries.shape[-1] + values.shape[-1]))
+
+    return count
+
+
+def _packed_attention(query: int, offsets: int, times: int) -> Formula:
+    """The same over (N, H, K), sequences end to end: both offsets follow one another too."""
+
+    def count(arguments: tuple[Any, ...], result: Any) -> int:
+        queries, _, values = arguments[query : query + 3]
+        first, second = arguments[offsets : offsets + 2]
+        lengths = first.diff().long(), (first if second is None else second).diff().long()
+        pairs = int((lengths[0] * lengths[1]).sum()) * queries.shape[1]
+        return int(times * 2 * pairs * (queries.shape[-1] + values.shape[-1]))
+
+    return count
+
+
+def _recurrence(times: int) -> Formula:
+    """A whole recurrent layer, or several: the tokens come first, matrices are the weights with two axes."""
+
+    def count(arguments: tuple[Any, ...], result: Any) -> int:
+        tokens: int = arguments[0].shape[:-1].numel()  # (B, T, ·), or (N, ·) without padding
+        return times * 2 * tokens * sum(weight.numel() for weight in _weights(arguments) if weight.dim() == 2)
+
+    return count
+
+
+def _weights(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
+    """cuDNN's operators take a list of weights and biases after the tokens, oneDNN's take four tensors."""
+    yield from arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:5]
+
+
+_FUSED = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+FORMULAS: dict[str, Formula] = {  # by name, for some operators are registered only where their kernels are imported
+    **{f"aten::{name}": _product(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "matmul", "linear")},
+    **{f"aten::{name}": _product(1) for name in ("addmm", "baddbmm", "addmv", "_addmm_activation")},
+    "aten::addbmm": _summed_product,
+    "mkldnn::_linear_pointwise": _product(0),
+    **{f"aten::_scaled_dot_product_{name}": _attention(0, 1) for name in _FUSED},
+    **{f"aten::_scaled_dot_product_{name}_backward": _attention(1, 2) for name in _FUSED},
+    "torch_attn::_varlen_attn": _packed_attention(0, 3, 1),
+    "torch_attn::_varlen_attn_backward": _packed_attention(1, 6, 2),
+    "sightline::short_attention": _packed_attention(0, 3, 1),
+    "sightline::short_attention_backward": _packed_attention(1, 6, 2),
+    "aten::_cudnn_rnn": _recurrence(1),
+    "aten::_cudnn_rnn_backward": _recurrence(2),
+    "aten::mkldnn_rnn_layer": _recurrence(1),
+    "aten::mkldnn_rnn_layer_backward": _recurrence(2),
+}
+
+# Names that speak of products, and those among them that make none: the recurrent cells are given theirs.
+_PRODUCTS = re.compile(
+    r"(?:[a-z]*mm|(?:add)?mv|v?dot|tensordot|matmul|(?:bi|tri)?linear|conv(?:olution)?\d?d?|"
+    r"attention|attn|rnn|lstm|gru|einsum|cdist|linalg|transformer)"
+)
+_CELLS = [f"aten::_thnn_fused_{cell}_cell" for cell in ("lstm", "gru")]
+_HARMLESS = {
+    *_CELLS,
+    *(f"{cell}_backward" for cell in _CELLS),
+    "aten::_thnn_fused_lstm_cell_backward_impl",
+    "aten::_cudnn_rnn_flatten_weight",
+    "aten::linalg_vector_norm",
+    "mkldnn::_reorder_linear_weight",
+}
+_OWN = {
+    "aten",
+    "prim",
+    "prims",
+    "profiler",
+    "c10d",
+    "_c10d_functional",
+}  # of PyTorch itself: their names can be trusted
+
+
+@cache
+def _may_multiply(name: str) -> bool:
+    """Whether an operator may hide a product: its name says so, or it is somebody else's, who may name it anyhow."""
+    space, _, own = name.partition("::")
+    if name in _HARMLESS:
+        return False
+    return space not in _OWN or any(_PRODUCTS.fullmatch(word) for word in own.split("_"))
+
+
+@dataclass
+class FlopCount:
+    """What was counted so far."""
+
+    by_operator: Counter[str] = field(default_factory=Counter)
+    unknown: set[str] = field(default_factory=set)  # operators that may multiply and were not counted
+
+    @property
+    def total(self) -> int:
+        return self.by_operator.total()
+
+
+class _Watch(TorchDispatchMode):
+    """Sees every operator on its way to its kernel."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, count: FlopCount) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = count
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        plain = isinstance(func, torch._ops.OpOverload)
+        name: str = func._schema.name if plain else f"higher_order::{func.name()}"
+        formula = FORMULAS.get(name) or FORMULAS.get(name.removesuffix("_"))  # addmm_ is addmm in place
+        theirs = flop_registry.get(func._overloadpacket if plain else func)
+        if formula is None and theirs is None and plain and torch.is_inference_mode_enabled():
+            with self:  # in that mode composite operators come here whole
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if formula is not None:
+            self.count.by_operator[name] += formula(args, result)
+        elif theirs is not None:  # convolutions and rarer products, as PyTorch counts them
+            self.count.by_operator[name] += theirs(*args, **kwargs, out_val=result)
+        elif _may_multiply(name):
+            self.count.unknown.add(name)
+        return result
+
+
+@contextmanager
+def count_flops() -> Iterator[FlopCount]:
+    """Count what runs inside: `with count_flops() as count: ...`, then `count.total`."""
+    count = FlopCount()
+    with _Watch(count):
+        yield count
+    if count.unknown:
+        warnings.warn(
+            f"floating-point operations are counted without those of {', '.join(sorted(count.unknown))}, which may "
+            f"multiply matrices; add a formula to sightline.training.flops.FORMULAS",
+            stacklevel=3,
+        )

@@ -1,0 +1,49 @@
+"""What one training works with, and what it asks of those who hand it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sightline.recipe import Recipe
+from sightline.training.batches import TrainingBatch
+from sightline.training.display import Display
+from sightline.training.objectives import Loss
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found."""
+
+    score: float  # what early stopping looks at, lower is better
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Plan(Protocol):
+    """The batches of any epoch, as a pure function of its number."""
+
+    def epoch(self, number: int) -> Sequence[np.ndarray]: ...
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
+
+
+@dataclass
+class Fit:
+    """Everything one training works with."""
+
+    recipe: Recipe
+    run: Path
+    model: nn.Module
+    plan: Plan
+    device: torch.device
+    validate: Callable[[nn.Module], Validation]
+    export: Callable[[dict[str, Tensor]], None]  # writes the finished model
+    display: Display
+    flops: Callable[[TrainingBatch], int]  # what a step over a batch costs
+    loss: Callable[[TrainingBatch], Loss] | None = None  # e.g. compiled; by default the plain one

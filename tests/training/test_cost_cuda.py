@@ -1,0 +1,101 @@
+"""Counting on a CUDA device: its kernels count as the explicit ones, and any step costs what tiny ones tell."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.layers.attention import attend
+from sightline.layers.layout import Packed, Padded
+from sightline.layers.recurrent import Recurrence
+from sightline.layers.scores import ScaledDot
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Model, Training
+from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.cost import peak_memory, step_cost, step_flops
+from sightline.training.flops import count_flops
+from sightline.training.plan import EpochPlan
+
+pytestmark = pytest.mark.cuda
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
+LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.3}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("longest", "operator"), [(40, "sightline::short_attention"), (300, "_varlen_attn")])
+def test_packed_kernels_count_the_pairs_inside_each_sequence(
+    cuda: torch.device, causal: bool, longest: int, operator: str
+) -> None:
+    queries = Packed.of([7, 1, longest], cuda)
+    keys = queries if causal else Packed.of([3, longest, 5], cuda)
+    query = torch.randn(8 + longest, 2, 32, device=cuda, dtype=torch.bfloat16, requires_grad=True)
+    key, value = (
+        torch.randn(len(keys.index), 2, 32, device=cuda, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)
+    )
+    pairs = int((queries.lengths * keys.lengths).sum())
+    with count_flops() as forward:
+        result = attend(query, key, value, score=ScaledDot(32), causal=causal, layout=(queries, keys))
+    with count_flops() as backward:
+        result.sum().backward()
+    assert forward.total == 2 * pairs * 2 * (32 + 32)
+    assert backward.total == 2 * forward.total
+    assert all(operator in name for name in (*forward.by_operator, *backward.by_operator))
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("elman", 1), ("gru", 3), ("lstm", 4)])
+def test_cudnn_counts_as_on_paper(cuda: torch.device, cell: str, gates: int) -> None:
+    layer = Recurrence(cell, 6, 5, bidirectional=True).to(cuda)
+    x = torch.randn(3, 7, 6, device=cuda, requires_grad=True)
+    with count_flops() as forward:
+        states, _ = layer.read(x, Padded.of([7, 2, 4], cuda))
+    with count_flops() as backward:
+        states.sum().backward()
+    assert forward.total == 2 * 2 * 13 * gates * 5 * (6 + 5)
+    assert backward.total == 2 * forward.total
+
+
+def some_batch(layout: str, shape: StaticShape | None) -> TrainingBatch:
+    random = np.random.default_rng(4)
+    sources, targets = ([random.integers(4, 60, random.integers(1, 50)) for _ in range(9)] for _ in range(2))
+    if layout == "padded":
+        return padded_batch(sources, targets, np.arange(9))
+    return packed_batch(sources, targets, np.arange(9), shape)
+
+
+@pytest.mark.parametrize(
+    ("body", "layout", "precision"),
+    [
+        (TRANSFORMER, "static", "bf16"),
+        (TRANSFORMER, "padded", "float32"),
+        (TRANSFORMER, "packed", "bf16"),
+        (LSTM, "padded", "float32"),
+        (LSTM, "padded", "bf16"),
+    ],
+)
+def test_a_step_costs_what_tiny_ones_tell(
+    cuda: torch.device, body: dict[str, Any], layout: str, precision: str
+) -> None:
+    model = Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), 60, 60).to(cuda)
+    shape = StaticShape(tokens=600, sequences=24, longest=64) if layout == "static" else None
+    plan = a_plan(layout, shape, precision)
+    held = torch.cuda.memory_allocated(cuda)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        cost = step_cost(model, plan, cuda)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert peak_memory(cuda) < held + 2**20  # reset, but for a tiny batch and the workspaces of libraries
+    batch = some_batch(layout, shape)
+    assert cost(batch) == step_flops(model, batch.to(cuda), plan.recipe.training, cuda)
+
+
+def a_plan(layout: str, shape: StaticShape | None, precision: str) -> EpochPlan:
+    """All of a plan that counting looks at; a whole one would need a store."""
+    plan: Any = SimpleNamespace(
+        layout=layout, shape=shape, recipe=SimpleNamespace(training=Training(precision=precision))
+    )
+    return plan  # type: ignore[no-any-return]

@@ -1,0 +1,63 @@
+"""A step in bfloat16 has the gradients of one in float32, up to rounding, for every kind of model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.models.seq2seq import Seq2Seq
+from sightline.training.batches import padded_batch
+from sightline.training.step import autocast, batch_loss
+
+TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0}
+LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
+MODELS = {
+    "transformer": (TRANSFORMER, TRANSFORMER),
+    "transformer-to-gru": (TRANSFORMER, {**LSTM, "cell": "gru", "attention": {"kind": "additive"}}),
+    **{
+        f"lstm-{score}": (LSTM, {**LSTM, "attention": {"kind": score}})
+        for score in ("none", "dot", "scaled-dot", "bilinear", "additive", "linear")
+    },
+}
+
+
+def gradients(model: Seq2Seq, device: torch.device, precision: str) -> tuple[float, torch.Tensor]:
+    numbers = np.random.default_rng(1)
+    sources, targets = (
+        [numbers.integers(4, 13, length).astype(np.uint16) for length in lengths]
+        for lengths in ([5, 1, 9, 4], [3, 8, 2, 6])
+    )
+    batch = padded_batch(sources, targets, np.arange(4))
+    batch = batch.to(device) if device.type == "cuda" else batch
+    with autocast(precision, device):
+        loss = batch_loss(model, batch, 0.1)
+    loss.total.backward()
+    return float(loss.nll.detach()), torch.cat(
+        [p.grad.float().flatten() for p in model.parameters() if p.grad is not None]
+    )
+
+
+def check(build_model: Callable[..., Seq2Seq], name: str, device: torch.device) -> None:
+    (exact, wanted), (rounded, found) = (
+        gradients(build_model(*MODELS[name]).to(device).train(), device, precision) for precision in ("float32", "bf16")
+    )
+    assert rounded == pytest.approx(exact, rel=0.01)
+    assert float((found - wanted).norm()) < 0.1 * float(
+        wanted.norm()
+    )  # a rounding is 0.4%, and dozens follow each other
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_in_bfloat16_are_those_in_float32_up_to_rounding(
+    build_model: Callable[..., Seq2Seq], name: str
+) -> None:
+    check(build_model, name, torch.device("cpu"))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_on_cuda(build_model: Callable[..., Seq2Seq], name: str, cuda: torch.device) -> None:
+    check(build_model, name, cuda)
