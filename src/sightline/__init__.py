@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sightline.comparison import compare
     from sightline.experiment import train
     from sightline.inspection.trace import Trace, record
     from sightline.run import Run
+    from sightline.sweeping.sweep import sweep
 
-__all__ = ["Run", "Trace", "load", "record", "train"]
+__all__ = ["Run", "Trace", "compare", "load", "record", "sweep", "train"]
 
 
 def load(run: Any, *, device: str = "auto") -> Run:
@@ -30,10 +32,18 @@ def __getattr__(name: str) -> Any:
         from sightline.experiment import train
 
         return train
+    if name == "compare":
+        from sightline.comparison import compare
+
+        return compare
     if name == "Run":
         from sightline.run import Run
 
         return Run
+    if name == "sweep":
+        from sightline.sweeping.sweep import sweep
+
+        return sweep
     if name in ("Trace", "record"):
         from sightline.inspection import trace
 

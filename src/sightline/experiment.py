@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
+from sightline.allocation import keep_freed_memory
 from sightline.files import write_atomically
 from sightline.model_card import write_model_card
 from sightline.models.seq2seq import Seq2Seq, parameter_count
@@ -179,6 +180,8 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     device = choose_device(recipe.training.device)
+    if device.type == "cpu":
+        keep_freed_memory()
     vocabulary = Vocabulary.load(run) if resume and (run / "config.json").exists() else None
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
     model = build_model(recipe, prepared.vocabulary)

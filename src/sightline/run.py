@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from sightline.allocation import keep_freed_memory
 from sightline.data.sources import Example, read
 from sightline.decoding.generate import generate
 from sightline.decoding.scoring import attention_to_source, log_probabilities
@@ -94,6 +95,8 @@ class Run:
         except SafetensorError as error:
             raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
         model = model.to(chosen).eval()
+        if chosen.type == "cpu":
+            keep_freed_memory()
         if torch.backends.mkldnn.is_available():
             pack(model)
         return Run(run, recipe, vocabulary, model, chosen)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from sightline.cli.compare import compare
 from sightline.cli.demo import demo
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
 from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
+from sightline.cli.sweep import sweep
 from sightline.cli.train import train
 
 app = typer.Typer(
@@ -19,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, predict, evaluate, recipes, schema, doctor, demo):
+for verb in (train, sweep, predict, evaluate, compare, recipes, schema, doctor, demo):
     app.command()(verb)
 
 

@@ -145,10 +145,22 @@ class _Finished:
         return found
 
 
+def _size_for(alive: int, size: int) -> int:
+    """How many sentences a batch should go on with: the living, above 16 of them rounded up to eights.
+
+    oneDNN makes a kernel for each number of rows, and keeps about a thousand of them.
+    """
+    return alive if alive <= 16 else min(size, -(-alive // 8) * 8)
+
+
 def staying(done: Tensor, count: int) -> Tensor:
-    """Indices (count,) of what is not done, as many as possible in their places: the last ones fill the holes."""
+    """Indices (count,) of all that is not done, and of some that is, if there is room.
+
+    As many as possible stay in their places: the last ones fill holes.
+    """
     rows = torch.arange(count, device=done.device)
-    rows[done[:count]] = (~done[count:]).nonzero()[:, 0] + count
+    movers = (~done[count:]).nonzero()[:, 0] + count
+    rows[done[:count].nonzero()[: len(movers), 0]] = movers
     return rows
 
 
@@ -215,15 +227,16 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
             bound = alive[:, 0] / length_penalty(batch.limits.float(), options.length_penalty)
             done = (finished.total >= beam) | (bound <= finished.scores[:, options.nbest - 1])
             done |= alive[:, 0] == float("-inf")
-            count = int(done.sum())
-            if count == len(done):
+            size = _size_for(len(done) - int(done.sum()), len(done))
+            if not size:
                 break
+            alive = alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
             state = state.select(parents)
             if covered is not None:
                 covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
-            if count:
+            if size < len(done):
                 _collect(finished, done, places, results, options.nbest)
-                rows = staying(done, len(done) - count)
+                rows = staying(done, size)
                 state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
                 alive, tokens, places = alive[rows], tokens[rows], places[rows]
                 covered = None if covered is None else covered[rows]
@@ -291,11 +304,11 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
         totals[places] = total
         over = over | (chosen == END)
         done = over.all(1)
-        count = int(done.sum())
-        if count == len(done):
+        size = _size_for(len(done) - int(done.sum()), len(done))
+        if not size:
             break
-        if count:
-            rows = staying(done, len(done) - count)
+        if size < len(done):
+            rows = staying(done, size)
             state, batch = state.keep(rows), _rows_of(batch, rows)
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]

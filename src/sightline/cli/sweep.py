@@ -1,0 +1,74 @@
+"""`sightline sweep`: a recipe trained with every combination of some overrides, then compared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sightline.sweeping.plan import Plan
+
+
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[section.key=value,value,...]...", help="Keys of the recipe and the values to try."),
+    ] = None,
+    variants: Annotated[
+        Path | None,
+        typer.Option("--list", help="A YAML list of override sets (each may have a name) to try, at every value."),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs train at once.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check every combination and list the runs; start nothing.")
+    ] = False,
+    no_compare: Annotated[bool, typer.Option("--no-compare", help="Do not compare the runs at the end.")] = False,
+) -> None:
+    """Train a recipe with every combination of some overrides, then compare the runs.
+
+    Each combination is an ordinary run in the sweep's folder. One that fails does not stop the others. The same command
+    again goes on where the last one stopped, and more values add more runs.
+
+    Examples:
+
+    - `sightline sweep dates model.decoder.attention.kind=dot,additive seed=1,2,3`
+    - `sightline sweep my.yaml "training.schedule={kind: cosine, warmup: 100},{kind: constant}" --jobs 2`
+    - `sightline sweep my.yaml --list variants.yaml seed=1,2,3 --out runs/ablation`
+    """
+    import shlex
+
+    from sightline.sweeping.plan import COMPARISON, plan_sweep
+    from sightline.sweeping.sweep import carry_out, compare_runs
+    from sightline.training.interruption import Interrupted
+
+    plan = plan_sweep(recipe, overrides or [], variants=variants, out=out)
+    if dry_run:
+        _show(plan)
+        return
+    try:
+        found = carry_out(plan, jobs=jobs, compare=None if no_compare else compare_runs)
+    except Interrupted:
+        print(f"interrupted; go on with: {shlex.join(['sightline', *sys.argv[1:]])}", file=sys.stderr)
+        raise typer.Exit(code=130) from None
+    if found.comparison is not None:
+        from sightline.comparison import print_comparison
+
+        print_comparison(found.comparison)
+        print(f"the comparison, with figures and tables: {found.folder / COMPARISON}", file=sys.stderr)
+    if found.failed:
+        raise typer.Exit(code=1)
+
+
+def _show(plan: Plan) -> None:
+    from sightline.sweeping.sweep import opening
+
+    for line in opening(plan):
+        print(line)
+    width = max(len(run.name) for run in plan.runs)
+    for run in plan.runs:
+        print(f"  {run.name:<{width}}  {run.state:<8}  {' '.join(run.overrides)}".rstrip())

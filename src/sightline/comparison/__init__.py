@@ -1,0 +1,10 @@
+"""Runs beside one another: quality, luck, cost, and where they differ."""
+
+from __future__ import annotations
+
+from sightline.comparison.comparing import compare
+from sightline.comparison.exports import write_comparison
+from sightline.comparison.results import Comparison
+from sightline.comparison.terminal import print_comparison
+
+__all__ = ["Comparison", "compare", "print_comparison", "write_comparison"]

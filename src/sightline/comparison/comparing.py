@@ -1,0 +1,166 @@
+"""`compare`: which of some runs is better, by how much, is it luck, and what does it cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from sightline.comparison.journals import read_journal
+from sightline.comparison.progress import Progress, silent
+from sightline.comparison.quality import Scoring, choose_scoring, judge, measured
+from sightline.comparison.recipe_differences import Difference, differences, written
+from sightline.comparison.results import Comparison, Member, Quality, System
+from sightline.comparison.systems import (
+    Contestant,
+    Group,
+    Runs,
+    choose_baseline,
+    group_by_seed,
+    load_contestants,
+    trained_on,
+)
+from sightline.comparison.test_sets import common_test_set
+from sightline.comparison.turns import Decoded, take_turns
+from sightline.comparison.where import Looked, find_where, training_frequencies
+from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import Score
+from sightline.run import TestSet
+
+
+def compare(
+    runs: Runs,
+    *,
+    on: str | TestSet | None = None,
+    baseline: str | Path | None = None,
+    metrics: Sequence[str] | None = None,
+    lowercase: bool | None = None,
+    beam: int | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Comparison:
+    """Decode one test set with all runs in turns, score them, and hold each system against the baseline.
+
+    `runs` are run folders, or a mapping of names to them. Runs that differ only in their seed are one system; how
+    systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is a test set that
+    all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
+    named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
+    """
+    contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
+    groups, notes = group_by_seed(contestants)
+    groups = choose_baseline(groups, baseline)
+    contestants = [contestant for group in groups for contestant in group.contestants]
+    test, other_tests = common_test_set(contestants, on)
+    scoring = choose_scoring(contestants, metrics, lowercase)
+    decoded = take_turns(contestants, test.sources, progress)
+    systems, looked = _systems(groups, test, scoring, decoded, progress)
+    frequencies = training_frequencies(contestants[0].run, groups[0].name, progress)
+    where = find_where(
+        test,
+        looked,
+        scoring.metrics[0],
+        frequencies,
+        lowercase=scoring.folds_case(contestants[0]),
+        progress=progress,
+    )
+    return Comparison(
+        test=test,
+        other_tests=other_tests,
+        metrics=scoring.metrics,
+        systems=systems,
+        differences=_recipe_differences(groups),
+        where=where,
+        notes=[*notes, *scoring.notes, *_decoding_notes(groups), *_device_notes(groups)],
+        decoded_on=_machine(contestants[0]),
+    )
+
+
+def _systems(
+    groups: Sequence[Group], test: TestSet, scoring: Scoring, decoded: dict[str, Decoded], progress: Progress
+) -> tuple[list[System], dict[str, Looked]]:
+    """Score every run and judge every system; also which outputs stand for each."""
+    systems: list[System] = []
+    first: list[list[Measurement]] = []
+    looked: dict[str, Looked] = {}
+    for number, group in enumerate(groups):
+        progress("scoring and testing", number, len(groups))
+        own = [
+            measured(each, test, decoded[each.name].outputs, scoring) for each in group.contestants
+        ]  # seeds × metrics
+        first = first or own
+        members = [
+            _member(
+                each, decoded[each.name], [found.score(bootstrap=scoring.bootstrap) for found in measurements], scoring
+            )
+            for each, measurements in zip(group.contestants, own, strict=True)
+        ]
+        system = System(
+            name=group.name,
+            members=members,
+            qualities={name: Quality.of(name, [each.scores[name] for each in members]) for name in scoring.metrics},
+            verdicts={
+                name: judge(name, [each[place] for each in first], [each[place] for each in own])
+                for place, name in enumerate(scoring.metrics)
+                if systems
+            },
+        )
+        shown = system.shown_member(scoring.metrics[0])
+        systems.append(system)
+        looked[group.name] = Looked(shown.name, shown.outputs)
+    return systems, looked
+
+
+def _member(contestant: Contestant, decoded: Decoded, scores: list[Score], scoring: Scoring) -> Member:
+    cost, validations = read_journal(contestant.run.folder)
+    return Member(
+        name=contestant.name,
+        folder=str(contestant.run.folder),
+        seed=contestant.seed,
+        parameters=contestant.parameters,
+        trained_on=trained_on(contestant.run),
+        cost=cost,
+        validations=validations,
+        decoding=contestant.options.model_dump(mode="json"),
+        seconds=decoded.seconds,
+        outputs=decoded.outputs,
+        scores=dict(zip(scoring.metrics, scores, strict=True)),
+    )
+
+
+def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
+    """Between systems; the seeds of each stand together."""
+    found = [each for each in differences([group.contestants[0].run.recipe for group in groups]) if each.key != "seed"]
+    seeds = [", ".join(str(contestant.seed) for contestant in group.contestants) for group in groups]
+    return [Difference("seed", seeds), *found] if len(set(seeds)) > 1 else found
+
+
+def _decoding_notes(groups: Sequence[Group]) -> list[str]:
+    """Settings that change outputs, where systems do not share them."""
+    options = [group.contestants[0].options.model_dump(mode="json", exclude={"batch_tokens"}) for group in groups]
+    told: list[str] = []
+    for key, value in options[0].items():
+        if any(each[key] != value for each in options):
+            values = (f"{written(each[key])} ({group.name})" for each, group in zip(options, groups, strict=True))
+            told.append(f"{key} {', '.join(values)}")
+    return [f"Decoding settings differ, each run as its recipe says: {'; '.join(told)}."] if told else []
+
+
+def _device_notes(groups: Sequence[Group]) -> list[str]:
+    """Times and memory are only worth comparing on the same device."""
+    devices: dict[str, list[str]] = {}
+    for group in groups:
+        for device in dict.fromkeys(trained_on(contestant.run) for contestant in group.contestants):
+            devices.setdefault(device, []).append(group.name)
+    if len(devices) < 2:
+        return []
+    told = "; ".join(f"{device}: {', '.join(names)}" for device, names in devices.items())
+    return [f"Trained on different devices, so training time and memory do not compare: {told}."]
+
+
+def _machine(contestant: Contestant) -> str:
+    device = contestant.run.device
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{device.type}, {threads} thread{'s' if threads > 1 else ''}"

@@ -1,0 +1,304 @@
+"""Learning curves, and quality against cost, as pictures."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from sightline.comparison.journals import Validation
+from sightline.comparison.results import Comparison, System
+from sightline.evaluation.metrics import METRICS
+from sightline.files import write_atomically
+from sightline.inspection.picture import fonts_for
+from sightline.recipe import MetricName
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+Point = tuple[float, float]
+
+# Okabe & Ito (2008), told apart by colour-blind readers too; black is left out, for it vanishes on dark paper.
+_FEW = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1")
+_STROKES = ("-", "--", ":", "-.")  # with more systems than colours
+_MARKERS = ("o", "s", "^", "D")
+_ASIDE = 9.0  # points between systems that cost the same
+_LEGEND_COLUMNS = 4
+_LONGEST_NAME = 40
+_FORMATS = (".png", ".svg", ".pdf")
+_MISSING = "pictures need matplotlib: pip install 'sightline[viz]'"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The colours of what is not data."""
+
+    paper: str = "#ffffff"
+    ink: str = "#1f2933"
+    grid: str = "#dfe4ea"
+
+
+LIGHT = Paper()
+DARK = Paper(paper="#161b22", ink="#d8dee6", grid="#30363d")
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be drawn, before there is anything to draw."""
+    if path.suffix.lower() not in _FORMATS:
+        raise ValueError(f"{path}: a figure is a {', '.join(_FORMATS)} file; name it so")
+    if not can_draw():
+        raise ModuleNotFoundError(_MISSING, name="matplotlib")
+
+
+def write_figure(comparison: Comparison, path: Path) -> None:
+    """Learning curves above, quality against cost below; the suffix (.png, .svg or .pdf) chooses the format."""
+    check_figure(path)
+    write_atomically(path, draw(comparison, path.suffix.lower()[1:]))
+
+
+def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT) -> bytes:
+    """The picture as a file's content; matplotlib's global state (pyplot) is not touched."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(_MISSING, name="matplotlib") from error
+
+    drawers: dict[str, Callable[[Comparison, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
+    heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
+    fonts = fonts_for("".join(system.name for system in comparison.systems) + comparison.test.name)
+    style: dict[Any, Any] = {
+        "font.family": fonts,
+        "font.size": 9,
+        "text.color": on.ink,
+        "axes.edgecolor": on.grid,
+        "axes.facecolor": on.paper,
+        "axes.labelcolor": on.ink,
+        "axes.titlecolor": on.ink,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": on.grid,
+        "grid.linewidth": 0.7,
+        "xtick.color": on.ink,
+        "ytick.color": on.ink,
+        "figure.facecolor": on.paper,
+        "svg.hashsalt": "sightline",  # the same comparison, the same file
+    }
+    content = io.BytesIO()
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+        legend = 0.3 + 0.22 * math.ceil(len(comparison.systems) / _LEGEND_COLUMNS)
+        sizes = [heights[part] for part in parts]
+        figure = Figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")
+        FigureCanvasAgg(figure)
+        below = figure.subfigures(len(parts) + 1, 1, height_ratios=[*sizes, legend], squeeze=False)[:, 0]
+        for part, place in zip(parts, below, strict=False):
+            drawers[part](comparison, place)
+        _legend(comparison, below[-1])
+        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
+        figure.savefig(content, format=form, dpi=130, metadata=metadata)
+    return content.getvalue()
+
+
+# --- curves ------------------------------------------------------------------------------------------------------
+
+
+def _draw_curves(comparison: Comparison, place: SubFigure) -> None:
+    """Rows: validation loss, and the metric where it was written down. Columns: steps, tokens, FLOPs, time."""
+    values = _shown_values(comparison)
+    axes_of = [
+        each for each in _progressions(comparison) if any(_lines(s, each[0], "loss") for s in comparison.systems)
+    ]
+    place.suptitle("Learning curves (validation)", fontsize=11, x=0.01, ha="left")
+    if not axes_of or not values:
+        place.text(0.5, 0.5, "no validation was written down in metrics.jsonl", ha="center")
+        return
+    grid = place.subplots(len(values), len(axes_of), squeeze=False, sharey="row")
+    for row, (value, title) in zip(grid, values, strict=True):
+        for axes, (key, label, scale) in zip(row, axes_of, strict=True):
+            _draw_lines(axes, comparison, key, value, scale)
+            axes.set_xlabel(label)
+        row[0].set_ylabel(title)
+
+
+def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale: float) -> None:
+    """One colour a system: its seeds as thin lines, their mean as a bold one."""
+    absent: list[str] = []
+    for number, system in enumerate(comparison.systems):
+        lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
+        look = _look(number, len(comparison.systems))
+        if not lines:
+            absent.append(_short(system.name))
+        elif len(lines) > 1:
+            for line in lines:
+                axes.plot(*zip(*line, strict=True), color=look["color"], linewidth=0.7, alpha=0.5)
+            mean = [(x / scale, y) for x, y in mean_line(system, key, value)]
+            if mean:
+                axes.plot(*zip(*mean, strict=True), linewidth=2.2, **look)
+        else:
+            single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(lines[0]) == 1 else {}
+            axes.plot(*zip(*lines[0], strict=True), linewidth=1.8, **look, **single)
+    if absent:
+        told = "not recorded: " + ", ".join(absent[:4]) + (", …" if len(absent) > 4 else "")
+        axes.set_title(told, loc="right", fontsize=7, parse_math=False)
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4), useMathText=False)
+
+
+def _lines(system: System, key: str, value: str) -> list[list[Point]]:
+    """For each run that wrote both down, the points (progress, value)."""
+    found = [[(each[key], each[value]) for each in _both(member.validations, key, value)] for member in system.members]
+    return [line for line in found if line]
+
+
+def mean_line(system: System, key: str, value: str) -> list[Point]:
+    """The mean over the seeds, at the steps where all were validated."""
+    runs = [{each["step"]: each for each in _both(member.validations, key, value)} for member in system.members]
+    steps = sorted(set.intersection(*(set(run) for run in runs)))
+    return [(fmean(run[step][key] for run in runs), fmean(run[step][value] for run in runs)) for step in steps]
+
+
+def _both(validations: Sequence[Validation], key: str, value: str) -> list[Validation]:
+    return [
+        each for each in validations if key in each and value in each and math.isfinite(each[value]) and "step" in each
+    ]
+
+
+def _progressions(comparison: Comparison) -> list[tuple[str, str, float]]:
+    """What curves are drawn over: key, label, unit."""
+    longest = max((system.cost.seconds or 0.0 for system in comparison.systems), default=0.0)
+    unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 120 else ("seconds", 1.0)
+    return [
+        ("step", "steps", 1.0),
+        ("tokens", "target tokens", 1.0),
+        ("flops", "training FLOPs", 1.0),
+        ("seconds", f"{unit} of training", size),
+    ]
+
+
+def _shown_values(comparison: Comparison) -> list[tuple[str, str]]:
+    """The loss, and the first metric that some run wrote down."""
+    runs = [member for system in comparison.systems for member in system.members]
+    seen = {key for member in runs for each in member.validations for key in each}
+    names = [*comparison.metrics, *(name for name in METRICS if name not in comparison.metrics)]
+    metric = next((name for name in names if name in seen and name != "perplexity"), None)
+    shown = [("loss", "loss (nats a token)")] if "loss" in seen else []
+    return [*shown, (metric, METRICS[metric].label)] if metric else shown
+
+
+# --- quality against cost ----------------------------------------------------------------------------------------
+
+
+def _draw_costs(comparison: Comparison, place: SubFigure) -> None:
+    metric = comparison.metrics[0]
+    costs: list[tuple[str, list[float | None]]] = [
+        ("training FLOPs", [system.cost.flops for system in comparison.systems]),
+        ("parameters", [float(system.parameters) for system in comparison.systems]),
+        ("sentences/s in decoding", [system.sentences_per_second for system in comparison.systems]),
+    ]
+    known = [(label, values) for label, values in costs if any(values)]
+    title = f"{METRICS[metric].label} on {comparison.test.name} against cost"
+    place.suptitle(title, fontsize=11, x=0.01, ha="left", parse_math=False)
+    row = place.subplots(1, len(known), squeeze=False, sharey=True)[0]
+    for axes, (label, values) in zip(row, known, strict=True):
+        _draw_points(axes, comparison, metric, values)
+        axes.set_xlabel(label)
+    better = comparison.baseline.qualities[metric].better
+    row[0].set_ylabel(f"{METRICS[metric].label} ({better} is better)")
+
+
+def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: Sequence[float | None]) -> None:
+    """A point for each system with its 95% interval; its runs as short strokes."""
+    from matplotlib.transforms import ScaledTranslation
+
+    aside = _asides(costs)
+    for number, (system, cost) in enumerate(zip(comparison.systems, costs, strict=True)):
+        if not cost:
+            continue
+        quality, colour = system.qualities[metric], _look(number, len(comparison.systems))["color"]
+        move = ScaledTranslation(aside[number] / 72, 0, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+        look: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
+        reach = [[quality.value - quality.low], [quality.high - quality.value]]
+        axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # what is moved aside does not count by itself
+        axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **look)
+        if len(system.members) > 1:
+            values = [member.scores[metric].value for member in system.members]
+            axes.plot([cost] * len(values), values, "_", markersize=9, alpha=0.8, **look)
+    axes.autoscale_view()
+    present = [cost for cost in costs if cost]
+    if max(present) > 3 * min(present):
+        axes.set_xscale("log")
+    elif max(present) < 1.02 * min(present):  # all but equal: room on both sides, not ticks in the sixth digit
+        middle = (max(present) + min(present)) / 2
+        axes.set_xlim(0.9 * middle, 1.1 * middle)
+    else:
+        axes.margins(x=0.12)
+    if axes.get_xscale() == "linear":
+        axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
+
+
+def _asides(costs: Sequence[float | None]) -> list[float]:
+    """How many points (1/72 inch) each system is drawn aside, where several cost all but the same."""
+    logs = {number: math.log(cost) for number, cost in enumerate(costs) if cost}
+    order = sorted(logs, key=lambda number: logs[number])
+    near = 0.03 * max(logs[order[-1]] - logs[order[0]], 0.05)
+    clusters: list[list[int]] = []
+    for number in order:
+        if clusters and logs[number] - logs[clusters[-1][-1]] <= near:
+            clusters[-1].append(number)
+        else:
+            clusters.append([number])
+    moved = [0.0] * len(costs)
+    for cluster in clusters:
+        for place, number in enumerate(sorted(cluster)):
+            moved[number] = _ASIDE * (place - (len(cluster) - 1) / 2)
+    return moved
+
+
+# --- both --------------------------------------------------------------------------------------------------------
+
+
+def _look(number: int, systems: int) -> dict[str, Any]:
+    """Colour and stroke of a system."""
+    colour = _FEW[number % len(_FEW)]
+    return {"color": colour, "linestyle": _STROKES[number // len(_FEW) % len(_STROKES)] if systems > len(_FEW) else "-"}
+
+
+def _marker(number: int) -> str:
+    return _MARKERS[number // len(_FEW) % len(_MARKERS)]
+
+
+def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number, len(comparison.systems)))
+        for number in range(len(comparison.systems))
+    ]
+    names = [_short(system.name) + _seeds(system) for system in comparison.systems]
+    names[0] += " (baseline)"
+    legend = place.legend(handles, names, loc="center", ncols=min(_LEGEND_COLUMNS, len(names)), frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)  # a name is no formula, whatever it holds
+
+
+def _seeds(system: System) -> str:
+    return f", {len(system.members)} seeds" if len(system.members) > 1 else ""
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

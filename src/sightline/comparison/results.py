@@ -1,0 +1,237 @@
+"""What a comparison found, as plain data: every table, figure, page and export is made from this and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from sightline.comparison.journals import Cost, Validation
+from sightline.comparison.recipe_differences import Difference
+from sightline.comparison.seeds import SeedTest
+from sightline.comparison.where import Where
+from sightline.evaluation.intervals import Score
+from sightline.evaluation.significance import LEVEL, Significance
+from sightline.recipe import MetricName
+from sightline.run import TestSet
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run: what it is, what it cost, and how it did on the test set."""
+
+    name: str
+    folder: str
+    seed: int
+    parameters: int
+    trained_on: str  # the device
+    cost: Cost
+    validations: list[Validation]
+    decoding: dict[str, Any]
+    seconds: float  # its turns at decoding, added up
+    outputs: list[str]
+    scores: dict[MetricName, Score]
+
+    @property
+    def sentences_per_second(self) -> float:
+        return len(self.outputs) / self.seconds
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A metric of a system. Of several seeds the mean, with their standard deviation (n - 1).
+
+    The interval is about the test sentences: that of the run, or of a single run of the system (the mean of theirs).
+    """
+
+    metric: MetricName
+    label: str
+    better: Literal["higher", "lower"]
+    value: float
+    deviation: float | None
+    low: float
+    high: float
+    signature: str
+
+    @staticmethod
+    def of(metric: MetricName, scores: list[Score]) -> Quality:
+        first = scores[0]
+        values = [score.value for score in scores]
+        return Quality(
+            metric=metric,
+            label=first.name,
+            better=first.better,
+            value=fmean(values),
+            deviation=stdev(values) if len(values) > 1 else None,
+            low=fmean(score.low for score in scores),
+            high=fmean(score.high for score in scores),
+            signature=first.signature,
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a system differs from the baseline in a metric by more than luck.
+
+    Luck has two places, the test sentences and, where a system was trained with several seeds, the seeds. Approximate
+    randomization judges the first (`randomization`), a t-test over the scores of the runs the second (`seeds`), and a
+    difference is significant only if neither explains it: p is the larger of the two. The paired bootstrap and, for
+    single runs and answers that are right or wrong, McNemar's test stand beside them and decide nothing.
+    """
+
+    metric: MetricName
+    randomization: Significance
+    bootstrap: Significance
+    mcnemar: Significance | None
+    seeds: SeedTest | None
+
+    @property
+    def difference(self) -> float:
+        return self.randomization.difference
+
+    @property
+    def p(self) -> float:
+        """What decides. Ties are counted, other than in sacreBLEU's p (`randomization.p`); see `Significance`."""
+        sentences = self.randomization.p_with_ties
+        return sentences if self.seeds is None else max(sentences, self.seeds.p)
+
+    @property
+    def significant(self) -> bool:
+        return self.p < LEVEL
+
+    @property
+    def better(self) -> bool:
+        """Whether the system is ahead of the baseline, luck or not."""
+        return self.difference > 0 if self.randomization.better == "higher" else self.difference < 0
+
+    def to_dict(self) -> dict[str, Any]:
+        tests = {
+            name: None if test is None else test.to_dict()
+            for name, test in (
+                ("approximate_randomization", self.randomization),
+                ("paired_bootstrap", self.bootstrap),
+                ("mcnemar", self.mcnemar),
+                ("seeds", self.seeds),
+            )
+        }
+        own = {"difference": self.difference, "p": self.p}
+        return {**own, "significant": self.significant, "better": self.better, **tests}
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table: one run, or several that differ only in their seed."""
+
+    name: str
+    members: list[Member]
+    qualities: dict[MetricName, Quality]
+    verdicts: dict[MetricName, Verdict] = field(default_factory=dict)  # none for the baseline
+
+    @property
+    def parameters(self) -> int:
+        return self.members[0].parameters
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Of one run: the mean over the seeds, and the largest peak of memory."""
+        return Cost.mean([member.cost for member in self.members])
+
+    @property
+    def sentences_per_second(self) -> float:
+        return sum(len(member.outputs) for member in self.members) / sum(member.seconds for member in self.members)
+
+    def shown_member(self, metric: MetricName) -> Member:
+        """The run that stands for the system where outputs are shown: the one nearest to the mean of its seeds."""
+        value = self.qualities[metric].value
+        return min(self.members, key=lambda member: abs(member.scores[metric].value - value))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems beside one another on one test set; the baseline comes first."""
+
+    test: TestSet
+    other_tests: list[str]  # test sets that all runs have too
+    metrics: list[MetricName]
+    systems: list[System]
+    differences: list[Difference]
+    where: Where
+    notes: list[str]  # what a reader must know about these runs in particular
+    decoded_on: str
+
+    @property
+    def baseline(self) -> System:
+        return self.systems[0]
+
+    @property
+    def others(self) -> list[System]:
+        return self.systems[1:]
+
+    @property
+    def seeded(self) -> bool:
+        """Whether some system has several seeds."""
+        return any(len(system.members) > 1 for system in self.systems)
+
+    def best(self, metric: MetricName, among: list[System] | None = None) -> System:
+        """The system with the best value; the first of equals."""
+        systems = among or self.systems
+        sign = 1 if self.baseline.qualities[metric].better == "higher" else -1
+        return max(systems, key=lambda system: sign * system.qualities[metric].value)
+
+    def standing(self, metric: MetricName) -> list[System]:
+        """The systems whose difference stays significant after Holm's (1979) correction for their number."""
+        ranked = sorted(self.others, key=lambda system: system.verdicts[metric].p)
+        kept: list[System] = []
+        for place, system in enumerate(ranked):
+            if system.verdicts[metric].p >= LEVEL / (len(ranked) - place):
+                break
+            kept.append(system)
+        return kept
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, in full precision, for JSON."""
+        plain = {
+            "test": {"name": self.test.name, "sentences": len(self.test.sources), "others": self.other_tests},
+            "baseline": self.baseline.name,
+            "metrics": list(self.metrics),
+            "systems": [_system(system) for system in self.systems],
+            "differences": [asdict(each) for each in self.differences],
+            "where": asdict(self.where),
+            "notes": self.notes,
+            "decoded_on": self.decoded_on,
+            "sources": self.test.sources,
+            "references": self.test.references,
+        }
+        finite = _finite(plain)
+        assert isinstance(finite, dict)
+        return finite
+
+    def __str__(self) -> str:
+        """The comparison as plain lines."""
+        from sightline.comparison.terminal import plain_text
+
+        return plain_text(self)
+
+
+def _system(system: System) -> dict[str, Any]:
+    return {
+        "name": system.name,
+        "parameters": system.parameters,
+        "cost": asdict(system.cost),
+        "sentences_per_second": system.sentences_per_second,
+        "qualities": {metric: asdict(quality) for metric, quality in system.qualities.items()},
+        "verdicts": {metric: verdict.to_dict() for metric, verdict in system.verdicts.items()},
+        "runs": [{**asdict(member), "sentences_per_second": member.sentences_per_second} for member in system.members],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity and no nan: null."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,140 @@
+"""A comparison in sentences: the answer in a line for each system, and what stands below the table."""
+
+from __future__ import annotations
+
+from sightline.comparison import wording
+from sightline.comparison.results import Comparison, System
+from sightline.comparison.seeds import SEED, TRIALS
+from sightline.evaluation.metrics import METRICS
+from sightline.evaluation.significance import LEVEL
+
+
+def answers(comparison: Comparison) -> list[str]:
+    """Which is better, by how much, is it luck, what does it cost: a line for each system but the baseline."""
+    return [_answer(comparison, system) for system in comparison.others]
+
+
+def _answer(comparison: Comparison, system: System) -> str:
+    metric = comparison.metrics[0]
+    baseline, verdict = comparison.baseline, system.verdicts[metric]
+    label = METRICS[metric].label
+    change = f"{label} {verdict.difference:+.2f}, p {_p(verdict.p)}"
+    if _same_outputs(baseline, system):
+        said = f"{system.name} is not different from {baseline.name}: it has the same outputs ({change})"
+    elif verdict.difference == 0:
+        said = f"{system.name} is not different from {baseline.name} ({change})"
+    elif verdict.significant:
+        said = f"{system.name} is {'better' if verdict.better else 'worse'} than {baseline.name} ({change})"
+    else:
+        ahead = "ahead of" if verdict.better else "behind"
+        said = f"{system.name} is {ahead} {baseline.name}, but that could be luck ({change})"
+    return f"{said}{_price(comparison, system)}."
+
+
+def _price(comparison: Comparison, system: System) -> str:
+    baseline = comparison.baseline
+    ratios: list[tuple[float | None, float | None, str]] = [
+        (system.parameters, baseline.parameters, "the parameters"),
+        (system.cost.flops, baseline.cost.flops, "the training FLOPs"),
+    ]
+    if not _hurried(comparison):
+        ratios.append((system.sentences_per_second, baseline.sentences_per_second, "the decoding speed"))
+    told = [f"{ours / theirs:.2f}× {what}" for ours, theirs, what in ratios if ours and theirs]
+    return f", at {', '.join(told)}" if told else ""
+
+
+def _same_outputs(baseline: System, system: System) -> bool:
+    return (
+        len(baseline.members) == len(system.members) == 1 and baseline.members[0].outputs == system.members[0].outputs
+    )
+
+
+def _p(p: float) -> str:
+    told = wording.probability(p)
+    return told.replace("<", "< ") if told.startswith("<") else f"= {told}"
+
+
+def footnotes(comparison: Comparison) -> list[str]:
+    """What a reader of the table needs to know; signatures come last."""
+    notes = [
+        f"{comparison.test.name}: {len(comparison.test.sources):,} sentences. Baseline: {comparison.baseline.name}. "
+        + (
+            "All runs have these test sets too: " + ", ".join(comparison.other_tests) + "."
+            if comparison.other_tests
+            else ""
+        )
+    ]
+    notes.append(_value_note(comparison))
+    notes.append(_test_note(comparison))
+    notes += _many_notes(comparison)
+    notes.append(_cost_note(comparison))
+    notes += comparison.notes
+    return [*(note.strip() for note in notes), *signatures(comparison)]
+
+
+def signatures(comparison: Comparison) -> list[str]:
+    """How each metric was computed, once for all systems, which share it."""
+    return [
+        f"{METRICS[metric].label}: {comparison.baseline.qualities[metric].signature}" for metric in comparison.metrics
+    ]
+
+
+def _value_note(comparison: Comparison) -> str:
+    note = "Value [95% interval over the test sentences]."
+    if comparison.seeded:
+        note += (
+            " Of several seeds: mean ± standard deviation over the seeds (n−1), and the interval of a single run "
+            "(the mean of theirs)."
+        )
+    return note
+
+
+def _test_note(comparison: Comparison) -> str:
+    note = (
+        f"Δ: difference to the baseline, with p by approximate randomization ({TRIALS:,} trials, seed {SEED}); "
+        f"* marks p < {LEVEL}. Ties count, which they do not in sacreBLEU's p (both in the table of tests). "
+    )
+    if comparison.seeded:
+        note += (
+            "With several seeds p is the larger of two: that of approximate randomization between the means over the "
+            "seeds, a sentence swapped in all runs at once, and that of Welch's t-test between the scores of the runs. "
+            "So a difference is marked only if neither the test sentences nor the seeds explain it. "
+        )
+    return note
+
+
+def _many_notes(comparison: Comparison) -> list[str]:
+    """With many systems some will look different by luck alone."""
+    if len(comparison.others) < 2:
+        return []
+    told: list[str] = []
+    marks = 0
+    for metric in comparison.metrics:
+        marked = [system for system in comparison.others if system.verdicts[metric].significant]
+        standing = comparison.standing(metric)
+        marks += len(marked)
+        if len(standing) < len(marked):
+            names = ", ".join(system.name for system in marked if system not in standing)
+            told.append(f"{METRICS[metric].label} of {names}")
+    if not marks:
+        return []
+    lost = f"it would take the mark from {'; '.join(told)}" if told else "all marks would stay"
+    return [
+        f"Each of the {len(comparison.others)} systems is tested on its own; "
+        f"corrected for their number (Holm 1979) {lost}."
+    ]
+
+
+def _cost_note(comparison: Comparison) -> str:
+    mean = " (mean over the seeds)" if comparison.seeded else ""
+    return (
+        f"Cost of one training{mean}: target tokens; FLOPs of the matrix products, a multiply-add counted as two; "
+        "time; largest memory (of tensors on CUDA, of the process on the CPU). "
+        f"Sentences/s: decoding, measured now on {comparison.decoded_on}, all runs in turns"
+        + ("; some needed less than a second, too little for more than a rough idea." if _hurried(comparison) else ".")
+    )
+
+
+def _hurried(comparison: Comparison) -> bool:
+    """Whether decoding was over too soon to say who is faster."""
+    return any(member.seconds < 1 for system in comparison.systems for member in system.members)

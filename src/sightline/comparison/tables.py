@@ -1,0 +1,244 @@
+"""A comparison as tables of text, the same for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sightline.comparison import wording
+from sightline.comparison.results import Comparison, Quality, System, Verdict
+from sightline.comparison.seeds import SAMPLES, SEED
+from sightline.comparison.where import Contrast
+from sightline.comparison.wording import NOTHING
+from sightline.evaluation.metrics import METRICS
+
+_ORDINALS = ("first", "second", "third", "fourth", "last")
+
+
+@dataclass(frozen=True)
+class Column:
+    """The head of a column; numbers stand on the right and are ours, text may be anybody's."""
+
+    title: str
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns; the best cells of a column are set off."""
+
+    title: str
+    columns: list[Column]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+    best: frozenset[tuple[int, int]] = frozenset()  # row, column
+
+    def only(self, chosen: Sequence[int]) -> Table:
+        """The table with some of its columns."""
+        best = frozenset((row, chosen.index(column)) for row, column in self.best if column in chosen)
+        rows = [[row[column] for column in chosen] for row in self.rows]
+        return Table(self.title, [self.columns[column] for column in chosen], rows, self.notes, best)
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+_COSTS = ("parameters", "tokens", "FLOPs", "time", "sentences/s", "memory")
+
+
+def main_table(comparison: Comparison) -> Table:
+    """A row for each system: quality, luck and cost."""
+    columns = [Column("system", number=False)]
+    if comparison.seeded:
+        columns.append(Column("runs"))
+    for metric in comparison.metrics:
+        label = METRICS[metric].label
+        columns += [Column(label), Column(f"Δ {label} (p)")]
+    columns += [Column(title) for title in _COSTS]
+    rows = [_row(comparison, system) for system in comparison.systems]
+    title = f"{wording.plural(len(rows), 'system')} on {comparison.test.name}"
+    return Table(title, columns, rows, best=frozenset(_best(comparison)))
+
+
+def quality_and_cost(comparison: Comparison) -> tuple[Table, Table]:
+    """The same in two tables, for where one would be too wide."""
+    whole = main_table(comparison)
+    places = range(len(whole.columns))
+    costs = [place for place in places if whole.columns[place].title in _COSTS]
+    quality = whole.only([place for place in places if place not in costs])
+    cost = whole.only([0, *costs])
+    return quality, Table("What they cost", cost.columns, cost.rows)
+
+
+def _row(comparison: Comparison, system: System) -> list[str]:
+    cells = [system.name]
+    if comparison.seeded:
+        cells.append(str(len(system.members)))
+    for metric in comparison.metrics:
+        verdict = system.verdicts.get(metric)
+        cells += [_value(system.qualities[metric]), "baseline" if verdict is None else _change(verdict)]
+    cost = system.cost
+    return [
+        *cells,
+        wording.count(system.parameters),
+        wording.count(cost.tokens),
+        wording.power(cost.flops),
+        wording.duration(cost.seconds),
+        wording.rate(system.sentences_per_second),
+        wording.memory(cost.peak_memory),
+    ]
+
+
+def _value(quality: Quality) -> str:
+    deviation = "" if quality.deviation is None else f" ± {quality.deviation:.2f}"
+    return f"{quality.value:.2f}{deviation} [{quality.low:.2f}, {quality.high:.2f}]"
+
+
+def _change(verdict: Verdict) -> str:
+    return f"{verdict.difference:+.2f}{'*' if verdict.significant else ''} ({wording.probability(verdict.p)})"
+
+
+def _best(comparison: Comparison) -> Iterable[tuple[int, int]]:
+    for number, metric in enumerate(comparison.metrics):
+        best = comparison.best(metric).qualities[metric].value
+        for row, system in enumerate(comparison.systems):
+            if system.qualities[metric].value == best:
+                yield row, (2 if comparison.seeded else 1) + 2 * number
+
+
+# --- the other tables --------------------------------------------------------------------------------------------
+
+
+def luck_table(comparison: Comparison) -> Table:
+    """Every test of every difference."""
+    baseline = comparison.baseline.name
+    columns = [Column("system", number=False), Column("metric", number=False), Column("difference")]
+    columns += [Column("approximate randomization p"), Column("p with ties")]
+    several = [verdict for system in comparison.others for verdict in system.verdicts.values()]
+    with_seeds = any(verdict.seeds is not None for verdict in several)
+    with_answers = any(verdict.mcnemar is not None for verdict in several)
+    columns += [Column("seeds p (Welch's t)")] if with_seeds else []
+    columns += [Column("paired bootstrap p")]
+    columns += [Column("McNemar p")] if with_answers else []
+    columns.append(Column("verdict", number=False))
+    rows: list[list[str]] = []
+    for system in comparison.others:
+        for metric, verdict in system.verdicts.items():
+            first, second = verdict.randomization, verdict.seeds
+            row = [system.name, METRICS[metric].label, f"{verdict.difference:+.2f}"]
+            row += [wording.probability(first.p), wording.probability(first.p_with_ties)]
+            row += [NOTHING if second is None else wording.probability(second.p)] if with_seeds else []
+            row += [wording.probability(verdict.bootstrap.p)]
+            exact = verdict.mcnemar
+            row += [NOTHING if exact is None else wording.probability(exact.p)] if with_answers else []
+            rows.append([*row, judgement(verdict)])
+    notes = [
+        f"Paired bootstrap: {SAMPLES:,} resamples, seed {SEED}; like McNemar's test it is shown and decides nothing."
+    ]
+    return Table(f"Is it luck? Each system against {baseline}", columns, rows, notes)
+
+
+def judgement(verdict: Verdict) -> str:
+    """A verdict in a word or two."""
+    if verdict.difference == 0:
+        return "not different"
+    if not verdict.significant:
+        return "could be luck"
+    return "better" if verdict.better else "worse"
+
+
+def runs_table(comparison: Comparison) -> Table:
+    """Every single run."""
+    columns = [Column("run", number=False), Column("system", number=False), Column("seed")]
+    columns += [Column(METRICS[metric].label) for metric in comparison.metrics]
+    columns += [Column(title) for title in ("steps", *_COSTS)] + [Column("trained on", number=False)]
+    rows = [
+        [
+            member.name,
+            system.name,
+            str(member.seed),
+            *(f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]" for score in member.scores.values()),
+            NOTHING if member.cost.steps is None else f"{member.cost.steps:,.0f}",
+            wording.count(member.parameters),
+            wording.count(member.cost.tokens),
+            wording.power(member.cost.flops),
+            wording.duration(member.cost.seconds),
+            wording.rate(member.sentences_per_second),
+            wording.memory(member.cost.peak_memory),
+            member.trained_on,
+        ]
+        for system in comparison.systems
+        for member in system.members
+    ]
+    return Table("Every run", columns, rows)
+
+
+def differences_table(comparison: Comparison) -> Table:
+    """What differs between the recipes."""
+    columns = [Column("key", number=False), *(Column(system.name, number=False) for system in comparison.systems)]
+    rows = [[each.key, *each.values] for each in comparison.differences]
+    notes = [] if rows else ["The recipes are the same."]
+    return Table("What differs in the recipes", columns, rows, notes)
+
+
+def length_table(comparison: Comparison) -> Table:
+    where = comparison.where
+    columns = [Column("words"), Column("sentences"), *(Column(system.name) for system in comparison.systems)]
+    rows = [
+        [bucket.label, f"{bucket.sentences:,}", *(f"{value:.2f}" for value in bucket.scores.values())]
+        for bucket in where.lengths
+    ]
+    return Table(f"{where.corpus_metric} by length of the reference", columns, rows)
+
+
+def frequency_table(comparison: Comparison) -> Table:
+    where = comparison.where
+    columns = [Column("seen"), Column("wanted"), *(Column(system.name) for system in comparison.systems)]
+    rows = [
+        [
+            bucket.label,
+            f"{max(quality.wanted for quality in bucket.systems.values()):,}",
+            *(wording.share(quality.f1) for quality in bucket.systems.values()),
+        ]
+        for bucket in where.frequencies
+    ]
+    return Table("F1 of words by how often they were seen", columns, rows, [f"Counted in {where.counted_in}."])
+
+
+def position_table(comparison: Comparison) -> Table:
+    columns = [Column("fifth of the sentence", number=False), *(Column(system.name) for system in comparison.systems)]
+    rows = [
+        [_ORDINALS[part.part - 1], *(wording.share(recall.recall) for recall in part.systems.values())]
+        for part in comparison.where.positions
+    ]
+    return Table("Words of the reference produced, by their place", columns, rows)
+
+
+def ngram_table(comparison: Comparison, contrast: Contrast, *, ahead: bool, most: int | None = None) -> Table:
+    """The n-grams that the system (or, not `ahead`, the baseline) gets right more often than the other."""
+    winner = contrast.system if ahead else comparison.baseline.name
+    found = contrast.ngrams.system if ahead else contrast.ngrams.baseline
+    columns = [Column("n-gram", number=False), Column("wanted"), Column(comparison.baseline.name)]
+    rows = [
+        [" ".join(each.ngram), f"{each.wanted:,}", f"{each.baseline_matched:,}", f"{each.system_matched:,}"]
+        for each in found[:most]
+    ]
+    return Table(f"N-grams that {winner} gets right more often", [*columns, Column(contrast.system)], rows)
+
+
+def word_table(comparison: Comparison, contrast: Contrast, *, ahead: bool, most: int | None = None) -> Table:
+    """The words that the system (or, not `ahead`, the baseline) produces more reliably."""
+    winner = contrast.system if ahead else comparison.baseline.name
+    found = contrast.words.system if ahead else contrast.words.baseline
+    columns = [Column("word", number=False), Column("wanted"), Column(comparison.baseline.name)]
+    rows = [
+        [
+            each.word,
+            f"{each.wanted:,}",
+            wording.share(each.baseline_recall),
+            wording.share(each.system_recall),
+            wording.probability(each.p),
+        ]
+        for each in found[:most]
+    ]
+    columns += [Column(contrast.system), Column("p")]
+    return Table(f"Words that {winner} produces more reliably", columns, rows)

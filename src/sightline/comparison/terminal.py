@@ -1,0 +1,189 @@
+"""A comparison for the terminal: the tables, and a short selection of where systems differ."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sightline.comparison.results import Comparison
+from sightline.comparison.sentences import answers, footnotes
+from sightline.comparison.tables import (
+    Table,
+    differences_table,
+    frequency_table,
+    length_table,
+    luck_table,
+    main_table,
+    position_table,
+    quality_and_cost,
+    word_table,
+)
+from sightline.comparison.where import Contrast
+from sightline.evaluation.contrasts import ChangedSentence
+from sightline.evaluation.word_differences import Segment, word_differences
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SENTENCES = 2  # of those that improved, and of those that worsened
+_WORDS = 5
+
+Side = Literal["baseline", "system", "other"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of text in pieces; what differs on the side of the baseline or the system is marked."""
+
+    pieces: list[Segment]
+    side: Side = "other"
+
+    @staticmethod
+    def plain(text: str) -> Line:
+        return Line([Segment(text, "same")])
+
+
+@dataclass(frozen=True)
+class Block:
+    """A heading, and a table or lines below it."""
+
+    title: str
+    table: Table | None
+    lines: list[Line]
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Print with colours in a terminal, and as plain aligned lines elsewhere."""
+    if console is None and not sys.stdout.isatty():
+        print(plain_text(comparison), end="")
+        return
+    from rich.console import Console
+
+    _print_rich(comparison, console or Console())
+
+
+def plain_text(comparison: Comparison) -> str:
+    """All of it as lines."""
+    lines: list[str] = []
+    for block in _blocks(comparison, wide=True):
+        lines += ["", block.title, ""] if lines else [block.title, ""]
+        if block.table is not None:
+            lines += _aligned(block.table)
+        lines += ["".join(_wdiff(piece, line.side) for piece in line.pieces) for line in block.lines]
+    return "\n".join(lines) + "\n"
+
+
+# --- what is shown -----------------------------------------------------------------------------------------------
+
+
+def _blocks(comparison: Comparison, *, wide: bool) -> Iterator[Block]:
+    notes = [Line.plain(note) for note in footnotes(comparison)]
+    whole = main_table(comparison)
+    yield Block(whole.title, None, [Line.plain(answer) for answer in answers(comparison)])
+    if wide:
+        yield Block("Quality and cost", whole, [Line.plain(""), *notes])
+    else:
+        quality, cost = quality_and_cost(comparison)
+        yield Block("Quality", quality, [])
+        yield Block("What they cost", cost, [Line.plain(""), *notes])
+    for table in (luck_table(comparison), differences_table(comparison)):
+        yield _block(table)
+    where = (length_table(comparison), frequency_table(comparison), position_table(comparison))
+    for table in where:
+        if table.rows:
+            yield _block(table)
+    best = comparison.best(comparison.metrics[0], comparison.others).name
+    contrast = next(each for each in comparison.where.contrasts if each.system == best)
+    yield from _contrast(comparison, contrast)
+
+
+def _block(table: Table) -> Block:
+    return Block(table.title, table if table.rows else None, [Line.plain(note) for note in table.notes])
+
+
+def _contrast(comparison: Comparison, contrast: Contrast) -> Iterator[Block]:
+    found, metric = contrast.sentences, comparison.where.sentence_metric
+    for what, changed in (("gained", found.improved), ("lost", found.worsened)):
+        if changed:
+            lines = [line for each in changed[:_SENTENCES] for line in _sentence(comparison, contrast, each)]
+            yield Block(f"Where {contrast.system} {what} most on {comparison.baseline.name} ({metric})", None, lines)
+    for ahead in (True, False):
+        table = word_table(comparison, contrast, ahead=ahead, most=_WORDS)
+        if table.rows:
+            yield _block(table)
+
+
+def _sentence(comparison: Comparison, contrast: Contrast, each: ChangedSentence) -> Iterator[Line]:
+    before, after = word_differences(each.baseline, each.system)
+    names = comparison.baseline.name, contrast.system
+    width = max(map(len, (*names, "reference")))
+    yield Line.plain(f"sentence {each.number:,}: {each.baseline_score:.1f} → {each.system_score:.1f}")
+    yield Line.plain(f"  {'source':<{width}}  {each.source}")
+    for reference in each.references:
+        yield Line.plain(f"  {'reference':<{width}}  {reference}")
+    yield Line([Segment(f"  {names[0]:<{width}}  ", "same"), *before], "baseline")
+    yield Line([Segment(f"  {names[1]:<{width}}  ", "same"), *after], "system")
+
+
+# --- plain -------------------------------------------------------------------------------------------------------
+
+
+def _aligned(table: Table) -> list[str]:
+    from rich.cells import cell_len  # East Asian characters are two columns wide, marks none
+
+    heads = [column.title for column in table.columns]
+    widths = [max(cell_len(text) for text in column) for column in zip(heads, *table.rows, strict=True)]
+
+    def line(cells: list[str]) -> str:
+        padded = (
+            " " * (width - cell_len(text)) + text if column.number else text + " " * (width - cell_len(text))
+            for text, width, column in zip(cells, widths, table.columns, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    return [line(heads), *map(line, table.rows)]
+
+
+def _wdiff(piece: Segment, side: Side) -> str:
+    """Marked as `wdiff` does."""
+    if piece.kind == "same" or side == "other":
+        return piece.text
+    return f"[-{piece.text}-]" if side == "baseline" else f"{{+{piece.text}+}}"
+
+
+# --- rich --------------------------------------------------------------------------------------------------------
+
+
+def _print_rich(comparison: Comparison, console: Console) -> None:
+    from rich.text import Text
+
+    wide = max(map(len, _aligned(main_table(comparison)))) <= console.width
+    for number, block in enumerate(_blocks(comparison, wide=wide)):
+        console.print(Text(("\n" if number else "") + block.title, style="bold"))
+        if block.table is not None:
+            _print_table(block.table, console)
+        for line in block.lines:
+            text = Text(style="" if block.table is None else "dim")
+            for piece in line.pieces:
+                plain = piece.kind == "same" or line.side == "other"
+                text.append(piece.text, style="" if plain else "red" if line.side == "baseline" else "green")
+            console.print(text, soft_wrap=False)
+
+
+def _print_table(table: Table, console: Console) -> None:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in table.columns:
+        shown.add_column(Text(column.title), justify="right" if column.number else "left", overflow="fold")
+    for number, row in enumerate(table.rows):
+        shown.add_row(*(Text(cell, style=_style(cell, (number, at) in table.best)) for at, cell in enumerate(row)))
+    console.print(shown)
+
+
+def _style(cell: str, best: bool) -> str:
+    return "bold" if best else "green" if cell == "better" else "red" if cell == "worse" else ""

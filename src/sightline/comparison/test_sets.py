@@ -1,0 +1,101 @@
+"""One test set for all runs: the same sources and the same references, read and held against one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from sightline.comparison.systems import Contestant
+from sightline.data.sources import DataError, Example, read
+from sightline.recipe import TextSource
+from sightline.run import TestSet
+from sightline.run_folder import RunError
+
+_REMEDY = "give a test set that all have with --on, or files with --source and --reference"
+
+
+def from_files(source: Path, reference: Path) -> TestSet:
+    """A test set of one's own: two files, line by line."""
+    return TestSet.of(source.name, read(TextSource(source=str(source), target=str(reference)), None))
+
+
+def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
+    """The test set to compare on, and the names of others that all runs have.
+
+    By default it is the first that all runs have; it is read for every run, and runs whose texts differ are refused.
+    """
+    if isinstance(on, TestSet):
+        _check_not_empty(on)
+        return on, []
+    name = _common_name(contestants) if on is None else on
+    first = contestants[0]
+    examples = _examples(first, name)
+    seen = {_origin(first, name)}
+    for other in contestants[1:]:
+        origin = _origin(other, name)
+        if origin in seen:
+            continue
+        seen.add(origin)
+        _check_same(name, first, examples, other, _examples(other, name))
+    test = TestSet.of(name, examples)
+    _check_not_empty(test)
+    shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
+    return test, [each for each in shared if each != name]
+
+
+def _common_name(contestants: Sequence[Contestant]) -> str:
+    names = _tests(contestants[0])
+    for name in names:
+        if all(name in _tests(other) for other in contestants):
+            return name
+    if not any(_tests(contestant) for contestant in contestants):
+        return "validation"
+    have = "; ".join(f"{each.name} has {', '.join(_tests(each)) or 'none'}" for each in contestants)
+    raise RunError(f"the runs have no test set in common ({have}); {_REMEDY}")
+
+
+def _tests(contestant: Contestant) -> list[str]:
+    return list(contestant.run.recipe.data.tests)
+
+
+def _examples(contestant: Contestant, name: str) -> list[Example]:
+    if name not in contestant.run.test_sets():
+        has = ", ".join(contestant.run.test_sets())
+        raise RunError(f"{contestant.name} has no test set {name!r}; it has {has}; {_REMEDY}")
+    try:
+        return list(contestant.run.test_examples(name))
+    except DataError as error:
+        raise RunError(f"the test set {name} of {contestant.name} cannot be read: {error}; or {_REMEDY}") from error
+
+
+def _origin(contestant: Contestant, name: str) -> str | None:
+    """Where the examples come from: what has the same origin need not be read again. None never equals another."""
+    data = contestant.run.recipe.data
+    source = data.validation if name == "validation" else data.tests.get(name)
+    return None if source is None else f"{source.model_dump_json()} {data.folder} {data.swap}"
+
+
+def _check_same(name: str, first: Contestant, ours: list[Example], other: Contestant, theirs: list[Example]) -> None:
+    for number, (one, two) in enumerate(zip_longest(ours, theirs), 1):
+        if one == two:
+            continue
+        if one is None or two is None:
+            longer = first if two is None else other
+            what = f"{longer.name} has {max(len(ours), len(theirs)):,} lines there, the other only {number - 1:,}"
+        else:
+            side = "source" if one.source != two.source else "target"
+            what = f"line {number:,} has the {side} {_short(getattr(one, side))} and {_short(getattr(two, side))}"
+        raise RunError(
+            f"the test set {name} of {first.name} is not that of {other.name}: {what}. Scores on different texts "
+            f"cannot be compared; {_REMEDY}"
+        )
+
+
+def _check_not_empty(test: TestSet) -> None:
+    if not test.sources:
+        raise RunError(f"the test set {test.name} has no sentences, so there is nothing to compare; {_REMEDY}")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,181 @@
+"""Where systems differ: on long sentences, on rare words, at the end; in which sentences, n-grams and words.
+
+Of a system with several seeds one run is looked at, the one nearest to the mean of its seeds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from sightline.comparison.progress import Progress
+from sightline.data.sources import DataError, read
+from sightline.evaluation.breakdowns import (
+    FrequencyBucket,
+    LengthBucket,
+    SentencePart,
+    quality_by_frequency,
+    quality_by_length,
+    quality_by_position,
+)
+from sightline.evaluation.contrasts import (
+    ChangedSentences,
+    NgramContrasts,
+    WordContrasts,
+    changed_most,
+    ngram_contrasts,
+    word_contrasts,
+)
+from sightline.evaluation.intervals import Numbers
+from sightline.evaluation.metrics import METRICS, measure
+from sightline.evaluation.word_differences import word_frequencies
+from sightline.preparation import data_folder
+from sightline.recipe import MetricName
+from sightline.run import Run, TestSet
+
+_MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
+_TOLD_EVERY = 20_000
+
+# BLEU is made for corpora, exact match knows only two grades, perplexity is not about outputs: where single sentences
+# are ranked, chrF stands in for them.
+_OF_SENTENCES: dict[MetricName, MetricName] = {"bleu": "chrf", "exact": "chrf", "perplexity": "chrf"}
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A system held against the baseline, sentence by sentence and word by word."""
+
+    system: str
+    sentences: ChangedSentences
+    ngrams: NgramContrasts
+    words: WordContrasts
+
+
+@dataclass(frozen=True)
+class Where:
+    """All that was found, and with which metrics, runs and word counts."""
+
+    corpus_metric: str
+    sentence_metric: str
+    counted_in: str  # where word frequencies come from
+    runs: dict[str, str]  # system → the run that was looked at
+    lengths: list[LengthBucket]
+    frequencies: list[FrequencyBucket]
+    positions: list[SentencePart]
+    contrasts: list[Contrast]
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The outputs of the run that stands for a system."""
+
+    run: str
+    outputs: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """How often words stand in a text, and in which."""
+
+    counts: Mapping[str, int] | None  # None: those of the references
+    source: str
+
+
+def find_where(
+    test: TestSet,
+    looked: Mapping[str, Looked],
+    metric: MetricName,
+    frequencies: Frequencies,
+    *,
+    lowercase: bool,
+    progress: Progress,
+) -> Where:
+    """Look for differences between systems; the first one is the baseline."""
+    outputs = {name: each.outputs for name, each in looked.items()}
+    whole: MetricName = "chrf" if metric == "perplexity" else metric
+    single = _OF_SENTENCES.get(metric, metric)
+    progress("looking where they differ", 0, len(outputs) + 2)
+    corpus = _Scorer(whole, test.references, outputs, lowercase)
+    sentence = corpus if single == whole else _Scorer(single, test.references, outputs, lowercase)
+    lengths = quality_by_length(test.references, outputs, corpus.corpus)
+    progress("looking where they differ", 1, len(outputs) + 2)
+    by_frequency = quality_by_frequency(test.references, outputs, frequencies.counts)
+    by_position = quality_by_position(test.references, outputs)
+    (_, baseline), *others = outputs.items()
+    contrasts: list[Contrast] = []
+    for number, (name, system) in enumerate(others):
+        progress("looking where they differ", number + 2, len(outputs) + 2)
+        contrasts.append(
+            Contrast(
+                system=name,
+                sentences=changed_most(
+                    test.sources, test.references, baseline, system, sentence.sentence, better=METRICS[single].better
+                ),
+                ngrams=ngram_contrasts(test.references, baseline, system),
+                words=word_contrasts(test.references, baseline, system),
+            )
+        )
+    return Where(
+        corpus_metric=METRICS[whole].label,
+        sentence_metric=METRICS[single].label,
+        counted_in=frequencies.source,
+        runs={name: each.run for name, each in looked.items()},
+        lengths=lengths,
+        frequencies=by_frequency,
+        positions=by_position,
+        contrasts=contrasts,
+    )
+
+
+def training_frequencies(run: Run, name: str, progress: Progress) -> Frequencies:
+    """The words of the text a run learned to write, where it can be read; else those of the references."""
+    data = run.recipe.data
+
+    def targets() -> Iterator[str]:
+        for source in data.train:
+            for example in read(source, data_folder(run.recipe), swap=data.swap):
+                yield example.target
+
+    most = min(data.limit or _MOST_COUNTED, _MOST_COUNTED)
+    counts: Counter[str] = Counter()
+    done = 0
+    texts = targets()
+    try:
+        while some := list(islice(texts, min(_TOLD_EVERY, most - done))):
+            counts += word_frequencies(some)
+            done += len(some)
+            progress("counting the words of the training text", done, 0)
+    except DataError:
+        return Frequencies(None, "the references (the training text cannot be read here)")
+    first = "first " if done == _MOST_COUNTED else ""
+    return Frequencies(counts, f"the {first}{done:,} targets of the training text of {name}")
+
+
+class _Scorer:
+    """Scores of any of the sentences, from statistics that were counted once."""
+
+    def __init__(
+        self,
+        metric: MetricName,
+        references: Sequence[Sequence[str]],
+        systems: Mapping[str, Sequence[str]],
+        lowercase: bool,
+    ) -> None:
+        self._rows: dict[tuple[str, tuple[str, ...]], Numbers] = {}
+        for outputs in systems.values():
+            found = measure(metric, outputs, references, lowercase=lowercase)
+            self._values = found.values
+            for output, several, row in zip(outputs, references, found.statistics, strict=True):
+                self._rows[output, tuple(several)] = row
+
+    def corpus(self, outputs: list[str], references: list[list[str]]) -> float:
+        pairs = zip(outputs, references, strict=True)
+        rows = np.stack([self._rows[output, tuple(several)] for output, several in pairs])
+        return float(self._values(rows.sum(axis=0)[None])[0])
+
+    def sentence(self, output: str, references: list[str]) -> float:
+        return self.corpus([output], [references])

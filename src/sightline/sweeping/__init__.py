@@ -1,0 +1,1 @@
+"""One recipe trained many ways: the grid, the names, the plan, the processes, the board."""

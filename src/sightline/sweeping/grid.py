@@ -1,0 +1,209 @@
+"""Which combinations of overrides a sweep is made of.
+
+`seed=1,2 model.width=128,256` is a grid: every value of each key with every value of the others. A list of variants
+(sets of overrides that belong together) is multiplied by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from sightline.recipe_files import shown
+from sightline.recipe_yaml import dotted, read_yaml
+
+
+class SweepError(ValueError):
+    """A sweep that cannot be made; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """`key=text`, where the text is YAML, as `sightline train` takes it."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.text}"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Overrides that belong together, perhaps with a name."""
+
+    overrides: tuple[Override, ...] = ()
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A variant and one point of the grid: the overrides of one run."""
+
+    variant: Variant
+    point: tuple[Override, ...]
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        return (*self.variant.overrides, *self.point)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.overrides)) or "no overrides"
+
+
+Axes = Sequence[str] | Mapping[str, Any]
+
+
+def combinations(axes: Axes, variants: Sequence[Variant] = ()) -> list[Combination]:
+    """Every variant at every point of the grid, in order; the last key moves fastest."""
+    grid = _from_mapping(axes) if isinstance(axes, Mapping) else _from_arguments(axes)
+    if not grid and not variants:
+        raise SweepError("there is nothing to sweep over; give keys with their values (seed=1,2,3) or a list (--list)")
+    for variant in variants:
+        both = sorted({override.key for override in variant.overrides} & set(grid))
+        if both:
+            raise SweepError(f"{both[0]} stands in the list and on the command line too; take it away from one of them")
+    points = list(product(*([Override(key, text) for text in texts] for key, texts in grid.items())))
+    return [Combination(variant, point) for variant in variants or [Variant()] for point in points]
+
+
+# --- from the command line -----------------------------------------------------------------------------------------
+
+
+def _from_arguments(arguments: Sequence[str]) -> dict[str, list[str]]:
+    grid: dict[str, list[str]] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        key = key.strip()
+        if not equals or not all(key.split(".")):
+            raise SweepError(f"{argument!r} is not section.key=value,value,...")
+        if key in grid:
+            raise SweepError(f"{key} is given twice; write all its values together: {key}=a,b,c")
+        grid[key] = split_values(text)
+        if len(grid[key]) > 1 and "" in grid[key]:
+            raise SweepError(
+                f"{argument!r} has an empty value between its commas; take it away, or write null for none"
+            )
+    return grid
+
+
+def split_values(text: str) -> list[str]:
+    """Cut at the commas that stand in no brackets and no quotes: `{kind: cosine, warmup: 10},constant` is two."""
+    values, start, depth, at = [], 0, 0, 0
+    before = ","  # the last character that is no space: only after one of these does a quotation mark open quotes
+    while at < len(text):
+        character = text[at]
+        if character in "'\"" and before in ",[{:":
+            at = _end_of_quotes(text, at)
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth = max(0, depth - 1)
+        elif character == "," and depth == 0:
+            values.append(text[start:at].strip())
+            start = at + 1
+        if not character.isspace():
+            before = character
+        at += 1
+    return [*values, text[start:].strip()]
+
+
+def _end_of_quotes(text: str, start: int) -> int:
+    """Where the quotes that open at `start` close; YAML writes ' as '' in single ones and " as \\" in double ones."""
+    mark, at = text[start], start + 1
+    while at < len(text):
+        if text[at] == "\\" and mark == '"':
+            at += 1
+        elif text[at] == mark:
+            if text[at : at + 2] != "''":
+                return at
+            at += 1
+        at += 1
+    return at  # never closed: what is wrong with it is told when it is read
+
+
+# --- from Python ---------------------------------------------------------------------------------------------------
+
+
+def _from_mapping(axes: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Lists and tuples hold the values of a key; anything else is its one value."""
+    grid = {}
+    for key, values in axes.items():
+        grid[key] = [as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
+        if not grid[key]:
+            raise SweepError(f"{key} has no values; give at least one")
+    return grid
+
+
+def as_text(value: Any) -> str:
+    """A value as YAML on one line, quoted only where it would be read as something else."""
+    if isinstance(value, str):
+        read = read_yaml(value, "value")
+        return value if read.value == value and not read.problems and "\n" not in value else _quoted(value)
+    if isinstance(value, float):
+        return repr(value).replace("inf", ".inf").replace("nan", ".nan")
+    return _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    """JSON, which is YAML but for the characters that YAML does not want to see."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in text)
+
+
+# --- lists of variants ---------------------------------------------------------------------------------------------
+
+
+def read_variants(source: str | Path | Sequence[Mapping[str, Any]]) -> list[Variant]:
+    """Variants from a YAML file, or from Python: mappings with dotted or nested keys, each perhaps with a `name`.
+
+    Nested keys are so many overrides: what a mapping does not name stays as the recipe has it.
+    """
+    if isinstance(source, str | Path):
+        variants = _read_file(Path(source))
+    else:
+        variants = [_variant(entry, f"variant {number}") for number, entry in enumerate(source, 1)]
+    if not variants:
+        raise SweepError("the list of variants is empty; give at least one, such as - seed: 1")
+    names = [variant.name for variant in variants if variant.name is not None]
+    for name in names:
+        if names.count(name) > 1:
+            raise SweepError(f"two variants of the list are named {name!r}; give each its own name")
+    return variants
+
+
+def _read_file(path: Path) -> list[Variant]:
+    document = read_yaml(path.read_text(encoding="utf-8-sig"), str(path))
+    if document.problems:
+        raise SweepError("\n".join(document.problems))
+    if not isinstance(document.value, list):
+        raise SweepError(
+            f"{path}: this is not a list of variants, each beginning with '- ', but {shown(document.value)}"
+        )
+    return [_variant(entry, document.place((number,))) for number, entry in enumerate(document.value)]
+
+
+def _variant(entry: Any, place: str) -> Variant:
+    if not isinstance(entry, Mapping):
+        raise SweepError(f"{place}: a variant is a mapping such as training.lr: 1e-3, not {shown(entry)}")
+    name = entry.get("name")
+    if name is not None and not isinstance(name, str | int | float):
+        raise SweepError(f"{place}: the name of a variant is a word, not {shown(name)}")
+    overrides = list(_walk({key: value for key, value in entry.items() if key != "name"}, ()))
+    keys = [override.key for override in overrides]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise SweepError(f"{place}: {key} is given twice; keep one")
+    return Variant(tuple(overrides), None if name is None else str(name))
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Override]:
+    if isinstance(value, Mapping) and (value or not path):
+        for key in sorted(value, key=lambda key: key != "kind"):  # a kind decides which other keys there are
+            yield from _walk(value[key], (*path, str(key)))
+    else:
+        yield Override(dotted(path), as_text(value))

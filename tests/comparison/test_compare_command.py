@@ -1,0 +1,137 @@
+"""`sightline compare` from end to end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+from sightline.comparison import Comparison, print_comparison
+from sightline.comparison.progress import shown
+from sightline.comparison.terminal import plain_text
+from sightline.run import Run
+
+
+def test_two_runs_from_the_command_line_with_every_export(trained: dict[str, Path], tmp_path: Path) -> None:
+    files = {form: tmp_path / f"c.{form}" for form in ("html", "markdown", "latex", "csv", "json")}
+    wanted = [argument for form, path in files.items() for argument in (f"--{form}", str(path))]
+    result = CliRunner().invoke(
+        app,
+        [
+            *("compare", str(trained["none-seed1"]), str(trained["dot-seed1"])),
+            *("--on", "other", "--metrics", "chrf, exact", "--beam", "1", "--device", "cpu"),
+            *(*wanted, "--figure", str(tmp_path / "c.png")),
+        ],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "2 systems on other"
+    head = next(line for line in lines if line.startswith("system "))
+    assert head.split()[:4] == ["system", "chrF2", "Δ", "chrF2"]
+    plain = json.loads(files["json"].read_text(encoding="utf-8"))
+    run = Run.load(trained["dot-seed1"], device="cpu")
+    report = run.evaluate("other", run.options(beam=1))
+    score = {score.name: score for score in report.scores}["chrF2"]
+    assert plain["systems"][1]["qualities"]["chrf"]["value"] == score.value
+    assert plain["systems"][1]["runs"][0]["outputs"] == report.outputs
+    assert f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]" in result.stdout
+    with files["csv"].open(encoding="utf-8") as file:
+        assert [row["system"] for row in csv.DictReader(file)] == ["none-seed1", "dot-seed1"]
+    assert files["html"].read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert r"\begin{tabular}" in files["latex"].read_text(encoding="utf-8")
+    assert files["markdown"].read_text(encoding="utf-8").startswith("## 2 systems on other")
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["c.png", *(f"c.{form}" for form in files)])
+
+
+def test_files_of_ones_own_and_a_baseline(trained: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in.de").write_text("hund katze\nalt\n", encoding="utf-8")
+    (tmp_path / "out.en").write_text("dog cat\nold\n", encoding="utf-8")
+    result = CliRunner().invoke(
+        app,
+        [
+            *("compare", *map(str, trained.values()), "--baseline", str(trained["none-seed2"]), "--device", "cpu"),
+            *("--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en"), "--metrics", "exact"),
+        ],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0
+    assert result.stdout.startswith("2 systems on in.de")
+    assert "in.de: 2 sentences. Baseline: none." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--source", "x"], "--source and --reference go together"),
+        (["--source", "x", "--reference", "y", "--on", "test"], "two test sets"),
+        (["--html", "nowhere/c.html"], "there is no folder"),
+        (["--figure", "c.gif"], r"a figure is a \.png"),
+        (["--on", "tset"], r"none-seed1 has no test set 'tset'; it has test, other, validation"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_decoded(
+    trained: dict[str, Path], arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
+    runs = [str(trained["none-seed1"]), str(trained["dot-seed1"])]
+    with pytest.raises(ValueError, match=said):
+        CliRunner().invoke(app, ["compare", *runs, *arguments], catch_exceptions=False)
+
+
+def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys, sightline\nfrom sightline.cli.app import app\n"
+        "try: app(['compare', '--help'])\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'numpy', 'matplotlib') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "--baseline" in result.stdout
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+# --- the terminal ------------------------------------------------------------------------------------------------
+
+
+def test_plain_lines_are_aligned_and_say_everything_once(pair: Comparison) -> None:
+    text = plain_text(pair)
+    assert str(pair) == text
+    lines = text.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("system "))
+    ends = [line.index(value) + len(value) for line, value in zip(lines[at : at + 2], ("BLEU", "]"), strict=True)]
+    assert ends[0] == ends[1]
+    for quality in pair.baseline.qualities.values():
+        assert text.count(quality.signature) == 1
+    assert "What differs in the recipes" in text and "model.decoder.attention.kind  none" in text
+    assert "[-" in text and "{+" in text  # words that differ are marked
+    assert "Where dot-seed1 gained most on none-seed1 (chrF2)" in text
+
+
+@pytest.mark.parametrize(("width", "tables"), [(400, 1), (110, 2)])
+def test_a_terminal_gets_one_table_or_two_as_it_is_wide(pair: Comparison, width: int, tables: int) -> None:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
+    print_comparison(pair, console)
+    text = console.export_text()
+    heads = [line for line in text.splitlines() if "parameters" in line and "FLOPs" in line and "×" not in line]
+    assert ("BLEU" in heads[0]) == (tables == 1)
+    assert ("What they cost" in text) == (tables == 2)
+
+
+def test_progress_is_told_in_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sightline.comparison.progress.time.monotonic", lambda: now[0])
+    with shown() as progress:
+        for number in range(8):
+            progress("decoding", number, 8)
+            now[0] += 0.7
+    assert capsys.readouterr().err == "decoding: 3 of 8\ndecoding: 6 of 8\n"

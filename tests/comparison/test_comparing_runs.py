@@ -1,0 +1,250 @@
+"""`compare` on real runs: the numbers are those of `evaluate` and of sacreBLEU, seeds are one system, luck is luck."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sacrebleu
+from sacrebleu.significance import PairedTest
+
+import sightline
+from sightline.comparison import Comparison
+from sightline.comparison.sentences import answers, footnotes
+from sightline.comparison.tables import differences_table, luck_table, main_table
+from sightline.evaluation.metrics import measure
+from sightline.evaluation.significance import mcnemar
+from sightline.models.seq2seq import parameter_count
+from sightline.run import Run
+
+Copy = Callable[..., Path]
+
+
+# --- the numbers -------------------------------------------------------------------------------------------------
+
+
+def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, Path], pair: Comparison) -> None:
+    for name, system in zip(("none-seed1", "dot-seed1"), pair.systems, strict=True):
+        report = Run.load(trained[name], device="cpu").evaluate("test")
+        (member,) = system.members
+        assert (system.name, member.outputs) == (name, report.outputs)
+        assert list(member.scores.values()) == report.scores
+        for score, quality in zip(report.scores, system.qualities.values(), strict=True):
+            assert (quality.value, quality.low, quality.high) == (score.value, score.low, score.high)
+            assert (quality.signature, quality.deviation) == (score.signature, None)
+
+
+def test_a_row_shows_quality_luck_and_cost(pair: Comparison) -> None:
+    table = main_table(pair)
+    heads = [column.title for column in table.columns]
+    assert heads[:5] == ["system", "BLEU", "Δ BLEU (p)", "chrF2", "Δ chrF2 (p)"]
+    assert heads[-6:] == ["parameters", "tokens", "FLOPs", "time", "sentences/s", "memory"]
+    none, dot = (dict(zip(heads, row, strict=True)) for row in table.rows)
+    bleu = pair.systems[1].qualities["bleu"]
+    assert dot["BLEU"] == f"{bleu.value:.2f} [{bleu.low:.2f}, {bleu.high:.2f}]"
+    assert (none["Δ BLEU (p)"], dot["Δ BLEU (p)"][-11:]) == ("baseline", "* (<0.0001)")
+    model = Run.load(pair.systems[1].members[0].folder, device="cpu").model
+    assert dot["parameters"] == f"{parameter_count(model) / 1000:.1f}k"
+    assert "·10^" in dot["FLOPs"] and dot["time"].endswith(" s") and dot["memory"].endswith("iB")
+    assert float(dot["sentences/s"].replace(",", "")) > 0
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_p_values_are_those_of_sacrebleus_own_paired_tests(
+    pair: Comparison, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    streams = [[several[0] for several in pair.test.references]]
+    named = [(system.name, system.members[0].outputs) for system in pair.systems]
+    (verdict,) = (system.verdicts[metric] for system in pair.others)  # type: ignore[index]
+    for kind, ours in (("ar", verdict.randomization), ("bs", verdict.bootstrap)):
+        theirs = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}[metric]
+        found = PairedTest(named, {metric: theirs}, streams, test_type=kind, n_samples=ours.samples, n_jobs=1)()
+        result = found[1][ours.metric][1]
+        assert not isinstance(result, str)
+        assert ours.p == pytest.approx(result.p_value, rel=1e-9)
+
+
+def test_answers_that_are_right_or_wrong_get_mcnemars_test_too(pair: Comparison) -> None:
+    (dot,) = pair.others
+    rights = [
+        [output in several for output, several in zip(system.members[0].outputs, pair.test.references, strict=True)]
+        for system in pair.systems
+    ]
+    assert dot.verdicts["exact"].mcnemar == mcnemar(*rights, metric="exact")
+    assert dot.verdicts["bleu"].mcnemar is None
+    table = luck_table(pair)
+    assert "McNemar p" in [column.title for column in table.columns]
+
+
+def test_perplexity_is_measured_on_the_references(trained: dict[str, Path]) -> None:
+    found = sightline.compare([trained["none-seed1"], trained["dot-seed1"]], device="cpu", metrics=["perplexity"])
+    wanted = [Run.load(trained[name], device="cpu").evaluate("test").scores[3] for name in ("none-seed1", "dot-seed1")]
+    assert [system.qualities["perplexity"].value for system in found.systems] == [each.value for each in wanted]
+    assert found.others[0].verdicts["perplexity"].better
+    assert found.where.corpus_metric == "chrF2"  # perplexity says nothing about outputs
+
+
+def test_the_answer_says_who_is_better_by_how_much_and_at_what_cost(pair: Comparison) -> None:
+    (answer,) = answers(pair)
+    difference = pair.others[0].verdicts["bleu"].difference
+    assert answer.startswith(f"dot-seed1 is better than none-seed1 (BLEU {difference:+.2f}, p < 0.0001), at ")
+    assert "× the parameters, " in answer and "× the training FLOPs" in answer
+
+
+# --- the same, or nearly -----------------------------------------------------------------------------------------
+
+
+def test_identical_runs_are_not_different(trained: dict[str, Path], copied: Copy) -> None:
+    found = sightline.compare([trained["dot-seed1"], copied("dot-seed1", "again")], device="cpu")
+    (again,) = found.others
+    for verdict in again.verdicts.values():
+        assert (verdict.difference, verdict.p, verdict.significant) == (0.0, 1.0, False)
+        assert verdict.randomization.p == verdict.bootstrap.p == 1.0
+    assert answers(found)[0].startswith("again is not different from dot-seed1: it has the same outputs")
+    assert found.differences == [] and differences_table(found).notes == ["The recipes are the same."]
+    contrast = found.where.contrasts[0]
+    assert contrast.sentences.improved == contrast.sentences.worsened == []
+
+
+def test_runs_with_the_same_seed_are_not_taken_for_seeds_of_one_system(trained: dict[str, Path], copied: Copy) -> None:
+    runs = [trained["none-seed1"], trained["dot-seed1"], copied("dot-seed1", "again")]
+    found = sightline.compare(runs, device="cpu", metrics=["exact"])
+    assert [system.name for system in found.systems] == ["none-seed1", "dot-seed1", "again"]
+    assert found.notes[0].startswith("dot-seed1, again have the same recipe, some even the same seed")
+
+
+def test_runs_that_differ_only_in_seed_are_compared_with_one_another(trained: dict[str, Path]) -> None:
+    found = sightline.compare([trained["dot-seed1"], trained["dot-seed2"]], device="cpu", metrics=["exact"])
+    assert [system.name for system in found.systems] == ["dot-seed1", "dot-seed2"]
+    assert "differ only in their seed" in found.notes[0]
+    assert [(each.key, each.values) for each in found.differences] == [("seed", ["1", "2"])]
+
+
+# --- seeds -------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
+    trained: dict[str, Path], seeded: Comparison
+) -> None:
+    assert [(system.name, [member.name for member in system.members]) for system in seeded.systems] == [
+        ("dot", ["dot-seed1", "dot-seed2"]),
+        ("none", ["none-seed1", "none-seed2"]),
+    ]
+    for system in seeded.systems:
+        reports = [Run.load(trained[member.name], device="cpu").evaluate("test") for member in system.members]
+        for place, metric in enumerate(seeded.metrics):
+            values = [report.scores[place].value for report in reports]
+            quality = system.qualities[metric]
+            assert quality.value == pytest.approx(sum(values) / 2, rel=1e-12)
+            assert quality.deviation == pytest.approx(statistics.stdev(values), rel=1e-9)
+            assert quality.low == pytest.approx(sum(report.scores[place].low for report in reports) / 2)
+    bleu = seeded.baseline.qualities["bleu"]
+    assert main_table(seeded).rows[0][:3] == [
+        "dot",
+        "2",
+        f"{bleu.value:.2f} ± {bleu.deviation:.2f} [{bleu.low:.2f}, {bleu.high:.2f}]",
+    ]
+    assert "mean ± standard deviation over the seeds" in " ".join(footnotes(seeded))
+
+
+def test_with_seeds_the_larger_p_of_sentences_and_seeds_decides(seeded: Comparison) -> None:
+    (none,) = seeded.others
+    for verdict in none.verdicts.values():
+        assert verdict.seeds is not None
+        assert verdict.p == max(verdict.seeds.p, verdict.randomization.p_with_ties)
+        assert verdict.mcnemar is None  # a test for two runs
+    assert "Welch's t-test between the scores of the runs" in " ".join(footnotes(seeded))
+
+
+def test_the_cost_of_a_system_is_that_of_one_run(seeded: Comparison) -> None:
+    for system in seeded.systems:
+        costs = [member.cost for member in system.members]
+        assert system.cost.seconds == pytest.approx(sum(cost.seconds or 0 for cost in costs) / 2)
+        assert system.cost.peak_memory == max(cost.peak_memory or 0 for cost in costs)
+
+
+def test_the_run_nearest_to_the_mean_stands_for_its_system(seeded: Comparison, copied: Copy) -> None:
+    system = seeded.baseline
+    shown = system.shown_member("bleu")
+    others = [abs(each.scores["bleu"].value - system.qualities["bleu"].value) for each in system.members]
+    assert abs(shown.scores["bleu"].value - system.qualities["bleu"].value) == min(others)
+    assert seeded.where.runs["dot"] == shown.name
+
+
+def test_names_may_be_given(trained: dict[str, Path]) -> None:
+    runs = {"ohne s1": trained["none-seed1"], "ohne s2": trained["none-seed2"], "mit": trained["dot-seed1"]}
+    found = sightline.compare(runs, device="cpu", metrics=["exact"], baseline="mit")
+    assert [system.name for system in found.systems] == ["mit", "ohne"]
+    assert found.systems[1].verdicts["exact"].seeds is not None
+
+
+# --- what is compared --------------------------------------------------------------------------------------------
+
+
+def test_only_metrics_that_all_recipes_have_are_compared(trained: dict[str, Path], copied: Copy) -> None:
+    other = copied("none-seed1", "other", evaluation__metrics=["exact", "bleu", "ter"])
+    found = sightline.compare([trained["dot-seed1"], other], device="cpu")
+    assert found.metrics == ["bleu", "exact"]
+    assert "Left out, because not every recipe has them: chrF2, perplexity, TER." in found.notes
+
+
+def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
+    trained: dict[str, Path], copied: Copy
+) -> None:
+    greedy = copied("none-seed1", "greedy", decoding__beam=1)
+    found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"])
+    assert any("beam 2 (dot-seed1), 1 (greedy)" in note for note in found.notes)
+    found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"], beam=3)
+    assert not any("beam" in note for note in found.notes)
+    assert {member.decoding["beam"] for system in found.systems for member in system.members} == {3}
+
+
+def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: Comparison) -> None:
+    test = replace(
+        pair.test, name="loud", references=[[text.upper() for text in each] for each in pair.test.references]
+    )
+    runs = [trained["none-seed1"], trained["dot-seed1"]]
+    loud, quiet = (
+        sightline.compare(runs, on=test, device="cpu", metrics=["bleu"], lowercase=lowercase)
+        for lowercase in (False, True)
+    )
+    assert loud.systems[1].qualities["bleu"].value < 5 < quiet.systems[1].qualities["bleu"].value
+    outputs = quiet.systems[1].members[0].outputs
+    assert quiet.systems[1].qualities["bleu"].value == measure("bleu", outputs, test.references, lowercase=True).value
+
+
+def test_the_baseline_comes_first_whatever_the_order(trained: dict[str, Path]) -> None:
+    runs = [trained["none-seed1"], trained["dot-seed1"]]
+    found = sightline.compare(runs, device="cpu", metrics=["exact"], baseline=trained["dot-seed1"])
+    assert [system.name for system in found.systems] == ["dot-seed1", "none-seed1"]
+    assert not found.systems[0].verdicts and not found.systems[1].verdicts["exact"].better
+
+
+def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: Comparison) -> None:
+    where = pair.where
+    assert where.counted_in == "the 150 targets of the training text of none-seed1"
+    assert sum(bucket.sentences for bucket in where.lengths) == 60
+    assert where.lengths[0].scores.keys() == {"none-seed1", "dot-seed1"}
+    (contrast,) = where.contrasts
+    assert contrast.sentences.improved and where.sentence_metric == "chrF2"
+    worst = contrast.sentences.improved[0]
+    scores = [measure("chrf", [text], [worst.references]).value for text in (worst.baseline, worst.system)]
+    assert scores == pytest.approx([worst.baseline_score, worst.system_score])
+
+
+def test_without_the_training_text_words_are_counted_in_the_references(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    source, reference = tmp_path / "s", tmp_path / "r"
+    source.write_text("hund alt\nkatze\n"), reference.write_text("dog old\ncat\n")
+    moved = copied("none-seed1", "moved", data__folder=str(tmp_path / "gone"))
+    from sightline.comparison.test_sets import from_files
+
+    test = from_files(source, reference)
+    found = sightline.compare([moved, trained["dot-seed1"]], on=test, device="cpu", metrics=["chrf"])
+    assert "the references" in found.where.counted_in
+    assert found.test.name == "s" and found.test.references == [["dog old"], ["cat"]]

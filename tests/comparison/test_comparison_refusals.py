@@ -1,0 +1,113 @@
+"""What cannot be compared is refused, with the reason and a remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import sightline
+from sightline.run_folder import RunError
+
+Copy = Callable[..., Path]
+
+
+def test_fewer_than_two_runs(trained: dict[str, Path]) -> None:
+    with pytest.raises(RunError, match=r"needs at least two runs, and there is only .*dot-seed1; give another"):
+        sightline.compare([trained["dot-seed1"]])
+    with pytest.raises(RunError, match="there is none"):
+        sightline.compare([])
+    with pytest.raises(TypeError, match="takes a list of runs"):
+        sightline.compare(str(trained["dot-seed1"]))  # type: ignore[arg-type]
+
+
+def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_path: Path) -> None:
+    run = trained["dot-seed1"]
+    (tmp_path / "link").symlink_to(run)
+    for other in (run, run / ".." / run.name, Path(os.path.relpath(run)), tmp_path / "link"):
+        with pytest.raises(RunError, match="is given twice"):
+            sightline.compare([run, other])
+
+
+def test_a_folder_that_is_no_run(trained: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run folder"):
+        sightline.compare([trained["dot-seed1"], tmp_path])
+
+
+def test_different_sources_or_references_with_the_runs_and_the_line(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    corpus = trained["dot-seed1"].parent.parent
+    shutil.copytree(corpus, tmp_path / "corpus", ignore=shutil.ignore_patterns("runs", "cache"))
+    other = copied("none-seed1", "elsewhere", data__folder=str(tmp_path / "corpus"))
+    runs = [trained["dot-seed1"], other]
+    assert sightline.compare(runs, device="cpu", metrics=["exact"]).test.name == "test"  # another place, the same text
+    path = tmp_path / "corpus" / "test.tsv"
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for changed, said in (
+        ([*lines[:4], "neu\tnew\n", *lines[5:]], r"line 5 has the source '.*' and 'neu'"),
+        ([*lines[:6], lines[6].split("\t")[0] + "\tnew\n", *lines[7:]], r"line 7 has the target '.*' and 'new'"),
+        (lines[:-1], r"dot-seed1 has 60 lines there, the other only 59"),
+        ([*lines, "neu\tnew\n"], r"elsewhere has 61 lines there, the other only 60"),
+    ):
+        path.write_text("".join(changed), encoding="utf-8")
+        with pytest.raises(RunError, match=rf"test set test of dot-seed1 is not that of elsewhere: {said}.*--on"):
+            sightline.compare(runs, device="cpu")
+
+
+def test_a_run_without_that_test_set_says_what_it_has(trained: dict[str, Path], copied: Copy) -> None:
+    fewer = copied("none-seed1", "fewer", data__tests={})
+    with pytest.raises(RunError, match=r"fewer has no test set 'test'; it has validation; give .*--on"):
+        sightline.compare([trained["dot-seed1"], fewer], on="test")
+    with pytest.raises(RunError, match=r"no test set in common \(dot-seed1 has test, other; fewer has none\)"):
+        sightline.compare([trained["dot-seed1"], fewer])
+    found = sightline.compare([trained["dot-seed1"], fewer], on="validation", device="cpu", metrics=["exact"])
+    assert len(found.test.sources) == 10
+
+
+def test_a_test_set_whose_files_are_gone(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
+    moved = copied("none-seed1", "moved", data__folder=str(tmp_path / "gone"))
+    with pytest.raises(RunError, match=r"test set test of moved cannot be read: .*gone.*--source and --reference"):
+        sightline.compare([trained["dot-seed1"], moved])
+
+
+def test_different_metric_signatures(trained: dict[str, Path], copied: Copy) -> None:
+    folded = copied("none-seed1", "folded", evaluation__lowercase=True)
+    with pytest.raises(
+        RunError, match=r"dot-seed1 and folded are scored differently: .*case:mixed.*case:lc.*--lowercase"
+    ):
+        sightline.compare([trained["dot-seed1"], folded])
+    found = sightline.compare([trained["dot-seed1"], folded], device="cpu", metrics=["bleu"], lowercase=True)
+    assert "case:lc" in found.baseline.qualities["bleu"].signature
+
+
+def test_no_metric_in_common(trained: dict[str, Path], copied: Copy) -> None:
+    other = copied("none-seed1", "other", evaluation__metrics=["wer"])
+    with pytest.raises(RunError, match=r"no metric in common \(dot-seed1 has bleu, .*; other has wer\); .*--metrics"):
+        sightline.compare([trained["dot-seed1"], other])
+
+
+def test_a_metric_that_does_not_exist(trained: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match=r"no metric 'blue'; choose from bleu, chrf"):
+        sightline.compare([trained["dot-seed1"], trained["none-seed1"]], metrics=["blue"])
+
+
+def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) -> None:
+    other = copied("none-seed1", "other")
+    content = (other / "tokenizer.json").read_text(encoding="utf-8")
+    assert '"dog"' in content or '"▁dog"' in content
+    (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
+    runs = [trained["dot-seed1"], other]
+    with pytest.raises(RunError, match=r"dot-seed1 and other have different tokenizers.*leave perplexity out"):
+        sightline.compare(runs, metrics=["perplexity"])
+    found = sightline.compare(runs, device="cpu")  # of the recipes' metrics it is left out
+    assert "perplexity" not in found.metrics
+    assert any(note.startswith("Perplexity is left out: dot-seed1 and other have") for note in found.notes)
+
+
+def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
+    with pytest.raises(RunError, match=r"baseline x is none of the runs .*\(dot-seed1, none-seed1\)"):
+        sightline.compare([trained["dot-seed1"], trained["none-seed1"]], baseline="x")

@@ -1,0 +1,119 @@
+"""Pictures of a comparison: what is drawn over what, and that it can be drawn of any journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from sightline.comparison import Comparison, figures
+from sightline.comparison.figures import draw, mean_line, write_figure
+from sightline.comparison.journals import Cost, Validation
+from sightline.comparison.results import System
+
+
+def changed(system: System, change: Callable[[Validation], Validation], **more: object) -> System:
+    """The same system with other validations."""
+    members = [replace(each, validations=[change(v) for v in each.validations], **more) for each in system.members]  # type: ignore[arg-type]
+    return replace(system, members=members)
+
+
+def panels(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
+    """x, y and how many lines each panel of the learning curves has."""
+    seen: list[tuple[str, str, int]] = []
+    draw_lines = figures._draw_lines
+
+    def watched(axes: object, comparison: Comparison, key: str, value: str, scale: float) -> None:
+        draw_lines(axes, comparison, key, value, scale)  # type: ignore[arg-type]
+        seen.append((key, value, len(axes.get_lines())))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(figures, "_draw_lines", watched)
+    draw(comparison, "svg", parts=("curves",))
+    return seen
+
+
+def test_loss_and_metric_are_drawn_over_steps_tokens_flops_and_time(
+    seeded: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two systems of two seeds: two thin lines and a bold one for each."""
+    assert panels(seeded, monkeypatch) == [
+        (key, value, 6) for value in ("loss", "bleu") for key in ("step", "tokens", "flops", "seconds")
+    ]
+
+
+def test_a_run_that_counted_no_flops_is_missing_in_that_panel_alone(
+    seeded: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without(validation: Validation) -> Validation:
+        return {key: value for key, value in validation.items() if key != "flops"}
+
+    old = replace(seeded, systems=[changed(seeded.systems[0], without, cost=Cost()), seeded.systems[1]])
+    assert panels(old, monkeypatch) == [
+        (key, value, 3 if key == "flops" else 6)
+        for value in ("loss", "bleu")
+        for key in ("step", "tokens", "flops", "seconds")
+    ]
+    monkeypatch.undo()
+    none = replace(seeded, systems=[changed(system, without, cost=Cost()) for system in seeded.systems])
+    assert {key for key, _, _ in panels(none, monkeypatch)} == {"step", "tokens", "seconds"}
+    assert draw(none, "png").startswith(b"\x89PNG")
+
+
+def test_without_a_metric_in_the_journal_the_loss_is_drawn_alone(
+    seeded: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bare(validation: Validation) -> Validation:
+        return {key: value for key, value in validation.items() if key != "bleu"}
+
+    found = replace(seeded, systems=[changed(system, bare) for system in seeded.systems])
+    assert {value for _, value, _ in panels(found, monkeypatch)} == {"loss"}
+
+
+def test_runs_without_a_journal_can_be_drawn(seeded: Comparison) -> None:
+    empty = [
+        replace(system, members=[replace(each, validations=[], cost=Cost()) for each in system.members])
+        for system in seeded.systems
+    ]
+    assert draw(replace(seeded, systems=empty), "png").startswith(b"\x89PNG")
+
+
+def test_the_mean_is_taken_where_all_seeds_were_validated(seeded: Comparison) -> None:
+    def journal(points: Sequence[tuple[int, int, float]]) -> list[Validation]:
+        return [{"step": step, "tokens": tokens, "loss": loss} for step, tokens, loss in points]
+
+    first, second = seeded.systems[0].members
+    members = [
+        replace(first, validations=journal([(10, 100, 4.0), (20, 200, 2.0), (30, 300, 1.0)])),
+        replace(second, validations=journal([(10, 120, 5.0), (20, 220, float("nan")), (30, 320, 2.0)])),
+    ]
+    system = replace(seeded.systems[0], members=members)
+    assert mean_line(system, "tokens", "loss") == [(110, 4.5), (310, 1.5)]
+    assert mean_line(system, "flops", "loss") == []
+
+
+def test_formats_go_by_suffix_and_others_are_refused(seeded: Comparison, tmp_path: Path) -> None:
+    for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
+        write_figure(seeded, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    ElementTree.parse(tmp_path / "a.svg")
+    with pytest.raises(ValueError, match=r"a\.gif: a figure is a \.png, \.svg, \.pdf file"):
+        write_figure(seeded, tmp_path / "a.gif")
+    assert not (tmp_path / "a.gif").exists()
+
+
+def test_the_same_comparison_makes_the_same_picture(seeded: Comparison) -> None:
+    assert draw(seeded, "svg") == draw(seeded, "svg")
+
+
+def test_names_are_no_formulas_and_twenty_systems_have_room(seeded: Comparison) -> None:
+    names = ["$\\frac{", "نموذج", *(f"system {number} with a rather long name, and more of it" for number in range(18))]
+    systems = [replace(seeded.systems[number % 2], name=name) for number, name in enumerate(names)]
+    assert draw(replace(seeded, systems=systems), "png").startswith(b"\x89PNG")
+
+
+def test_systems_that_cost_the_same_stand_side_by_side() -> None:
+    assert figures._asides([100.0, 200.0, 100.5, None, 100.2]) == [-9.0, 0.0, 0.0, 0.0, 9.0]
+    assert figures._asides([5.0]) == [0.0]

@@ -1,0 +1,95 @@
+"""What differs between recipes, and what is only another name for the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sightline.comparison.recipe_differences import ABSENT, differ_only_in_seed, differences
+from sightline.recipe import Recipe
+from sightline.recipe_files import load_recipe
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe("dates", overrides)
+
+
+def corpus(folder: str | None, train: str = "a.tsv", **data: Any) -> Recipe:
+    changed = {
+        **recipe().data.model_dump(mode="json"),
+        "folder": folder,
+        "train": [{"kind": "tsv", "file": train}],
+        "validation": {"kind": "tsv", "file": "v.tsv"},
+        **data,
+    }
+    return Recipe.model_validate({**recipe().model_dump(mode="json"), "data": changed})
+
+
+def found(*recipes: Recipe) -> dict[str, list[str]]:
+    return {each.key: each.values for each in differences(recipes)}
+
+
+def test_only_keys_that_differ_are_told_in_the_order_of_the_recipe() -> None:
+    two = recipe("training.lr=0.1", "model.width=64", "seed=3")
+    assert differences([recipe(), two, recipe()])[0].key == "seed"
+    assert found(recipe(), two, recipe()) == {
+        "seed": ["1", "3", "1"],
+        "model.width": ["128", "64", "128"],
+        "training.lr": ["0.004", "0.1", "0.004"],
+    }
+    assert list(found(recipe(), two, recipe())) == ["seed", "model.width", "training.lr"]
+
+
+def test_the_same_recipe_has_no_differences() -> None:
+    assert found(recipe(), recipe()) == {}
+
+
+def test_a_part_of_another_kind_has_keys_the_other_lacks() -> None:
+    told = found(recipe(), recipe("model.encoder.kind=transformer"))
+    assert told["model.encoder.kind"] == ["recurrent", "transformer"]
+    assert told["model.encoder.cell"] == ["lstm", ABSENT]
+    assert told["model.encoder.norm.place"] == [ABSENT, "pre"]
+    assert "model.decoder.cell" not in told
+
+
+def test_lists_of_values_are_one_value_and_lists_of_sections_are_not() -> None:
+    assert found(recipe(), recipe("training.betas=[0.9, 0.999]")) == {"training.betas": ["[0.9, 0.98]", "[0.9, 0.999]"]}
+    assert found(recipe(), recipe("data.train.0.examples=7")) == {"data.train.0.examples": ["20000", "7"]}
+
+
+def test_folders_that_are_one_place_are_no_difference(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "corpus")
+    here = str(tmp_path / "corpus")
+    assert found(corpus(here), corpus(str(tmp_path / "link")), corpus(f"{here}/../corpus")) == {}
+    assert (
+        found(corpus(here), corpus(str(tmp_path), f"{here}/a.tsv", validation={"kind": "tsv", "file": f"{here}/v.tsv"}))
+        == {}
+    )
+
+
+def test_the_same_names_in_another_folder_differ_in_the_folder_alone(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert found(corpus(one), corpus(two)) == {"data.folder": [one, two]}
+
+
+def test_other_files_in_one_folder_are_told_by_name(tmp_path: Path) -> None:
+    assert found(corpus(str(tmp_path)), corpus(str(tmp_path), "b.tsv")) == {"data.train.0.file": ["a.tsv", "b.tsv"]}
+
+
+def test_other_test_sets_are_not_told() -> None:
+    assert found(recipe(), recipe("data.tests.test.examples=5")) == {}
+
+
+@pytest.mark.parametrize("override", ["seed=2", "training.threads=3", "training.keep=9", "training.log_every=1"])
+def test_what_changes_nothing_but_chance_makes_no_other_system(override: str) -> None:
+    assert differ_only_in_seed(recipe(), recipe(override))
+
+
+@pytest.mark.parametrize(
+    "override", ["training.lr=1", "decoding.beam=2", "data.limit=5", "training.limits.epochs=5", "tokenizer.size=99"]
+)
+def test_everything_else_does(override: str) -> None:
+    assert not differ_only_in_seed(recipe(), recipe(override, "seed=2"))

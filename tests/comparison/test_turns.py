@@ -1,0 +1,70 @@
+"""Decoding in turns: everybody decodes everything, in order, and nobody always comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sightline.comparison import turns
+from sightline.comparison.progress import silent
+
+
+class Fake:
+    """A run that writes down when it is asked for what, and answers in capitals."""
+
+    def __init__(self, name: str, diary: list[tuple[str, int, int]], clock: list[float], slow: float = 1.0) -> None:
+        self.name, self.diary, self.clock, self.slow = name, diary, clock, slow
+
+    def decode(self, sources: list[str], *, first: int) -> list[str]:
+        self.diary.append((self.name, first, len(sources)))
+        self.clock[0] += self.slow * len(sources)
+        return [f"{self.name} {source.upper()}" for source in sources]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def decoded(names: str, sentences: int, clock: list[float]) -> tuple[Any, list[tuple[str, int, int]], list[str]]:
+    diary: list[tuple[str, int, int]] = []
+    runs: list[Any] = [Fake(name, diary, clock, slow=1.0 + place) for place, name in enumerate(names)]
+    sources = [f"s{number}" for number in range(sentences)]
+    return turns.take_turns(runs, sources, silent), diary, sources
+
+
+def test_outputs_come_back_in_the_order_of_the_sources(clock: list[float]) -> None:
+    found, _, sources = decoded("abc", 103, clock)
+    for name in "abc":
+        assert found[name].outputs == [f"{name} {source.upper()}" for source in sources]
+
+
+def test_time_is_that_of_the_turns_without_the_warm_up(clock: list[float]) -> None:
+    found, _, _ = decoded("ab", 200, clock)
+    assert (found["a"].seconds, found["b"].seconds) == (200.0, 400.0)
+
+
+def test_after_a_warm_up_every_run_decodes_a_part_before_any_goes_on(clock: list[float]) -> None:
+    _, diary, _ = decoded("abc", 200, clock)
+    assert [name for name, _, _ in diary[:3]] == ["a", "b", "c"]
+    rounds = [diary[at : at + 3] for at in range(3, len(diary), 3)]
+    assert len(rounds) == 8
+    for number, each in enumerate(rounds):
+        assert {(first, count) for _, first, count in each} == {(25 * number, 25)}
+    assert ["".join(name for name, _, _ in each) for each in rounds[:4]] == ["abc", "bca", "cab", "abc"]
+
+
+def test_a_small_test_set_is_one_part(clock: list[float]) -> None:
+    _, diary, _ = decoded("ab", 30, clock)
+    assert diary[2:] == [("a", 0, 30), ("b", 0, 30)]
+
+
+def test_of_many_runs_everybody_has_a_turn_and_different_ones_come_first(clock: list[float]) -> None:
+    names = "abcdefghijklmnopqrst"
+    _, diary, _ = decoded(names, 400, clock)
+    rounds = [diary[at : at + 20] for at in range(20, len(diary), 20)]
+    assert all({name for name, _, _ in each} == set(names) for each in rounds)
+    assert len({each[0][0] for each in rounds}) == 8
