@@ -19,17 +19,18 @@ from sightline.model_card import write_model_card
 from sightline.models.seq2seq import Seq2Seq, parameter_count
 from sightline.preparation import Prepared, Progress, prepare_data, with_folder
 from sightline.recipe import Recipe
+from sightline.recipe_changes import differences
 from sightline.recipe_files import load_recipe, save_recipe
 from sightline.run_folder import RunError, environment, locked, write_config
 from sightline.text.tokenizer import Vocabulary
-from sightline.training.compiled import compiled_loss
+from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.cost import peak_memory, step_cost
 from sightline.training.display import Display, PlainDisplay
 from sightline.training.job import Fit
 from sightline.training.loop import fit
 from sightline.training.optimizers import build_optimizer
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import autocast, batch_loss, step_seed
+from sightline.training.step import Gradients, PlainGradients, autocast, batch_loss, step_seed
 from sightline.validation import Validator
 
 
@@ -139,26 +140,6 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
 
-# What may change between the sittings of one training. Only the limits change what is learned: training longer than
-# planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.
-_FREE: set[tuple[str, ...]] = {
-    *(("training", key) for key in ("limits", "device", "threads", "tensorboard", "keep", "log_every")),
-    ("training", "stopping", "patience"),
-    ("data", "tests"),
-    ("decoding",),
-    ("evaluation", "bootstrap"),
-}
-
-
-def _differences(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[str]:
-    if path in _FREE or old == new:
-        return []
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(set(old) | set(new))
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), (*path, key))]
-    return [f"{'.'.join(path)}: {old!r} then, {new!r} now"]
-
-
 def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
     """Whether this recipe may be trained into this folder."""
     saved = run / "recipe.yaml"
@@ -168,8 +149,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         return
     if not saved.exists():
         return
-    before = load_recipe(saved)
-    differing = _differences(before.model_dump(mode="json"), recipe.model_dump(mode="json"))
+    differing = differences(load_recipe(saved), recipe)
     if differing:
         raise RunError(
             f"{run} was trained with another recipe, so it cannot be resumed with this one: " + "; ".join(differing)
@@ -188,9 +168,6 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     _begin_folder(run, recipe, prepared, model)
     model = model.to(device)
     plan = EpochPlan(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
-    compile_step = recipe.training.compile
-    if compile_step is None:
-        compile_step = plan.layout == "static"
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     for line in describe(prepared, plan, model, device):
@@ -205,9 +182,19 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
         export=lambda weights: _export(run, recipe, model, weights),
         display=display,
         flops=step_cost(model, plan, device),
-        loss=compiled_loss(model, recipe.training.label_smoothing) if compile_step and plan.shape else None,
+        gradients=_gradients(model, plan, device),
     )
     fit(job, resume=resume)
+
+
+def _gradients(model: Seq2Seq, plan: EpochPlan, device: torch.device) -> Gradients:
+    """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no."""
+    training = plan.recipe.training
+    if plan.shape is None or training.compile is False:
+        return PlainGradients(model, training, device)
+    if training.batches.accumulate > 1 or device.type != "cuda":
+        return PlainGradients(model, training, device, compiled_loss(model, training.label_smoothing))
+    return GraphedGradients(model, training.label_smoothing, training.precision, device)
 
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:

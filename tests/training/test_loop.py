@@ -23,7 +23,7 @@ from sightline.training.interruption import Interrupted
 from sightline.training.job import Fit, Validation
 from sightline.training.loop import NotFinite, fit
 from sightline.training.objectives import Loss
-from sightline.training.step import batch_loss, step_seed
+from sightline.training.step import PlainGradients, batch_loss, step_seed
 
 DATES = {"kind": "dates", "part": "train", "examples": 1}
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
@@ -113,7 +113,7 @@ class Job:
             export=lambda weights: self.exported.append({name: weight.clone() for name, weight in weights.items()}),
             display=self.display,
             flops=lambda batch: 100 * batch.tokens + len(batch.examples),
-            loss=self.loss,
+            gradients=PlainGradients(self.model, self.recipe.training, torch.device("cpu"), self.loss),
         )
         return fit(job, resume=resume)
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Model
+from sightline.recipe import Model, Training
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
-from sightline.training.compiled import compiled_loss
-from sightline.training.step import autocast, batch_loss
+from sightline.training.compiled import GraphedGradients, compiled_loss
+from sightline.training.step import PlainGradients, autocast, batch_loss
 
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64
 
 
-def small_transformer(place: str, positions: str, feedforward: str) -> Seq2Seq:
+def small_transformer(place: str, positions: str, feedforward: str, dropout: float = 0.0) -> Seq2Seq:
     body = {
         "kind": "transformer",
         "layers": 2,
@@ -24,7 +24,7 @@ def small_transformer(place: str, positions: str, feedforward: str) -> Seq2Seq:
         "norm": {"place": place},
         "positions": {"kind": positions},
         "feedforward": {"kind": feedforward},
-        "dropout": 0.0,
+        "dropout": dropout,
     }
     torch.manual_seed(0)
     return Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), VOCABULARY, VOCABULARY)
@@ -70,3 +70,30 @@ def test_the_compiled_static_step_is_the_padded_one(
     assert error < 1.5 * rounding, "no further from float32 than bfloat16 on the padded batch is"
     assert error < 0.02 * float(wanted.norm())
     assert plain_loss == pytest.approx(static_loss, rel=2e-3)
+
+
+def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(cuda: torch.device) -> None:
+    model = small_transformer("post", "sinusoidal", "relu", dropout=0.3).to(cuda).train()
+    training = Training.model_validate({"precision": "bf16", "label_smoothing": 0.1, "limits": {"steps": 1}})
+    plain = PlainGradients(model, training, cuda, compiled_loss(model, 0.1))
+    shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
+    batches = [
+        packed_batch(sentences(count), sentences(count)[::-1], np.arange(count), shape).to(cuda)
+        for count in (21, 9, 14)
+    ]
+
+    def found(gradients: PlainGradients | GraphedGradients) -> list[tuple[float, float, torch.Tensor]]:
+        results = []
+        for seed, batch in enumerate([*batches, batches[0]]):
+            torch.manual_seed(seed)
+            loss = gradients([batch])
+            flat = torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).cpu()
+            results.append((float(loss.total), float(loss.nll), flat))
+        return results
+
+    graphed = found(GraphedGradients(model, 0.1, "bf16", cuda))
+    model.zero_grad(set_to_none=True)
+    for ours, wanted in zip(graphed, found(plain), strict=True):
+        assert ours[:2] == pytest.approx(wanted[:2], rel=1e-4)
+        assert float((ours[2] - wanted[2]).norm()) < 1e-3 * float(wanted[2].norm())
+    assert graphed[0][0] != graphed[3][0]  # the same batch, another seed

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sightline.recipe import Recipe
 from sightline.training.batches import TrainingBatch
 from sightline.training.display import Display
-from sightline.training.objectives import Loss
+from sightline.training.step import Gradients
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ class Fit:
     export: Callable[[dict[str, Tensor]], None]  # writes the finished model
     display: Display
     flops: Callable[[TrainingBatch], int]  # what a step over a batch costs
-    loss: Callable[[TrainingBatch], Loss] | None = None  # e.g. compiled; by default the plain one
+    gradients: Gradients

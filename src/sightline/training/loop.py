@@ -28,7 +28,7 @@ from sightline.training.job import Fit
 from sightline.training.journal import Journal
 from sightline.training.optimizers import build_optimizer
 from sightline.training.schedules import factor
-from sightline.training.step import autocast, batch_loss, step_seed
+from sightline.training.step import step_seed
 
 
 class NotFinite(ArithmeticError):
@@ -83,7 +83,6 @@ class _Loop:
         self.checkpoints, self.journal, self.progress = checkpoints, journal, progress
         self.recipe, self.training = job.recipe, job.recipe.training
         self.parameters = list(job.model.parameters())
-        self.loss = job.loss or (lambda batch: batch_loss(job.model, batch, self.training.label_smoothing))
         self.pending: list[_Step] = []  # not yet looked at
         self.unlogged = list(progress.unlogged)  # looked at, not yet logged
         self.started, self.before = time.monotonic(), progress.seconds
@@ -178,22 +177,14 @@ class _Loop:
         self.rate = rate
         self.job.model.train()
         tokens = sum(batch.tokens for batch in group)
-        total, nll = None, None
-        for batch in group:
-            with autocast(self.training.precision, self.job.device):
-                loss = self.loss(batch)
-            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            total = loss.total.detach() if total is None else total + loss.total.detach()
-            nll = loss.nll.detach() if nll is None else nll + loss.nll.detach()
+        total, nll = self.job.gradients(group)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
-        assert total is not None and nll is not None
         values = torch.stack([total / tokens, nll / tokens, norm.to(total.dtype)])
         examples = np.concatenate([batch.examples for batch in group])
         self.pending.append(_Step(step, self.progress.epoch, examples, values))
         if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
             self.check_finite()  # before the weights are touched; on CUDA looking would make every step wait
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update(self.job.model, step)
         self.advance(step, group, tokens)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from sightline.recipe import Training
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss, cross_entropy
 
@@ -26,3 +31,39 @@ def step_seed(seed: int, step: int) -> int:
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Matrix products in bfloat16, if asked."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+# The batches of a step → their loss, summed over all target tokens, outside autograd. The gradient of its mean over the
+# tokens is left in the parameters, in place of what was there.
+Gradients = Callable[[Sequence[TrainingBatch]], Loss]
+
+
+class PlainGradients:
+    """`Gradients` by one forward and one backward pass over each batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Training,
+        device: torch.device,
+        loss: Callable[[TrainingBatch], Loss] | None = None,  # e.g. compiled
+    ) -> None:
+        self.model, self.precision, self.device = model, training.precision, device
+        self.loss = loss or (lambda batch: batch_loss(model, batch, training.label_smoothing))
+
+    def __call__(self, group: Sequence[TrainingBatch]) -> Loss:
+        self.model.zero_grad(set_to_none=True)
+        tokens = sum(batch.tokens for batch in group)
+        losses = [self._add(batch, tokens) for batch in group]
+        return Loss(sum_of(loss.total for loss in losses), sum_of(loss.nll for loss in losses))
+
+    def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
+        with autocast(self.precision, self.device):
+            loss = self.loss(batch)
+        (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+        return Loss(loss.total.detach(), loss.nll.detach())
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    """One after the other, so that a sum of one is that one."""
+    return functools.reduce(operator.add, values)
