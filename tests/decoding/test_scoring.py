@@ -176,3 +176,25 @@ def test_all_the_work_is_done_once(threads: int) -> None:
 
 def test_tokens_are_padded_behind() -> None:
     assert pad_tokens([[5], [6, 7, 8]], "cpu").tolist() == [[5, 0, 0], [6, 7, 8]]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_last_of_a_batch_are_decoded_with_the_last_of_others(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch, beam: int, threads: int
+) -> None:
+    """Each sentence says as many words as its first word's number; one of each batch says many more than the others."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == first else {first: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._FEW", 4)
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: threads)
+    sources = [[first] for first in [5, 4, 11, 4, 5, 5, 11, 4, 4, 5, 5, 11, 11, 4, 5, 4]]
+    model = script(rule)
+    found = generate(model, sources, Decoding(beam=beam, batch_tokens=8 * beam))  # four a batch
+    assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
+    alone = script(rule)
+    for start in range(0, 16, 4):
+        generate(alone, sources[start : start + 4], Decoding(beam=beam, batch_tokens=8 * beam))
+    assert len(model.rows) < len(alone.rows)

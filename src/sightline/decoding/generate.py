@@ -16,6 +16,8 @@ from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
 
 Item = TypeVar("Item")
+_FEW = 32  # the last of so many sentences of a batch are decoded again with the last of others: a step for two costs as
+# much as a step for fifty, since all weights are read
 
 
 def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
@@ -25,8 +27,12 @@ def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -
     return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
-def length_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Indices in batches of at most so many padded tokens, longest sentences first."""
+def length_batches(lengths: Sequence[int], tokens: int, threads: int = 1) -> Iterator[list[int]]:
+    """Indices in batches of at most so many padded tokens, longest sentences first; as many for each thread."""
+    count = -(-sum(lengths) // tokens)
+    if count > 1 and threads > 1:
+        count = -(-count // threads) * threads
+        tokens = min(tokens, -(-sum(lengths) // count) + max(lengths))
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > tokens:
@@ -45,6 +51,7 @@ def make_batch(
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] = (),
     longest: int | None = None,
+    few: int = 0,
 ) -> Batch:
     """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included."""
     rows = [[*source, END] for source in sources]
@@ -61,6 +68,7 @@ def make_batch(
         min(limits),
         forced,
         tuple(numbers),
+        few,
     )
 
 
@@ -78,13 +86,11 @@ def generate(
     `first` is the number of the first sentence in the whole input, so that sampling does not depend on how the input
     is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis.
     """
-    width = options.nbest if options.sample is not None else options.beam
     results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
     filled = [index for index, source in enumerate(sources) if len(source)]
-    lengths = [len(sources[index]) + 1 for index in filled]
+    late: list[int] = []  # sentences given up as the last of their batches
 
-    def decode(chosen: list[int]) -> None:
-        indices = [filled[place] for place in chosen]
+    def decode(indices: list[int], few: int) -> None:
         batch = make_batch(
             [sources[index] for index in indices],
             options,
@@ -92,17 +98,32 @@ def generate(
             prefixes=None if prefixes is None else [prefixes[index] for index in indices],
             numbers=[first + index for index in indices],
             longest=model.longest,
+            few=few,
         )
         for index, hypotheses in zip(indices, search(model, batch, options), strict=True):
             results[index] = hypotheses
+            if not hypotheses:
+                late.append(index)
 
-    batches = list(length_batches(lengths, max(1, options.batch_tokens // width)))
-    side_by_side(decode, batches, threads=_threads(model, device, options, len(batches)))
+    width = options.nbest if options.sample is not None else options.beam
+    lengths = [len(sources[index]) + 1 for index in filled]
+    budget, threads = max(1, options.batch_tokens // width), _threads(model, device, options)
+    batches = [[filled[place] for place in places] for places in length_batches(lengths, budget, threads)]
+    patient = len(batches) - threads + 1 if len(batches) > 1 else 0  # the last batches have nobody to give theirs to
+
+    def work(number: int) -> None:
+        if number < len(batches):
+            decode(batches[number], len(batches[number]) // _FEW if number < patient else 0)
+        elif late:
+            decode([late.pop() for _ in range(len(late))], 0)
+
+    side_by_side(work, range(len(batches) + 1), threads=min(threads, len(batches)))
+    work(len(batches))  # what a batch that took longer than all after it gave up
     return results
 
 
-def _threads(model: Stepper, device: torch.device | str, options: Decoding, batches: int) -> int:
-    """How many batches to decode at a time.
+def _threads(model: Stepper, device: torch.device | str, options: Decoding) -> int:
+    """How many batches to decode at a time, at most.
 
     A step of a search is many small operations. On the CPU, cores that share each of them wait for one another most of
     the time; cores with a batch each do not. Who listens to the model (the coverage penalty does, and whoever records)
@@ -111,7 +132,7 @@ def _threads(model: Stepper, device: torch.device | str, options: Decoding, batc
     heard = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.heard for m in model.modules())
     if torch.device(device).type != "cpu" or options.coverage_penalty or heard:
         return 1
-    return min(torch.get_num_threads(), batches)
+    return torch.get_num_threads()
 
 
 def side_by_side(work: Callable[[Item], None], items: Sequence[Item], *, threads: int) -> None:

@@ -51,6 +51,7 @@ class Batch:
     least: int  # no limit is below
     prefixes: Tensor | None = None  # (B, P) tokens the output must begin with, PAD behind shorter ones
     numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
+    few: int = 0  # when no more than so many sentences are unfinished, they are given up: no hypotheses
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Any:
@@ -169,7 +170,7 @@ def _rows_of(batch: Batch, rows: Tensor) -> Batch:
     prefixes = None if batch.prefixes is None else batch.prefixes[rows]
     numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
     layout = batch.layout.select(rows)  # type: ignore[union-attr]
-    return Batch(batch.source[rows], layout, batch.limits[rows], batch.least, prefixes, numbers)
+    return Batch(batch.source[rows], layout, batch.limits[rows], batch.least, prefixes, numbers, batch.few)
 
 
 @torch.inference_mode()
@@ -227,20 +228,21 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
             bound = alive[:, 0] / length_penalty(batch.limits.float(), options.length_penalty)
             done = (finished.total >= beam) | (bound <= finished.scores[:, options.nbest - 1])
             done |= alive[:, 0] == float("-inf")
-            size = _size_for(len(done) - int(done.sum()), len(done))
-            if not size:
+            unfinished = len(done) - int(done.sum())
+            if unfinished <= batch.few:
+                _collect(finished, done, places, results, options.nbest)
                 break
             alive = alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
             state = state.select(parents)
             if covered is not None:
                 covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
+            size = _size_for(unfinished, len(done))
             if size < len(done):
                 _collect(finished, done, places, results, options.nbest)
                 rows = staying(done, size)
                 state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
                 alive, tokens, places = alive[rows], tokens[rows], places[rows]
                 covered = None if covered is None else covered[rows]
-    _collect(finished, torch.ones_like(places, dtype=torch.bool), places, results, options.nbest)
     return results
 
 
@@ -304,16 +306,20 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
         totals[places] = total
         over = over | (chosen == END)
         done = over.all(1)
-        size = _size_for(len(done) - int(done.sum()), len(done))
-        if not size:
+        unfinished = len(done) - int(done.sum())
+        if unfinished <= batch.few:
             break
+        size = _size_for(unfinished, len(done))
         if size < len(done):
             rows = staying(done, size)
             state, batch = state.keep(rows), _rows_of(batch, rows)
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]
-    return _walks(tokens, totals, options.length_penalty)
+    results = _walks(tokens, totals, options.length_penalty)
+    for place in places[~done].tolist():
+        results[place] = []
+    return results
 
 
 def _walks(tokens: Tensor, totals: Tensor, alpha: float) -> list[list[Hypothesis]]:

@@ -25,6 +25,7 @@ from sightline.layers.tap import Tap, TapModule
 
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
+_MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
 
 
 class ShortSoftmax(torch.autograd.Function):
@@ -133,7 +134,8 @@ def _attend_heads(
     tap: Tap | None,
 ) -> Tensor:
     """The padded kernels: fused if the score is a scaled dot product and nobody listens, else explicit."""
-    short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU
+    many = query.shape[0] * query.shape[1] >= _MANY_ON_CPU or torch.is_grad_enabled()
+    short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU and many
     if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0 and not short:
         if causal and mask is not None:
             mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
