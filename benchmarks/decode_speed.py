@@ -265,12 +265,12 @@ def train_run(run: Path, minutes: float) -> None:
 # --- who takes part -------------------------------------------------------------------------------------
 
 GREEDY = [
-    Setting("sightline greedy", "sightline", 1, 2_048),
+    Setting("sightline greedy", "sightline", 1, 8_192),
     Setting("generate() greedy", "transformers", 1, 128),
-    Setting("CTranslate2 greedy", "ctranslate2", 1, 64, workers=2),
+    Setting("CTranslate2 greedy", "ctranslate2", 1, 128, workers=2),
 ]
 BEAM = [
-    Setting("sightline beam 5", "sightline", 5, 4_096),
+    Setting("sightline beam 5", "sightline", 5, 8_192),
     Setting("generate() beam 5", "transformers", 5, 64),
     Setting("CTranslate2 beam 5", "ctranslate2", 5, 64, workers=2),
 ]

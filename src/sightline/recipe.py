@@ -388,7 +388,7 @@ class Decoding(Section):
     max_length: int = Field(256, ge=1, description="most tokens of output")
     max_ratio: float = Field(3.0, gt=0, description="most output tokens per source token, plus ten")
     sample: Sampling | None = None
-    batch_tokens: int = Field(4_096, ge=1, description="source tokens decoded together, times beam")
+    batch_tokens: int = Field(8_192, ge=1, description="source tokens decoded together, times beam")
 
     @model_validator(mode="after")
     def _nbest_fits(self) -> Decoding:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,8 +73,8 @@ def test_of_several_layers_the_last_but_one_is_shown(looking_model: Seq2Seq) -> 
     np.testing.assert_allclose(attention_to_source(model, SOURCES[0], TARGETS[0]), weights, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 40, 1000])
-def test_batches_by_length_hold_every_sentence_once_within_the_budget(tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "fewest"), [(1, 8), (7, 7), (40, 2), (1000, 1)])
+def test_batches_by_length_hold_every_sentence_once_within_the_budget(tokens: int, fewest: int) -> None:
     lengths = [3, 9, 1, 4, 4, 12, 2, 9]
     batches = list(length_batches(lengths, tokens))
     assert sorted(index for batch in batches for index in batch) == list(range(8))
@@ -83,8 +82,18 @@ def test_batches_by_length_hold_every_sentence_once_within_the_budget(tokens: in
     assert flat == sorted(lengths, reverse=True)
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= tokens
-    for batch, following in pairwise(batches):
-        assert (len(batch) + 1) * lengths[batch[0]] > tokens, f"{following[0]} would have fitted"
+    assert len(batches) == fewest
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_several_batches_are_as_many_for_each_thread_and_even(threads: int) -> None:
+    lengths = [1 + 7 * number % 23 for number in range(200)]
+    batches = length_batches(lengths, 300, threads)
+    assert len(batches) % threads == 0
+    sizes = [len(batch) * lengths[batch[0]] for batch in batches]
+    assert max(sizes) <= 300
+    assert min(sizes) > 0.6 * max(sizes)
+    assert len(length_batches(lengths[:9], 300, threads)) == 1
 
 
 def test_a_batch_to_search_has_its_end_marks_limits_and_prefixes() -> None:
