@@ -324,6 +324,7 @@ def main() -> None:
             quality = compare(workers, loaded, folder)
         for row in found:
             row |= quality[row["setting"]["name"]]
+            del row["setting"]["run"], row["setting"]["folder"]  # places on this machine
         tables[search] = {"logit_difference": difference}
         rows += found
         more = {

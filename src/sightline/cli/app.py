@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from sightline.cli.compare import compare
@@ -25,19 +27,21 @@ for verb in (train, sweep, predict, evaluate, compare, recipes, schema, doctor, 
     app.command()(verb)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from sightline.version import version
+
+        print(version())
+        raise typer.Exit
+
+
 @app.callback()
 def about(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     """Sequence-to-sequence models you can train, compare and see into.
 
     Try: `sightline train dates`, then `echo "3. März 2015" | sightline predict runs/dates`.
     """
-    if version:
-        from sightline.version import version as current
-
-        print(current())
-        raise typer.Exit
-
-
-app.info.invoke_without_command = False

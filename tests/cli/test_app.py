@@ -1,0 +1,29 @@
+"""The command as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+from sightline.version import version
+
+
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout.strip()) == (0, version())
+
+
+def test_help_names_every_verb() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for verb in ("train", "predict", "evaluate", "compare", "sweep", "recipes", "schema", "doctor", "demo"):
+        assert f" {verb} " in result.stdout
+
+
+def test_help_answers_without_torch() -> None:
+    code = "import sys; from sightline.cli.app import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "False"
