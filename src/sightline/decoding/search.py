@@ -173,6 +173,84 @@ def _rows_of(batch: Batch, rows: Tensor) -> Batch:
     return Batch(batch.source[rows], layout, batch.limits[rows], batch.least, prefixes, numbers, batch.few)
 
 
+class _Beam:
+    """B sentences with W hypotheses each, on their way."""
+
+    def __init__(self, model: Stepper, batch: Batch, options: Decoding) -> None:
+        sentences, device = batch.source.shape[0], batch.source.device
+        self.batch, self.options = batch, options
+        self.state = model.begin(model.encode(batch.source, batch.layout))
+        self.alive = torch.zeros(sentences, 1, device=device)  # (B, W) log-probability
+        self.tokens = torch.full((sentences, 1, 1), START, device=device)  # (B, W, t)
+        covered = self.alive.new_zeros(sentences, 1, batch.source.shape[1])
+        self.covered = covered if options.coverage_penalty else None  # (B, W, S) how much each has looked where
+        self.finished = _Finished.none(sentences, options.beam, int(batch.limits.max()), device)
+        self.places = torch.arange(sentences, device=device)  # which result each sentence is
+        self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+
+    def continuations(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """logs (B·W, V) → the 2W best continuations: log-probabilities (B, 2W), whom each continues, and with what."""
+        sentences, width = self.alive.shape
+        values, words = top_k(logs, min(2 * self.options.beam, logs.shape[1]))
+        count = values.shape[1]
+        values = (values + self.alive.reshape(-1, 1)).view(sentences, -1)
+        totals, choice = values.topk(min(2 * self.options.beam, width * count), dim=1)
+        return totals, choice // count, words.view(sentences, -1).gather(1, choice)
+
+    def finish(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> None:
+        """Those of the first W continuations that end are finished."""
+        first = slice(0, self.options.beam)
+        if not ends[:, first].any():
+            return
+        scores = totals / length_penalty(self.tokens.shape[2], self.options.length_penalty)
+        if self.covered is not None:
+            mask = self.batch.layout.key_mask()
+            mask = None if mask is None else mask[:, None]
+            penalty = coverage_penalty(self.covered, mask, self.options.coverage_penalty)
+            scores = scores + penalty.gather(1, parents)
+        new = scores[:, first].masked_fill(~ends[:, first], float("-inf"))
+        past = _chosen(self.tokens, parents[:, first])
+        self.finished.add(new, totals[:, first], torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:])
+
+    def go_on(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> Tensor:
+        """The first W others go on; (B,) which sentences are done."""
+        going = totals.masked_fill(ends, float("-inf"))
+        self.alive, rank = going.topk(min(self.options.beam, going.shape[1]), dim=1)  # (B, W)
+        parents, words = parents.gather(1, rank), words.gather(1, rank)
+        self.tokens = torch.cat([_chosen(self.tokens, parents), words[:, :, None]], dim=2)
+        self.state = self.state.select(parents)
+        if self.covered is not None:
+            self.covered = _chosen(self.covered, parents)
+        best = self.alive[:, 0]
+        bound = best / length_penalty(self.batch.limits.float(), self.options.length_penalty)
+        done: Tensor = (self.finished.total >= self.options.beam) | (
+            bound <= self.finished.scores[:, self.options.nbest - 1]
+        )
+        done |= best == float("-inf")
+        self.alive = self.alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
+        return done
+
+    def collect(self, done: Tensor) -> None:
+        """Put what is finished where it belongs."""
+        for row in done.nonzero()[:, 0].tolist():
+            self.results[int(self.places[row])] = self.finished.hypotheses(row, self.options.nbest)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these sentences alone."""
+        self.state, self.batch, self.finished = (
+            self.state.keep(rows),
+            _rows_of(self.batch, rows),
+            self.finished.keep(rows),
+        )
+        self.alive, self.tokens, self.places = self.alive[rows], self.tokens[rows], self.places[rows]
+        self.covered = None if self.covered is None else self.covered[rows]
+
+
+def _chosen(parts: Tensor, parents: Tensor) -> Tensor:
+    """(B, W, ·) of each hypothesis → (B, W', ·) of those it continues."""
+    return parts.gather(1, parents[:, :, None].expand(-1, -1, parts.shape[2]))
+
+
 @torch.inference_mode()
 def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
     """The `nbest` best hypotheses of each sentence by a beam of `beam`.
@@ -182,74 +260,27 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hy
     """
     if options.coverage_penalty and not model.looks:
         raise ValueError("decoding.coverage_penalty needs a decoder with attention; set it to 0 for this model")
-    sentences, device, beam = batch.source.shape[0], batch.source.device, options.beam
-    longest = int(batch.limits.max())
-    state = model.begin(model.encode(batch.source, batch.layout))
-    alive = torch.zeros(sentences, 1, device=device)  # (B, W) log-probability
-    tokens = torch.full((sentences, 1, 1), START, device=device)  # (B, W, t)
-    finished = _Finished.none(sentences, beam, longest, device)
-    results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
-    places = torch.arange(sentences, device=device)  # which result each row of the batch is
-    looks = _Looks(batch.source.shape[1])
-    covered = alive.new_zeros(sentences, 1, batch.source.shape[1]) if options.coverage_penalty else None
-    with listen(model, looks.hear, model.looks if covered is not None else ()):  # type: ignore[arg-type]
-        for step in range(longest):
-            width = alive.shape[1]
-            features, state = model.advance(tokens[:, :, -1].reshape(-1, 1), state)
+    beam, looks = _Beam(model, batch, options), _Looks(batch.source.shape[1])
+    with listen(model, looks.hear, model.looks if options.coverage_penalty else ()):  # type: ignore[arg-type]
+        for step in range(int(batch.limits.max())):
+            features, beam.state = model.advance(beam.tokens[:, :, -1].reshape(-1, 1), beam.state)
             logs = model.logits(features[:, 0]).float().log_softmax(-1)  # (B·W, V)
-            logs = _next_scores(logs, batch, step, width)
-            if covered is not None:
-                covered = covered + looks.take()
-            values, words = top_k(logs, min(2 * beam, logs.shape[1]))
-            values = values + alive.reshape(-1, 1)
-            totals, choice = values.view(alive.shape[0], -1).topk(
-                min(2 * beam, width * values.shape[1]), dim=1
-            )  # (B, 2W)
-            parents, words = choice // values.shape[1], words.view(alive.shape[0], -1).gather(1, choice)
-
+            logs = _next_scores(logs, beam.batch, step, beam.alive.shape[1])
+            if beam.covered is not None:
+                beam.covered = beam.covered + looks.take()
+            totals, parents, words = beam.continuations(logs)
             ends = (words == END) & (totals > float("-inf"))
-            scores = totals / length_penalty(step + 1, options.length_penalty)
-            if covered is not None:
-                mask = batch.layout.key_mask()
-                penalty = coverage_penalty(covered, None if mask is None else mask[:, None], options.coverage_penalty)
-                scores = scores + penalty.gather(1, parents)
-            if ends[:, :beam].any():
-                first = slice(0, beam)
-                new = scores[:, first].masked_fill(~ends[:, first], float("-inf"))
-                past = tokens.gather(1, parents[:, first, None].expand(-1, -1, tokens.shape[2]))
-                finished.add(new, totals[:, first], torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:])
-
-            going = totals.masked_fill(ends, float("-inf"))
-            alive, rank = going.topk(min(beam, going.shape[1]), dim=1)  # (B, W)
-            parents, words = parents.gather(1, rank), words.gather(1, rank)
-            tokens = tokens.gather(1, parents[:, :, None].expand(-1, -1, tokens.shape[2]))
-            tokens = torch.cat([tokens, words[:, :, None]], dim=2)
-
-            bound = alive[:, 0] / length_penalty(batch.limits.float(), options.length_penalty)
-            done = (finished.total >= beam) | (bound <= finished.scores[:, options.nbest - 1])
-            done |= alive[:, 0] == float("-inf")
+            beam.finish(totals, parents, words, ends)
+            done = beam.go_on(totals, parents, words, ends)
             unfinished = len(done) - int(done.sum())
-            if unfinished <= batch.few:
-                _collect(finished, done, places, results, options.nbest)
-                break
-            alive = alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
-            state = state.select(parents)
-            if covered is not None:
-                covered = covered.gather(1, parents[:, :, None].expand(-1, -1, covered.shape[2]))
             size = _size_for(unfinished, len(done))
+            if size < len(done) or unfinished <= batch.few:
+                beam.collect(done)
+            if unfinished <= batch.few:
+                break
             if size < len(done):
-                _collect(finished, done, places, results, options.nbest)
-                rows = staying(done, size)
-                state, batch, finished = state.keep(rows), _rows_of(batch, rows), finished.keep(rows)
-                alive, tokens, places = alive[rows], tokens[rows], places[rows]
-                covered = None if covered is None else covered[rows]
-    return results
-
-
-def _collect(finished: _Finished, done: Tensor, places: Tensor, results: list[list[Hypothesis]], count: int) -> None:
-    """Put what is finished where it belongs."""
-    for row in done.nonzero()[:, 0].tolist():
-        results[int(places[row])] = finished.hypotheses(row, count)
+                beam.keep(staying(done, size))
+    return beam.results
 
 
 def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
