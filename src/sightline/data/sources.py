@@ -6,25 +6,21 @@ the recipe says fails with its name, the line and a remedy.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from sightline.compression import BROKEN, open_bytes
 from sightline.recipe import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
-_BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
 
 
 class DataError(ValueError):
@@ -118,7 +114,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
         while True:
             try:
                 block = file.read(_BLOCK)
-            except _BROKEN as error:
+            except BROKEN as error:
                 raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
             if first and block.startswith(_BOM):
                 block = block[len(_BOM) :]
@@ -140,33 +136,14 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
-    opener = _OPENERS.get(path.suffix, _open_plain)
     try:
-        file = opener(path)
+        file = open_bytes(path)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name in the recipe") from error
     except OSError as error:
         raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
     with file:
         yield file
-
-
-def _open_plain(path: Path) -> IO[bytes]:
-    return path.open("rb")
-
-
-def _open_zstd(path: Path) -> Any:
-    import pyarrow  # slow to import, and seldom needed for this
-
-    return pyarrow.input_stream(str(path), compression="zstd")
-
-
-_OPENERS: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.GzipFile,
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
-    ".zst": _open_zstd,
-}
 
 
 def _decode_each(path: Path, block: bytes, number: int) -> Iterator[str]:

@@ -1,0 +1,54 @@
+"""Files that are compressed, told by their suffix: .gz, .bz2, .xz, .zst."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+# What reading a file that is cut short, damaged or not what its suffix says can raise.
+BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
+
+
+def open_bytes(path: Path) -> Any:
+    """The content of a file, decompressed as it is read."""
+    return _OPENERS.get(path.suffix, _open_plain)(path)
+
+
+def packed(path: Path, content: bytes) -> bytes:
+    """The content as it stands in a file of that name."""
+    return _PACKERS.get(path.suffix, bytes)(content)
+
+
+def _open_plain(path: Path) -> Any:
+    return path.open("rb")
+
+
+def _open_zstd(path: Path) -> Any:
+    import pyarrow  # slow to import, and seldom needed for this
+
+    return pyarrow.input_stream(str(path), compression="zstd")
+
+
+def _pack_zstd(content: bytes) -> bytes:
+    import pyarrow
+
+    return cast("bytes", pyarrow.compress(content, codec="zstd", asbytes=True))
+
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.GzipFile,
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zstd,
+}
+_PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda content: gzip.compress(content, mtime=0),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": _pack_zstd,
+}

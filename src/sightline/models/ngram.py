@@ -1,0 +1,290 @@
+"""An n-gram language model with interpolated modified Kneser–Ney smoothing, over token ids.
+
+With h = w₁…w_{k−1} a history, h' = w₂…w_{k−1} the same without its first word, and a(·) adjusted counts,
+
+    P(w | h) = (a(hw) − D(a(hw))) / Σ_v a(hv)  +  γ(h) P(w | h')
+    γ(h)     = Σ_v D(a(hv)) / Σ_v a(hv)            (1 where nothing ever followed h)
+
+and below the empty history stands the uniform distribution over all ids but `start`, which never comes next.
+At the highest order, and for whatever begins with `start` (nothing can precede it), a is the count; elsewhere it
+is the number of distinct words seen before, N₁₊(• hw) (Kneser and Ney 1995; for `start`, Heafield et al. 2013).
+The discounts are those of Chen and Goodman (1999), "modified", for each order from the n_j, the number of its
+n-grams with a = j:  Y = n₁ / (n₁ + 2n₂),  D(j) = j − (j + 1) Y n_{j+1} / n_j  for j = 1, 2 and 3 or more, D(0) = 0.
+
+The n-grams of each order are a sorted array. The number of an n-gram is its place there, and its key the number of
+its first k−1 words times V plus its last word, so what follows a history lies side by side, and a whole text is
+looked up at once, one binary search an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from sightline.files import write_atomically
+
+Ids = Sequence[int] | NDArray[np.integer]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_NONE = -1  # the number of an n-gram that was never seen
+# Where a corpus is too small or too regular to estimate discounts from (the choice of KenLM, `--discount_fallback`).
+_FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
+
+
+class NgramError(ValueError):
+    """An n-gram model cannot be trained, read or asked as wanted."""
+
+
+@dataclass(frozen=True)
+class _Order:
+    """All n-grams of one length, N of them; those of length 1 are all V ids, seen or not."""
+
+    keys: Integers  # (N), ascending
+    probability: Floats  # (N), of the last word after the others, smoothed
+    weight: Floats  # (N), γ of the n-gram as a history
+
+    def find(self, keys: Integers) -> Integers:
+        """The numbers of n-grams, _NONE for those never seen."""
+        if not self.keys.size:
+            return np.full_like(keys, _NONE)
+        places = np.searchsorted(self.keys, keys)
+        places[places == self.keys.size] = 0
+        return np.where(self.keys[places] == keys, places, _NONE)
+
+
+@dataclass(frozen=True)
+class NgramModel:
+    """P(next id | up to `order` − 1 ids before it). Sequences are given without start and end, and end by `end`."""
+
+    vocabulary_size: int
+    start: int
+    end: int
+    _orders: tuple[_Order, ...]
+
+    @property
+    def order(self) -> int:
+        """The longest n-gram: one more than the ids it looks back."""
+        return len(self._orders)
+
+    @classmethod
+    def train(cls, sequences: Iterable[Ids], *, order: int, vocabulary_size: int, start: int, end: int) -> NgramModel:
+        """Count and smooth. The ids of all sequences are held in memory, and about 50 bytes for each n-gram."""
+        if order < 1:
+            raise NgramError(f"order is {order}, and an n-gram has at least one word; set it to 1 or more")
+        _check_ends(vocabulary_size, start, end)
+        stream, lengths = _stream(sequences, vocabulary_size, start, end)
+        if not lengths:
+            raise NgramError("there are no sequences to count n-grams in; give at least one")
+        return cls(vocabulary_size, start, end, _smooth(_count(stream, order, vocabulary_size, start), start))
+
+    def log_probabilities(self, sequences: Iterable[Ids]) -> list[Floats]:
+        """For each sequence of length T the natural logarithms (T + 1) of its ids' probabilities, and of its end's."""
+        stream, lengths = _stream(sequences, self.vocabulary_size, self.start, self.end)
+        if not lengths:
+            return []
+        numbers = self._numbers(stream)
+        probability = self._orders[0].probability[stream]
+        for shorter, longer, histories, found in zip(
+            self._orders, self._orders[1:], numbers, numbers[1:], strict=False
+        ):
+            before = _shifted(histories)
+            known, seen = before != _NONE, found != _NONE
+            probability[known] *= shorter.weight[before[known]]
+            probability[seen] = longer.probability[found[seen]]
+        logs = np.log(probability[stream != self.start])
+        return np.split(logs, np.cumsum(lengths)[:-1])
+
+    def distribution(self, history: Ids) -> Floats:
+        """The probability (V) of each id to come next; a history from the beginning of a sequence has `start` first."""
+        recent = np.asarray(history, np.int64)[-self.order :]  # one more than needed is harmless, and never empty
+        _check_ids(recent, self.vocabulary_size)
+        probability = self._orders[0].probability.copy()
+        if not recent.size:
+            return probability
+        for number, shorter, longer in zip(
+            (int(found[-1]) for found in self._numbers(recent)), self._orders, self._orders[1:], strict=False
+        ):
+            if number == _NONE:  # then no longer history is known either
+                break
+            first = number * self.vocabulary_size
+            low, high = np.searchsorted(longer.keys, (first, first + self.vocabulary_size))
+            probability *= shorter.weight[number]
+            probability[longer.keys[low:high] - first] = longer.probability[low:high]
+        return probability
+
+    def draw(self, generator: np.random.Generator, prompt: Ids = ()) -> Iterator[int]:
+        """Go on after a prompt, drawing one id after the other until `end`, which is not among them."""
+        history = [self.start, *(int(number) for number in prompt)]
+        while True:
+            probability = self.distribution(history[-self.order :])
+            drawn = int(generator.choice(self.vocabulary_size, p=probability / probability.sum()))
+            if drawn == self.end:
+                return
+            yield drawn
+            history.append(drawn)
+
+    def save(self, path: Path) -> None:
+        """Write one safetensors file."""
+        arrays: dict[str, NDArray[np.generic]] = {
+            "ids": np.array([self.vocabulary_size, self.start, self.end], np.int64)
+        }
+        for length, grams in enumerate(self._orders, 1):
+            arrays |= {
+                f"{length}.keys": grams.keys,
+                f"{length}.probability": grams.probability,
+                f"{length}.weight": grams.weight,
+            }
+        write_atomically(path, safetensors.numpy.save(arrays))
+
+    @classmethod
+    def load(cls, path: Path) -> NgramModel:
+        """Read what `save` wrote."""
+        try:
+            arrays = safetensors.numpy.load(path.read_bytes())
+            size, start, end = (int(number) for number in arrays["ids"])
+            _check_ends(size, start, end)
+            orders: list[_Order] = []
+            for length in range(1, 1 + sum(name.endswith(".keys") for name in arrays)):
+                parts = [arrays[f"{length}.{part}"] for part in ("keys", "probability", "weight")]
+                _check_order(parts, length, size * (orders[-1].keys.size if orders else 1))
+                orders.append(_Order(*parts))
+        except FileNotFoundError as error:
+            raise NgramError(f"{path} does not exist; train the model, or check the name") from error
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise NgramError(f"{path} is no n-gram model, or damaged ({error}); train it again") from error
+        if not orders or orders[0].keys.size != size:
+            raise NgramError(f"{path} is no n-gram model: it does not hold all {size} ids; train it again")
+        return cls(size, start, end, tuple(orders))
+
+    def _numbers(self, stream: Integers) -> list[Integers]:
+        """For each length the number of the n-gram that ends at each place of a stream (T)."""
+        numbers = [stream]
+        for grams in self._orders[1:]:
+            before = _shifted(numbers[-1])
+            reaches = (before != _NONE) & (stream != self.start)
+            found = np.full_like(stream, _NONE)
+            found[reaches] = grams.find(before[reaches] * self.vocabulary_size + stream[reaches])
+            numbers.append(found)
+        return numbers
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """The n-grams of one length with what smoothing needs to know of them."""
+
+    keys: Integers  # (N), ascending
+    count: Integers  # (N)
+    prefix: Integers  # (N), the number of all but the last word, among those one shorter
+    suffix: Integers  # (N), the number of all but the first
+    initial: NDArray[np.bool_]  # (N), whether it begins with start
+
+
+def _count(stream: Integers, order: int, size: int, start: int) -> list[_Counts]:
+    """Count the n-grams of each length in a stream where every sequence begins with start."""
+    ids = np.arange(size, dtype=np.int64)
+    none = np.zeros(size, np.int64)
+    counts = [_Counts(ids, np.bincount(stream, minlength=size), none, none, ids == start)]
+    numbers = stream
+    for _ in range(1, order):
+        before = _shifted(numbers)
+        reaches = (before != _NONE) & (stream != start)
+        keys, inverse, count = np.unique(
+            before[reaches] * size + stream[reaches], return_inverse=True, return_counts=True
+        )
+        suffix = np.empty_like(keys)
+        suffix[inverse] = numbers[reaches]
+        prefix = keys // size
+        counts.append(_Counts(keys, count, prefix, suffix, counts[-1].initial[prefix]))
+        numbers = np.full_like(stream, _NONE)
+        numbers[reaches] = inverse
+    return counts
+
+
+def _smooth(counts: list[_Counts], start: int) -> tuple[_Order, ...]:
+    """From counts to probabilities, shortest first."""
+    uniform = np.full(counts[0].keys.size, 1.0 / (counts[0].keys.size - 1))
+    uniform[start] = 0.0
+    orders: list[_Order] = []
+    for place, grams in enumerate(counts):
+        adjusted = grams.count
+        if place + 1 < len(counts):
+            preceded = np.bincount(counts[place + 1].suffix, minlength=adjusted.size)
+            adjusted = np.where(grams.initial, adjusted, preceded)
+        if place == 0:
+            adjusted = np.where(grams.initial, 0, adjusted)  # start is a history, and never the next word
+        discount = np.array([0.0, *_discounts(adjusted)])[np.minimum(adjusted, 3)]
+        histories = orders[-1].keys.size if orders else 1
+        total = np.bincount(grams.prefix, adjusted, histories)
+        given_away = np.bincount(grams.prefix, discount, histories)
+        weight: Floats = np.divide(given_away, total, out=np.ones(histories), where=total > 0)
+        shorter = orders[-1].probability[grams.suffix] if orders else uniform
+        probability = (adjusted - discount) / total[grams.prefix] + weight[grams.prefix] * shorter
+        if orders:
+            orders[-1] = _Order(orders[-1].keys, orders[-1].probability, weight)
+        orders.append(_Order(grams.keys, probability, np.ones(grams.keys.size)))
+    return tuple(orders)
+
+
+def _discounts(adjusted: Integers) -> tuple[float, float, float]:
+    """D(1), D(2) and D(3 or more) of one order."""
+    n1, n2, n3, n4 = (int((adjusted == j).sum()) for j in range(1, 5))
+    if not (n1 and n2 and n3 and n4):  # n₄ = 0 would take all of a count of 3
+        return _FALLBACK_DISCOUNTS
+    y = n1 / (n1 + 2 * n2)
+    estimated = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    # None above its count by the formula; one of zero or less would leave no room for what was never seen.
+    return estimated if min(estimated) > 0 else _FALLBACK_DISCOUNTS
+
+
+def _shifted(numbers: Integers) -> Integers:
+    """Of each place, the number at the place before."""
+    return np.concatenate(([_NONE], numbers[:-1]))
+
+
+def _stream(sequences: Iterable[Ids], size: int, start: int, end: int) -> tuple[Integers, list[int]]:
+    """All sequences in a row, each between start and end, and how many ids to predict there are in each."""
+    inner = [np.asarray(sequence, np.int64) for sequence in sequences]
+    for number, sequence in enumerate(inner, 1):
+        try:
+            _check_ids(sequence, size)
+            if (sequence == start).any():
+                raise NgramError(f"id {start} is start, which only stands before a sequence; leave it out")
+        except NgramError as error:
+            raise NgramError(f"sequence {number:,}: {error}") from error
+    first, last = np.array([start]), np.array([end])
+    parts = list(chain.from_iterable((first, sequence, last) for sequence in inner))
+    stream = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return stream, [sequence.size + 1 for sequence in inner]
+
+
+def _check_ids(ids: Integers, size: int) -> None:
+    if ids.ndim != 1:
+        raise NgramError(f"ids of shape {ids.shape} are no sequence; give one dimension")
+    wrong = ids[(ids < 0) | (ids >= size)]
+    if wrong.size:
+        raise NgramError(f"id {wrong[0]} is not in the vocabulary of {size:,}; encode with the model's own tokenizer")
+
+
+def _check_ends(size: int, start: int, end: int) -> None:
+    if start == end or not (0 <= start < size and 0 <= end < size):
+        raise NgramError(
+            f"start ({start}) and end ({end}) must be two different ids below the vocabulary size ({size})"
+        )
+
+
+def _check_order(parts: list[NDArray[np.generic]], length: int, limit: int) -> None:
+    """Whether arrays of a file can be an order, so that a damaged one fails here and not when asked."""
+    keys = parts[0]
+    whole = keys.dtype == np.int64 and all(part.dtype == np.float64 for part in parts[1:])
+    if not whole or any(part.shape != (keys.size,) for part in parts):
+        raise NgramError(f"the arrays of the {length}-grams do not go together")
+    if keys.size and not (keys[0] >= 0 and keys[-1] < limit and (keys[1:] > keys[:-1]).all()):
+        raise NgramError(f"the {length}-grams are not in order")

@@ -1,0 +1,288 @@
+"""Word vectors from files: word2vec text and binary, GloVe text; plain or compressed (.gz, .xz, .bz2, .zst).
+
+Files of millions of words are streamed, and only the words of a vocabulary are kept. Words are compared as UTF-8
+bytes, so the few broken words that the best-known files contain trouble nobody.
+
+    word2vec text    "N D\\n", then N lines "word x₁ … x_D"
+    word2vec binary  "N D\\n", then N times: word, space, D float32 (little-endian), with or without a newline
+    GloVe text       lines "word x₁ … x_D" alone; some words have spaces in them, so values are counted from the right
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.compression import BROKEN, open_bytes, packed
+from sightline.files import write_atomically
+
+Format = Literal["word2vec", "word2vec-binary", "glove"]
+Matrix = NDArray[np.float32]
+
+_BLOCK = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+_LINE_END = b" \r\n"  # word2vec and fastText leave a space at the end of each line
+_HEADER = re.compile(rb"(\d{1,18})[ \t]+([1-9]\d{0,5})\s*")  # bounded, or a wrong file could ask for any memory
+_NUMBER = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_DECIMAL = re.compile(rb"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
+_AGAIN = "get the file again"
+
+
+class WordVectorError(ValueError):
+    """A file of word vectors is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of a vocabulary a file of vectors knows."""
+
+    found: int  # as they are written
+    lowercased: int  # only when lowercased
+    missing: tuple[str, ...]  # the most frequent first where counts were given, else in the order of the vocabulary
+
+    def __str__(self) -> str:
+        total = self.found + self.lowercased + len(self.missing)
+        known = self.found + self.lowercased
+        text = f"{known:,} of {total:,} words have a vector ({known / max(total, 1):.1%})"
+        if self.lowercased:
+            text += f", {self.lowercased:,} of them lowercased"
+        if self.missing:
+            text += f"; missing: {', '.join(self.missing[:10])}{', …' if len(self.missing) > 10 else ''}"
+        return text
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """A vector for each word of a vocabulary, as far as there is one."""
+
+    matrix: Matrix  # (V, D), NaN in the rows of words without a vector
+    known: NDArray[np.bool_]  # (V)
+    coverage: Coverage
+
+
+def read_word_vectors(
+    path: Path,
+    vocabulary: Sequence[str],
+    *,
+    format: Format | None = None,
+    lowercase: bool = False,
+    width: int | None = None,
+    counts: Sequence[int] | None = None,
+) -> WordVectors:
+    """The vectors of the words of a vocabulary, as people write them (no "▁").
+
+    Without a format, the file is looked into. With `lowercase`, a word that the file does not have as it is written
+    gets the vector of its lowercased form. `width` is the D that is needed; `counts` (V) put the missing in order.
+    Where a file has a word twice, the first counts.
+    """
+    if counts is not None and len(counts) != len(vocabulary):
+        raise WordVectorError(f"{len(counts):,} counts for {len(vocabulary):,} words; give one for each word")
+    exact = _rows(vocabulary)
+    lowered = _rows([word.lower() for word in vocabulary]) if lowercase else {}
+    wanted = exact.keys() | lowered.keys()
+    kind = format or _guess(path)
+    with _open(path) as file:
+        read = _read_binary if kind == "word2vec-binary" else _read_text
+        width, entries = read(path, file, kind, width, wanted)
+        matrix = np.full((len(vocabulary), width), np.nan, np.float32)  # (V, D)
+        source = np.zeros(len(vocabulary), np.int8)  # 0 for no vector, 1 for one of the lowercased word, 2 for its own
+        for word, vector in entries:
+            for level, rows in ((1, lowered.get(word, ())), (2, exact.get(word, ()))):
+                for row in rows:
+                    if source[row] < level:
+                        matrix[row], source[row] = vector, level
+    missing = np.flatnonzero(source == 0)
+    if counts is not None:
+        missing = missing[np.argsort(-np.asarray(counts)[missing], kind="stable")]
+    coverage = Coverage(
+        int((source == 2).sum()), int((source == 1).sum()), tuple(vocabulary[row] for row in missing.tolist())
+    )
+    return WordVectors(matrix, source > 0, coverage)
+
+
+def write_word_vectors(path: Path, words: Sequence[str], matrix: NDArray[np.floating]) -> None:
+    """Write word2vec text, compressed if the name ends so; float32 values come back to the last bit."""
+    if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.shape[1]:
+        raise WordVectorError(f"{len(words):,} words and a matrix of shape {matrix.shape}; give one row for each word")
+    lines = [f"{len(words)} {matrix.shape[1]}"]
+    for word, row in zip(words, matrix, strict=True):
+        if not word or "\n" in word or _has_surplus(word.encode()):
+            raise WordVectorError(f"{word!r} could not be read back from a line of text; leave it out or change it")
+        if not np.isfinite(row).all():
+            raise WordVectorError(f"the vector of {word!r} is not finite; leave the word out, or give it numbers")
+        lines.append(" ".join((word, *(f"{value:.9g}" for value in row.tolist()))))
+    write_atomically(path, packed(path, ("\n".join(lines) + "\n").encode()))
+
+
+_Entries = Iterator[tuple[bytes, Matrix]]
+
+
+def _rows(words: Sequence[str]) -> dict[bytes, list[int]]:
+    """Where each word stands in a vocabulary."""
+    rows: dict[bytes, list[int]] = {}
+    for row, word in enumerate(words):
+        rows.setdefault(word.encode("utf-8", "surrogatepass"), []).append(row)
+    return rows
+
+
+def _read_text(
+    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: set[bytes]
+) -> tuple[int, _Entries]:
+    """D, and the wanted words of a text file with their vectors."""
+    first = file.readline().removeprefix(_BOM)
+    if kind == "word2vec":
+        total, found = _header(path, first)
+        return _agreed(path, found, width), _text_entries(path, file, 2, found, total, wanted)
+    found = _trailing_values(first)
+    if not found:
+        raise WordVectorError(f"{path}, line 1: {_short(first)} is not a word and its values; is it a GloVe file?")
+    lines = _again(first, file)
+    return _agreed(path, found, width), _text_entries(path, lines, 1, found, None, wanted)
+
+
+def _text_entries(
+    path: Path, lines: Iterator[bytes] | IO[bytes], start: int, width: int, total: int | None, wanted: set[bytes]
+) -> _Entries:
+    number = start - 1
+    for number, line in enumerate(lines, start):
+        parts = line.rstrip(_LINE_END).rsplit(b" ", width)
+        word = parts[0]
+        if len(parts) <= width or _has_surplus(word):
+            raise WordVectorError(
+                f"{path}, line {number:,}: {_short(line)} has {_trailing_values(line)} values, not {width}; "
+                f"mend or remove the line, or {_AGAIN}"
+            )
+        if word in wanted:
+            yield word, _vector(parts[1:], f"{path}, line {number:,}")
+    if total is not None and number + 1 - start != total:
+        raise WordVectorError(
+            f"{path} has {number + 1 - start:,} words, and its first line says {total:,}; {_AGAIN}, "
+            f"or mend the first line"
+        )
+
+
+def _vector(values: Sequence[bytes], where: str) -> Matrix:
+    try:
+        vector = np.array([float(value) for value in values], np.float32)
+    except ValueError as error:
+        raise WordVectorError(f"{where}: {error}; mend or remove the line, or {_AGAIN}") from error
+    return _finite(vector, where)
+
+
+def _read_binary(
+    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: set[bytes]
+) -> tuple[int, _Entries]:
+    """D, and the wanted words of a binary file with their vectors."""
+    first = file.readline(_BLOCK)
+    total, found = _header(path, first)
+    return _agreed(path, found, width), _binary_entries(path, file, len(first), found, total, wanted)
+
+
+def _binary_entries(path: Path, file: IO[bytes], start: int, width: int, total: int, wanted: set[bytes]) -> _Entries:
+    buffer, at, offset = b"", 0, start  # `offset` is where the buffer begins in the file
+    for number in range(total):
+        while (space := buffer.find(b" ", at)) < 0 or space + 1 + 4 * width > len(buffer):
+            block = file.read(max(_BLOCK, 4 * width))
+            if not block or (space < 0 and len(buffer) - at > _BLOCK):
+                raise WordVectorError(
+                    f"{path}, byte {offset + at:,}: no whole word with {width} values, and {number:,} of {total:,} "
+                    f"words are read; the file is cut off or not word2vec's binary format: {_AGAIN}, or set the format"
+                )
+            buffer, at, offset = buffer[at:] + block, 0, offset + at
+        word = buffer[at:space].lstrip(b"\n")
+        end = space + 1 + 4 * width
+        if word in wanted:
+            vector = np.frombuffer(buffer, "<f4", width, space + 1).astype(np.float32)
+            yield word, _finite(vector, f"{path}, byte {offset + space + 1:,}")
+        at = end
+    if (buffer[at:] + file.read(2)).strip(b"\n"):
+        raise WordVectorError(
+            f"{path}, byte {offset + at:,}: there is more after the {total:,} words that the first line says; "
+            f"{_AGAIN}, or set the format"
+        )
+
+
+def _finite(vector: Matrix, where: str) -> Matrix:
+    if not np.isfinite(vector).all():  # NaN is how a word without a vector is marked
+        raise WordVectorError(f"{where}: a value is not finite; remove the word, or {_AGAIN}")
+    return vector
+
+
+def _header(path: Path, line: bytes) -> tuple[int, int]:
+    """N and D from the first line of word2vec."""
+    match = _HEADER.fullmatch(line)
+    if match is None:
+        raise WordVectorError(
+            f"{path}, line 1: {_short(line)} is not the number of words and the number of values of each; "
+            f"word2vec files begin so, GloVe files do not: set the format"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _agreed(path: Path, found: int, width: int | None) -> int:
+    if width is not None and found != width:
+        raise WordVectorError(
+            f"{path} has vectors of {found} values, and {width} are needed; set the width of the embedding to {found}, "
+            f"or take another file"
+        )
+    return found
+
+
+def _guess(path: Path) -> Format:
+    """The format that the beginning of a file looks like."""
+    with _open(path) as file:
+        first = file.readline(_BLOCK).removeprefix(_BOM)
+        second = file.readline(_BLOCK)
+    if not first:
+        raise WordVectorError(f"{path} is empty; {_AGAIN}")
+    match = _HEADER.fullmatch(first)
+    if match is None:
+        return "glove"
+    # A line of text with too few values is still text, and then an error that names it.
+    expected = min(int(match[2]), second.rstrip(_LINE_END).count(b" "))
+    return "word2vec" if not second or 0 < expected <= _trailing_values(second) else "word2vec-binary"
+
+
+def _trailing_values(line: bytes) -> int:
+    """How many numbers a line ends with, the first part (a word, be it a number) not counted."""
+    parts = line.rstrip(_LINE_END).split(b" ")[1:]
+    count = 0
+    while count < len(parts) and _NUMBER.fullmatch(parts[-1 - count]):
+        count += 1
+    return count
+
+
+def _has_surplus(word: bytes) -> bool:
+    """Whether what stands before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
+    return b" " in word and _DECIMAL.fullmatch(word.rpartition(b" ")[2]) is not None
+
+
+def _again(first: bytes, rest: IO[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _short(line: bytes) -> str:
+    text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with io.BufferedReader(open_bytes(path), _BLOCK) as file:
+            yield cast("IO[bytes]", file)
+    except FileNotFoundError as error:
+        raise WordVectorError(f"{path} does not exist; check the name") from error
+    except BROKEN as error:
+        raise WordVectorError(
+            f"{path} cannot be read to its end ({error}); check that it is whole and may be read"
+        ) from error
