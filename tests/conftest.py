@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Model
 
@@ -23,6 +24,7 @@ WIDTH = 8
 
 PLACES, NORMS = ("pre", "post"), ("layer", "rms")
 POSITIONS, FEEDFORWARDS = ("sinusoidal", "learned", "rotary", "none"), ("relu", "gelu", "swiglu")
+FARTHEST = {"t5": {"buckets": 8, "farthest": 5}, "shaw": {"farthest": 2}}  # so near that the tests go past it
 CELLS = ("elman", "gru", "lstm")
 SCORES = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 
@@ -33,7 +35,7 @@ def transformer(place: str, norm: str, positions: str, feedforward: str, layers:
         "layers": layers,
         "heads": 2,
         "norm": {"kind": norm, "place": place},
-        "positions": {"kind": positions, "longest": 32},
+        "positions": {"kind": positions, "longest": 32, **FARTHEST.get(positions, {})},
         "feedforward": {"kind": feedforward, "width": 12},
         "dropout": 0.0,
     }
@@ -57,7 +59,11 @@ def recurrent_decoder(cell: str, layers: int, attention: str, input_feeding: boo
 def _name(body: dict[str, Any]) -> str:
     if body["kind"] == "transformer":
         parts = [body["norm"]["place"], body["norm"]["kind"], body["positions"]["kind"], body["feedforward"]["kind"]]
-        return "-".join(parts)
+        options = [
+            *(["beside"] if "combine" in body["positions"] else []),
+            *(["bare"] if "gain" in body["norm"] else []),
+        ]
+        return "-".join([*parts, *options])
     parts = [body["cell"] + str(body["layers"])]
     if "attention" in body:
         return "-".join([*parts, body["attention"]["kind"], *(["fed"] if body["input_feeding"] else [])])
@@ -67,6 +73,25 @@ def _name(body: dict[str, Any]) -> str:
 TRANSFORMERS = [
     transformer(*parts, layers=1 + number % 2)
     for number, parts in enumerate(product(PLACES, NORMS, POSITIONS, FEEDFORWARDS))
+]
+LATER_TRANSFORMERS = [  # parts that came later, each where it might break: the full product would take minutes
+    transformer("pre", "layer", "alibi", "relu"),
+    transformer("post", "rms", "alibi", "swiglu"),
+    transformer("pre", "rms", "t5", "gelu"),
+    transformer("post", "layer", "t5", "relu"),
+    transformer("pre", "layer", "shaw", "swiglu"),
+    transformer("post", "rms", "shaw", "relu"),
+    transformer("none", "layer", "shaw", "relu"),
+    transformer("none", "layer", "sinusoidal", "gelu"),
+    transformer("pre", "batch", "rotary", "relu"),
+    transformer("post", "batch", "t5", "relu"),
+    transformer("post", "layer", "learned", "relu") | {"norm": {"place": "post", "kind": "layer", "gain": False}},
+    transformer("pre", "layer", "sinusoidal", "relu")
+    | {"norm": {"kind": "layer", "place": "pre", "gain": False, "bias": False}},
+    transformer("pre", "layer", "sinusoidal", "relu")
+    | {"positions": {"kind": "sinusoidal", "combine": "concatenate", "width": 4}},
+    transformer("post", "layer", "learned", "relu")
+    | {"positions": {"kind": "learned", "combine": "concatenate", "longest": 32}},
 ]
 RECURRENT_ENCODERS = [recurrent_encoder(*parts) for parts in product(CELLS, (1, 2), (True, False))]
 RECURRENT_DECODERS = [
@@ -81,7 +106,7 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
     A decoder knows of its encoder no more than the memory, so the full product would show nothing new.
     """
-    pairs = [(body, body) for body in TRANSFORMERS]
+    pairs = [(body, body) for body in TRANSFORMERS + LATER_TRANSFORMERS]
     pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
@@ -92,6 +117,8 @@ COMBINATIONS = _combinations()
 FEW = {
     "transformer": (transformer("pre", "layer", "sinusoidal", "relu"),) * 2,
     "rotary-swiglu-rms-post": (transformer("post", "rms", "rotary", "swiglu"),) * 2,
+    "shaw-to-t5": (transformer("pre", "layer", "shaw", "relu"), transformer("pre", "batch", "t5", "relu")),
+    "alibi-to-shaw": (transformer("none", "layer", "alibi", "relu"), transformer("post", "rms", "shaw", "gelu")),
     "lstm-additive": (recurrent_encoder("lstm", 1, True), recurrent_decoder("lstm", 1, "additive", False)),
     "gru-bottleneck": (recurrent_encoder("gru", 1, False), recurrent_decoder("gru", 2, "none", False)),
     "transformer-to-fed-lstm": (TRANSFORMERS[0], recurrent_decoder("lstm", 2, "bilinear", True)),
@@ -110,6 +137,10 @@ def build(encoder: dict[str, Any], decoder: dict[str, Any], *, tie: str = "none"
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
+        for module in model.modules():
+            if isinstance(module, BatchNorm):
+                module.mean.normal_(std=0.3)
+                module.variance.uniform_(0.5, 2.0)
     return model
 
 

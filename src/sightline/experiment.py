@@ -38,7 +38,10 @@ def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is CUDA where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"training.device is {name}, but PyTorch sees no CUDA device; use cpu or auto")
     return device

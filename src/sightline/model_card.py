@@ -22,8 +22,9 @@ from sightline.version import version
 def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder) -> str:
     layers = f"{body.layers} layer{'s' if body.layers > 1 else ''}"
     if isinstance(body, TransformerBody):
+        norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
         return (
-            f"Transformer, {layers}, {body.heads} heads, {body.norm.place}-norm ({body.norm.kind}), "
+            f"Transformer, {layers}, {body.heads} heads, {norm}, "
             f"{body.positions.kind} positions, {body.feedforward.kind}"
         )
     if isinstance(body, RecurrentEncoder):

@@ -178,17 +178,49 @@ AnyTokenizer = Annotated[
 
 
 class Norm(Section):
-    """Normalization of one token's features, and where it stands in the block."""
+    """Normalization of the tokens' features, and where it stands in the block."""
 
-    kind: Literal["layer", "rms"] = "layer"
-    place: Literal["pre", "post"] = "pre"
+    kind: Literal["layer", "rms", "batch"] = Field(
+        "layer", description="batch: each feature over all real tokens of the batch, at test by running averages"
+    )
+    place: Literal["pre", "post", "none"] = "pre"
+    gain: bool = Field(True, description="learn a factor for each feature")
+    bias: bool = Field(True, description="layer and batch: learn an addend for each feature")
 
 
 class Positions(Section):
     """How a Transformer knows the order of its tokens."""
 
-    kind: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
+    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = "sinusoidal"
     longest: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
+    combine: Literal["add", "concatenate"] = Field(
+        "add", description="sinusoidal and learned: add to the embedding, or put beside it and project back"
+    )
+    width: int | None = Field(None, ge=1, description="concatenate: width of a position; by default the model's")
+    buckets: int = Field(32, ge=4, description="t5: how many distances are told apart")
+    farthest: int | None = Field(
+        None, ge=1, description="t5, shaw: distance from which on all are alike; by default 128 and 16"
+    )
+
+    @property
+    def farthest_distance(self) -> int:
+        """`farthest`, or the default of the kind."""
+        return self.farthest or (128 if self.kind == "t5" else 16)
+
+    @model_validator(mode="after")
+    def _parts_fit_the_kind(self) -> Positions:
+        if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):
+            raise ValueError(f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}")
+        if self.combine == "add" and self.width is not None:
+            raise ValueError(f"positions.width ({self.width}) needs positions.combine: concatenate; what is added fits")
+        if self.kind == "t5" and self.buckets % 2:
+            raise ValueError(f"positions.buckets ({self.buckets}) must be even: half are for each side of the query")
+        if self.kind == "t5" and self.farthest_distance <= self.buckets // 2:
+            raise ValueError(
+                f"positions.farthest ({self.farthest_distance}) must be more than half of positions.buckets "
+                f"({self.buckets}), which hold one distance each"
+            )
+        return self
 
 
 class FeedForward(Section):
@@ -279,8 +311,9 @@ class Model(Section):
                         f"rotary positions need an even head width, and width / {side}.heads is "
                         f"{self.width // body.heads}"
                     )
-                if body.positions.kind == "sinusoidal" and self.width % 2:
-                    raise ValueError(f"sinusoidal positions need an even width, not {self.width}")
+                position_width = body.positions.width or self.width
+                if body.positions.kind == "sinusoidal" and position_width % 2:
+                    raise ValueError(f"sinusoidal positions need an even width, not {position_width}")
         if isinstance(self.encoder, RecurrentEncoder) and self.encoder.bidirectional and self.width % 2:
             raise ValueError(f"a bidirectional encoder gives each direction half the width, and {self.width} is odd")
         return self

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from sightline.cli import main
 from sightline.cli.app import app
-from sightline.comparison import Comparison, print_comparison
+from sightline.comparison import Comparison, compare, print_comparison
 from sightline.comparison.progress import shown
 from sightline.comparison.terminal import plain_text
 from sightline.run import Run
@@ -76,6 +80,7 @@ def test_files_of_ones_own_and_a_baseline(trained: dict[str, Path], tmp_path: Pa
         (["--html", "nowhere/c.html"], "there is no folder"),
         (["--figure", "c.gif"], r"a figure is a \.png"),
         (["--on", "tset"], r"none-seed1 has no test set 'tset'; it has test, other, validation"),
+        (["--device", "tpu"], "there is no device 'tpu'; use auto, cpu"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_decoded(
@@ -85,6 +90,16 @@ def test_mistakes_are_told_before_anything_is_decoded(
     runs = [str(trained["none-seed1"]), str(trained["dot-seed1"])]
     with pytest.raises(ValueError, match=said):
         CliRunner().invoke(app, ["compare", *runs, *arguments], catch_exceptions=False)
+
+
+def test_an_option_that_no_recipe_could_have_is_told_in_one_line(
+    trained: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [str(trained["none-seed1"]), str(trained["dot-seed1"])]
+    monkeypatch.setattr(sys, "argv", ["sightline", "compare", *runs, "--beam", "0"])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err == "sightline: beam is 0: Input should be greater than or equal to 1\n"
 
 
 def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
@@ -117,12 +132,54 @@ def test_plain_lines_are_aligned_and_say_everything_once(pair: Comparison) -> No
 
 @pytest.mark.parametrize(("width", "tables"), [(400, 1), (110, 2)])
 def test_a_terminal_gets_one_table_or_two_as_it_is_wide(pair: Comparison, width: int, tables: int) -> None:
-    console = Console(width=width, record=True, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
-    print_comparison(pair, console)
-    text = console.export_text()
+    text = in_terminal(pair, width)
     heads = [line for line in text.splitlines() if "parameters" in line and "FLOPs" in line and "×" not in line]
     assert ("BLEU" in heads[0]) == (tables == 1)
     assert ("What they cost" in text) == (tables == 2)
+
+
+def in_terminal(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, record=True)
+    print_comparison(comparison, console)
+    return console.export_text()
+
+
+def test_no_number_is_folded_in_a_narrow_terminal(pair: Comparison) -> None:
+    text = in_terminal(pair, 80)
+    for metric, quality in pair.others[0].qualities.items():
+        assert f"{quality.value:.2f} [{quality.low:.2f}, {quality.high:.2f}]" in text
+        assert f"{pair.others[0].verdicts[metric].p:.4f})" in text or "(<0.0001)" in text
+
+
+def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_another(pair: Comparison) -> None:
+    long = {name: name + "-with-a-name-that-takes-room" for name in ("none-seed1", "dot-seed1")}
+    renamed = replace(
+        pair,
+        systems=[replace(system, name=long[system.name]) for system in pair.systems],
+        where=replace(pair.where, contrasts=[replace(each, system=long[each.system]) for each in pair.where.contrasts]),
+    )
+    lines = in_terminal(renamed, 90).splitlines()
+    at = next(number for number, line in enumerate(lines) if "by their place (across: fifth" in line)
+    assert lines[at + 2].split() == ["first", "second", "third", "fourth", "last"]
+    cells = [f"{100 * part.systems['dot-seed1'].recall:.1f}%" for part in pair.where.positions]
+    assert any(line.split() == [long["dot-seed1"], *cells] for line in lines[at : at + 8])
+
+
+def test_of_several_seeds_the_run_that_is_looked_at_is_named(seeded: Comparison, pair: Comparison) -> None:
+    assert f"none: {seeded.where.runs['none']}" in plain_text(seeded)
+    assert "nearest to their mean" not in plain_text(pair)
+
+
+def test_a_copy_of_the_baseline_does_not_hide_where_the_others_differ(
+    trained: dict[str, Path], copied: Callable[..., Path]
+) -> None:
+    copy = copied("dot-seed1", "copy")
+    alone = plain_text(compare([trained["dot-seed1"], copy], device="cpu", metrics=["exact"]))
+    assert "Nowhere: no sentence and no word is better or worse." in alone
+    both = compare([trained["dot-seed1"], copy, trained["none-seed1"]], device="cpu", metrics=["exact"])
+    assert both.best("exact", both.others).name == "copy"
+    assert "Where none-seed1 lost most on dot-seed1" in plain_text(both)
+    assert "--html FILE" in plain_text(both)  # for the system that is not shown
 
 
 def test_progress_is_told_in_lines_where_there_is_no_terminal(

@@ -13,8 +13,10 @@ from sacrebleu.significance import PairedTest
 
 import sightline
 from sightline.comparison import Comparison
+from sightline.comparison.progress import silent
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
+from sightline.comparison.where import Frequencies, Looked, find_where
 from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar
 from sightline.models.seq2seq import parameter_count
@@ -192,6 +194,16 @@ def test_only_metrics_that_all_recipes_have_are_compared(trained: dict[str, Path
     assert "Left out, because not every recipe has them: chrF2, perplexity, TER." in found.notes
 
 
+def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied: Copy) -> None:
+    broken = copied("none-seed1", "broken", training__limits={"steps": 500})
+    whole, half = (
+        sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
+        for other in (trained["none-seed1"], broken)
+    )
+    assert not any("Not trained to the end" in note for note in whole.notes)
+    assert "Not trained to the end, so it may still get better: broken (step 90); go on with --resume." in half.notes
+
+
 def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
     trained: dict[str, Path], copied: Copy
 ) -> None:
@@ -248,3 +260,17 @@ def test_without_the_training_text_words_are_counted_in_the_references(
     found = sightline.compare([moved, trained["dot-seed1"]], on=test, device="cpu", metrics=["chrf"])
     assert "the references" in found.where.counted_in
     assert found.test.name == "s" and found.test.references == [["dog old"], ["cat"]]
+
+
+def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
+    test = sightline.run.TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
+    looked = {"one": Looked("one", ["the dog"] * 10), "two": Looked("two", ["THE DOG"] * 10)}
+    seen = Frequencies({"The": 40, "the": 70, "dog": 5, "Dog": 4}, "a text")
+    where = {folds: find_where(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
+    assert [part.systems["two"].recall for part in where[True].positions] == [1.0, 1.0]
+    assert [part.systems["two"].recall for part in where[False].positions] == [0.0, 0.0]
+    assert [(bucket.label, bucket.systems["two"].wanted) for bucket in where[True].frequencies] == [
+        ("1-9", 10),
+        ("100-999", 10),
+    ]
+    assert [contrast.differs for contrast in (*where[True].contrasts, *where[False].contrasts)] == [False, True]

@@ -14,6 +14,7 @@ import pytest
 from sightline.comparison import Comparison, write_comparison
 from sightline.comparison.exports import csv_text, escaped, json_text, latex, markdown
 from sightline.comparison.tables import main_table
+from sightline.sweeping.sweep import compare_runs
 
 HOSTILE = "a|b_c & 50% $x^2$ #1 {~} \\end [*] <b>--`"
 
@@ -40,6 +41,7 @@ def test_csv_has_a_line_a_system_with_every_number_in_full(seeded: Comparison, h
     verdict = seeded.others[0].verdicts["bleu"]
     assert rows[0]["bleu_p"] == "" and float(rows[1]["bleu_p"]) == verdict.p
     assert float(rows[1]["bleu_p_randomization"]) == verdict.randomization.p
+    assert float(rows[1]["bleu_p_randomization_with_ties"]) == verdict.randomization.p_with_ties
     assert rows[1]["bleu_significant"] == str(verdict.significant)
 
 
@@ -129,3 +131,8 @@ def test_all_of_it_is_written_into_a_folder(seeded: Comparison, tmp_path: Path) 
     )
     assert written[3].read_text(encoding="utf-8") == csv_text(seeded)
     assert written[5].read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_sweep_writes_names_the_runs_that_failed(trained: dict[str, Path], tmp_path: Path) -> None:
+    compare_runs([trained["none-seed1"], trained["dot-seed1"]], tmp_path, ["dot-seed2"])
+    assert "Failed in training, so not compared: dot-seed2." in (tmp_path / "comparison.md").read_text(encoding="utf-8")

@@ -117,3 +117,11 @@ def test_names_are_no_formulas_and_twenty_systems_have_room(seeded: Comparison) 
 def test_systems_that_cost_the_same_stand_side_by_side() -> None:
     assert figures._asides([100.0, 200.0, 100.5, None, 100.2]) == [-9.0, 0.0, 0.0, 0.0, 9.0]
     assert figures._asides([5.0]) == [0.0]
+
+
+def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: Comparison) -> None:
+    first, *rest = seeded.systems
+    metric = seeded.metrics[0]
+    quality = replace(first.qualities[metric], value=0.0, low=1e-15, high=0.4)
+    odd = replace(seeded, systems=[replace(first, qualities={**first.qualities, metric: quality}), *rest])
+    assert draw(odd, "svg", parts=("costs",)).startswith(b"<?xml")

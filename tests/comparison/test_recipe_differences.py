@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison.recipe_differences import ABSENT, differ_only_in_seed, differences
+from sightline.comparison.recipe_differences import differ_only_in_seed, differences
+from sightline.comparison.wording import NOTHING
 from sightline.recipe import Recipe
 from sightline.recipe_files import load_recipe
 
@@ -49,8 +50,8 @@ def test_the_same_recipe_has_no_differences() -> None:
 def test_a_part_of_another_kind_has_keys_the_other_lacks() -> None:
     told = found(recipe(), recipe("model.encoder.kind=transformer"))
     assert told["model.encoder.kind"] == ["recurrent", "transformer"]
-    assert told["model.encoder.cell"] == ["lstm", ABSENT]
-    assert told["model.encoder.norm.place"] == [ABSENT, "pre"]
+    assert told["model.encoder.cell"] == ["lstm", NOTHING]
+    assert told["model.encoder.norm.place"] == [NOTHING, "pre"]
     assert "model.decoder.cell" not in told
 
 
@@ -81,6 +82,11 @@ def test_other_files_in_one_folder_are_told_by_name(tmp_path: Path) -> None:
 
 def test_other_test_sets_are_not_told() -> None:
     assert found(recipe(), recipe("data.tests.test.examples=5")) == {}
+
+
+def test_a_difference_in_the_seventh_digit_is_one() -> None:
+    told = found(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
+    assert told == {"training.lr": ["0.0012345678", "0.0012345679"]}
 
 
 @pytest.mark.parametrize("override", ["seed=2", "training.threads=3", "training.keep=9", "training.log_every=1"])

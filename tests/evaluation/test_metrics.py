@@ -85,6 +85,12 @@ def test_the_interval_of_a_perfect_exact_match_still_has_a_width() -> None:
     assert str(result) == "exact 100.00 [99.62, 100.00]"
 
 
+@pytest.mark.parametrize("count", [1, 7, 60, 1000])
+def test_wilson_holds_none_and_all_exactly(count: int) -> None:
+    assert wilson(0, count)[0] == 0.0
+    assert wilson(count, count)[1] == 1.0
+
+
 def test_wilson_agrees_with_a_textbook() -> None:
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
 

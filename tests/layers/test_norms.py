@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.layers.norms import LayerNorm, Residual, RMSNorm
+from sightline.layers.norms import BatchNorm, LayerNorm, Residual, RMSNorm, build_norm
 from sightline.recipe import Norm
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-14}  # float64 sums over eight numbers near one
@@ -51,3 +51,85 @@ def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str
     post = Residual(Norm(kind=kind, place="post"), 8, 0.0)
     assert torch.equal(post.enter(x), x)
     assert torch.equal(post.leave(x, output), post.norm(x + output))
+
+
+def test_without_a_place_nothing_is_normalized() -> None:
+    x, output = torch.randn(3, 8), torch.randn(3, 8)
+    residual = Residual(Norm(kind="layer", place="none"), 8, 0.0)
+    assert torch.equal(residual.enter(x), x)
+    assert torch.equal(residual.leave(x, output), x + output)
+    assert not list(residual.parameters())
+
+
+@pytest.mark.parametrize("kind", ["layer", "batch"])
+@pytest.mark.parametrize(("gain", "bias"), [(True, False), (False, True), (False, False)])
+def test_gain_and_bias_can_each_be_left_out(kind: str, gain: bool, bias: bool) -> None:
+    norm = with_random_gain(build_norm(Norm(kind=kind, gain=gain, bias=bias), 8))
+    assert {name for name, _ in norm.named_parameters()} == set(["weight"] * gain + ["bias"] * bias)
+    bare = build_norm(Norm(kind=kind, gain=False, bias=False), 8).double()
+    x = torch.randn(5, 8, dtype=torch.float64)
+    wanted = bare(x) * (norm.weight if gain else 1) + (norm.bias if bias else 0)
+    torch.testing.assert_close(norm(x), wanted, **SIXTY_FOUR)
+
+
+def test_rms_norm_without_gain_learns_nothing() -> None:
+    assert not list(build_norm(Norm(kind="rms", gain=False), 8).parameters())
+
+
+# --- batch norm --------------------------------------------------------------------------------------------------
+
+VALID = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+
+
+def test_batch_norm_is_its_formula_over_the_real_tokens_and_torchs() -> None:
+    norm, x = with_random_gain(BatchNorm(8)), torch.randn(3, 4, 8, dtype=torch.float64)
+    theirs = nn.BatchNorm1d(8, dtype=torch.float64)
+    with torch.no_grad():
+        theirs.weight.copy_(norm.weight)
+        theirs.bias.copy_(norm.bias)
+    real = x[VALID]  # (N, D)
+    mean = real.sum(0) / 7
+    variance = ((real - mean) ** 2).sum(0) / 7
+    found = norm(x, VALID)[VALID]
+    torch.testing.assert_close(found, (real - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias, **SIXTY_FOUR)
+    torch.testing.assert_close(found, theirs(real), **SIXTY_FOUR)
+    torch.testing.assert_close(norm.mean, theirs.running_mean, **SIXTY_FOUR)
+    torch.testing.assert_close(norm.variance, theirs.running_var, **SIXTY_FOUR)
+
+
+def test_batch_norm_never_counts_padding() -> None:
+    """Whatever stands there, what comes out, the averages and the gradients are those of a packed batch."""
+    x = torch.randn(3, 4, 8, dtype=torch.float64)
+    x[~VALID] = 1e6
+    pull = torch.randn(7, 8, dtype=torch.float64)
+    found = []
+    for packed in (False, True):
+        norm = BatchNorm(8).double()
+        leaf = (x[VALID] if packed else x).clone().requires_grad_()
+        output = norm(leaf) if packed else norm(leaf, VALID)[VALID]
+        (gradient,) = torch.autograd.grad(output, leaf, pull)
+        found.append((output, norm.mean, norm.variance, gradient if packed else gradient[VALID]))
+        assert packed or not gradient[~VALID].any()
+    for padded, packed_one in zip(*found, strict=True):
+        torch.testing.assert_close(padded, packed_one, **SIXTY_FOUR)
+
+
+def test_at_test_batch_norm_goes_by_its_running_averages() -> None:
+    norm = BatchNorm(8).double()
+    for _ in range(200):
+        norm(3 + 2 * torch.randn(64, 8, dtype=torch.float64))
+    norm.eval()
+    x = torch.randn(4, 8, dtype=torch.float64)
+    before = norm.mean.clone(), norm.variance.clone()
+    torch.testing.assert_close(norm(x), (x - norm.mean) / (norm.variance + 1e-5).sqrt(), **SIXTY_FOUR)
+    torch.testing.assert_close(norm(x)[2:3], norm(x[2:3]), rtol=0, atol=0)
+    assert torch.equal(before[0], norm.mean)
+    assert torch.equal(before[1], norm.variance)
+    assert (norm.mean - 3).abs().max() < 0.5
+    assert (norm.variance - 4).abs().max() < 1.5
+
+
+def test_a_batch_of_one_token_goes_by_the_running_averages_and_leaves_them() -> None:
+    norm, x = BatchNorm(8), torch.randn(1, 8)
+    torch.testing.assert_close(norm(x), x, rtol=0, atol=2e-5)  # mean 0, variance 1 and ε
+    assert not norm.mean.any()

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from sightline.layers.positions import Learned, NoPositions, Sinusoidal, rotate, sinusoids
+from sightline.layers.positions import Learned, NoPositions, Sinusoidal, build_added, rotate, sinusoids
+from sightline.recipe import Positions
 
 
 @pytest.mark.parametrize("width", [2, 6, 8, 64])
@@ -102,3 +103,21 @@ def test_position_zero_is_not_turned() -> None:
 def test_rotation_gives_back_the_type_it_was_given() -> None:
     x = torch.randn(3, 2, 8, dtype=torch.bfloat16)
     assert rotate(x, torch.arange(3)).dtype == torch.bfloat16
+
+
+# --- beside the embedding ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_back(kind: str) -> None:
+    layer = build_added(Positions(kind=kind, combine="concatenate", width=4, longest=9), 6)
+    x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])
+    joined = torch.cat([x, layer.table.vectors(positions, 3).expand(2, -1, -1)], dim=-1)
+    wanted = joined @ layer.project.weight.T + layer.project.bias
+    torch.testing.assert_close(layer(x, positions, 3), wanted, rtol=0, atol=1e-6)
+
+
+def test_concatenated_learned_positions_end_with_the_same_error() -> None:
+    layer = build_added(Positions(kind="learned", combine="concatenate", longest=5), 6)
+    with pytest.raises(ValueError, match="position 6 is past the 5 learned ones"):
+        layer(torch.randn(1, 6, 6), torch.arange(6)[None], 6)

@@ -160,14 +160,14 @@ def permuted_difference(place: str, norm: str, positions: str) -> float:
     return (before[:, order] - after).abs().max().item()
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("place", [*PLACES, "none"])
 def test_without_positions_permuting_the_input_permutes_the_output(place: str, norm: str) -> None:
     """SPEC §4: self-attention is blind to order."""
     assert permuted_difference(place, norm, "none") < 1e-12  # float64; the order of sums changes
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw"])
 @pytest.mark.parametrize("place", PLACES)
 def test_with_positions_the_order_matters(place: str, positions: str) -> None:
     assert permuted_difference(place, "layer", positions) > 1e-3
@@ -189,3 +189,38 @@ def test_a_source_past_the_learned_positions_is_refused(layout: Any, build_model
     tokens = torch.full((1, 17), 5) if isinstance(layout, Padded) else torch.full((17,), 5)
     with pytest.raises(ValueError, match="position 17 is past the 16 learned ones"):
         model.encode(tokens, layout)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5", "shaw", "none"])
+def test_decoding_goes_on_past_any_length_that_was_foreseen(
+    positions: str, build_model: Callable[..., Seq2Seq]
+) -> None:
+    """Past `longest`, past the last bucket and past the farthest relative key: still cached = uncached."""
+    recipe = body("pre", "relu", positions=positions).model_dump()
+    recipe["positions"]["farthest"] = 20
+    model = build_model(recipe, recipe)
+    tokens = torch.randint(4, 13, (2, 150))
+    memory = model.encode(tokens, Padded.of([150, 70]))
+    whole, _ = model.advance(tokens, model.begin(memory))
+    _, state = model.advance(tokens[:, :148], model.begin(memory))
+    for place in (148, 149):
+        found, state = model.advance(tokens[:, place : place + 1], state)
+        torch.testing.assert_close(found[:, 0], whole[:, place], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_in_training_too_batch_norm_finds_the_same_padded_and_packed(
+    place: str, build_model: Callable[..., Seq2Seq]
+) -> None:
+    recipe = body(place, "relu", positions="sinusoidal", norm="batch").model_dump()
+    sources, targets = [5, 2, 4], [4, 6, 1]
+    tokens = torch.randint(4, 13, (2, 11))
+    packed = Packed.of(sources), Packed.of(targets)
+    one, other = (build_model(recipe, recipe).train() for _ in range(2))
+    flat = one(tokens[0], packed[0], tokens[1], packed[1])
+    rows = [layout.pad(part).masked_fill(~layout.key_mask(), 9) for layout, part in zip(packed, tokens, strict=True)]
+    padded = other(rows[0], Padded.of(sources), rows[1], Padded.of(targets))
+    torch.testing.assert_close(packed[1].unpad(padded), flat, rtol=0, atol=1e-5)
+    for (name, ours), theirs in zip(one.named_buffers(), other.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5, msg=name)

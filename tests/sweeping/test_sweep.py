@@ -158,20 +158,21 @@ def test_fewer_jobs_than_one_are_refused(recipe: str) -> None:
 # --- comparing -----------------------------------------------------------------------------------------------------
 
 
-def test_the_finished_are_compared_whatever_failed(recipe: str) -> None:
+def test_the_finished_are_compared_whatever_failed(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
 
-    def compare(runs: Sequence[Path], folder: Path) -> str:
-        asked.append((called(runs), folder.name))
+    def compare(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> str:
+        asked.append((called(runs), folder.name, missing))
         return "compared"
 
-    assert pretend(recipe, ["seed=1,2"], seed_1="fail", compare=compare).comparison is None  # nothing to compare with
+    assert pretend(recipe, ["seed=1,2"], seed_1="fail", compare=compare).comparison is None
+    assert "nothing to compare" in capsys.readouterr().err
     assert pretend(recipe, ["seed=2,3,4"], seed_4="fail", compare=compare).comparison == "compared"
-    assert asked == [(["seed=2", "seed=3"], "comparison")]
+    assert asked == [(["seed=2", "seed=3"], "comparison", ["seed=4"])]
 
 
 def test_runs_that_cannot_be_compared_are_trained_all_the_same(recipe: str) -> None:
-    def refuse(runs: Sequence[Path], folder: Path) -> Any:
+    def refuse(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> Any:
         raise ValueError("they have no test set in common")
 
     with pytest.raises(SweepError, match="are trained, but they cannot be compared: they have no test set in common"):

@@ -247,3 +247,25 @@ def test_weights_of_another_shape_are_refused_by_name(build_model: Callable[...,
     weights = parameters_of(model) | {"output.bias": torch.zeros(99)}
     with pytest.raises(ValueError, match=r"weight output.bias has shape \(99,\), the model's is \(13,\)"):
         load_parameters(model, weights)
+
+
+def test_what_batch_norm_has_gathered_is_saved_averaged_and_restored(
+    build_model: Callable[..., Seq2Seq], tmp_path: Path
+) -> None:
+    body = {**BODY, "norm": {"kind": "batch"}}
+    run, other = (Sitting(build_model(body, body, seed=seed)) for seed in (0, 1))
+    gathered = {name for name, _ in run.model.named_buffers() if name.endswith((".mean", ".variance"))}
+    assert len(gathered) == 2 * 7  # two and three blocks, and the norm at the end of each stack
+    assert run.average is not None
+    before = {name: run.average.weights[name].clone() for name in gathered}
+    for name in gathered:
+        run.model.get_buffer(name).add_(1.0)
+    run.step(100)
+    checkpoints = saved(tmp_path, run, 1)
+    checkpoints.restore(1, other.model, other.optimizer, other.average)
+    assert_equal(parameters_of(other.model), parameters_of(run.model))
+    assert gathered <= parameters_of(run.model).keys()
+    assert other.average is not None
+    assert_equal(other.average.weights, run.average.weights)
+    for name in gathered:
+        assert (run.average.weights[name] - before[name]).abs().max() > 0.01

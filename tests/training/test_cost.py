@@ -28,6 +28,14 @@ BODIES = {
     "elman, one direction": ({**ELMAN, "bidirectional": False}, {**ELMAN, "attention": {"kind": "none"}}),
     "lstm, one direction": ({**LSTM, "bidirectional": False}, {**LSTM, "attention": {"kind": "bilinear"}}),
     "transformer": (TRANSFORMER, TRANSFORMER),
+    "shaw to t5": (
+        {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
+        {**TRANSFORMER, "positions": {"kind": "t5"}, "norm": {"kind": "batch"}},
+    ),
+    "alibi to shaw": (
+        {**TRANSFORMER, "positions": {"kind": "alibi"}, "norm": {"place": "none"}},
+        {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
+    ),
     "lstm to transformer": (LSTM, TRANSFORMER),
     "transformer to gru": (TRANSFORMER, GRU),
 }
@@ -107,6 +115,14 @@ def test_counting_leaves_nothing_behind_and_finds_the_same_again(build_model: Ca
         for parameter in model.parameters():
             parameter.fill_(float("nan"))  # what was learned since does not matter
     assert step_cost(model, plan, CPU) == found
+
+
+def test_counting_leaves_the_averages_of_batch_norm_alone(build_model: Callable[..., Seq2Seq]) -> None:
+    body = {**TRANSFORMER, "norm": {"kind": "batch"}}
+    model = build_model(body, body)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    step_cost(model, some_plan("packed"), CPU)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
 def test_a_cost_that_does_not_follow_from_lengths_is_said_to_be_an_estimate(

@@ -18,6 +18,19 @@ MODELS = {
     "transformer": (TRANSFORMER, TRANSFORMER),
     "transformer-to-gru": (TRANSFORMER, {**LSTM, "cell": "gru", "attention": {"kind": "additive"}}),
     **{
+        kind: ({**TRANSFORMER, "positions": {"kind": kind}},) * 2  # the bias is added in one precision or the other
+        for kind in ("alibi", "t5", "shaw")
+    },
+    **{
+        f"norm-{'-'.join(map(str, norm.values()))}": ({**TRANSFORMER, "norm": norm},) * 2
+        for norm in (
+            {"kind": "batch", "place": "pre"},
+            {"kind": "layer", "place": "post", "gain": False},
+            {"kind": "layer", "place": "pre", "bias": False},
+            {"kind": "rms", "place": "pre", "gain": False},
+        )
+    },
+    **{
         f"lstm-{score}": (LSTM, {**LSTM, "attention": {"kind": score}})
         for score in ("none", "dot", "scaled-dot", "bilinear", "additive", "linear")
     },

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sightline.recipe import Recipe
-from sightline.training.plan import EpochPlan
+from sightline.training.plan import EpochPlan, choose_layout
 
 
 class Examples:
@@ -53,3 +54,23 @@ def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str)
         assert len(batch.source_layout.lengths) == len(batch.target_layout.lengths) == plan.shape.sequences
         seen += examples.tolist()
     assert sorted(seen) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("part", "layout"),
+    [
+        ({}, "static"),
+        ({"positions": {"kind": "rotary"}}, "static"),
+        ({"norm": {"kind": "batch", "place": "none"}}, "static"),
+        ({"positions": {"kind": "alibi"}}, "padded"),
+        ({"positions": {"kind": "t5"}}, "padded"),
+        ({"positions": {"kind": "shaw"}}, "padded"),
+        ({"norm": {"kind": "batch"}}, "padded"),
+    ],
+)
+def test_on_cuda_what_the_packed_kernels_cannot_do_is_padded(part: dict[str, Any], layout: str) -> None:
+    sections = recipe(512).model_dump()
+    sections["training"]["precision"] = "bf16"
+    sections["model"]["decoder"] |= part
+    assert choose_layout(Recipe.model_validate(sections), torch.device("cuda")) == layout
+    assert choose_layout(Recipe.model_validate(sections), torch.device("cpu")) == "packed"

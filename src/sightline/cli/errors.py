@@ -29,4 +29,15 @@ def _text(error: BaseException) -> str:
         return f"{error.strerror}{place}"
     if isinstance(error, ModuleNotFoundError):
         return f"{error}; see `sightline doctor` for what to install"
+    if type(error).__name__ == "ValidationError":  # pydantic's, of an option that no recipe could have
+        return _invalid(error)
     return str(error) or type(error).__name__
+
+
+def _invalid(error: BaseException) -> str:
+    """`beam is 0: Input should be greater than or equal to 1`, of every value that is wrong."""
+    from pydantic import ValidationError
+
+    assert isinstance(error, ValidationError)
+    told = (f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}" for each in error.errors())
+    return "; ".join(told)

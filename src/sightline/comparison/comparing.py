@@ -24,9 +24,11 @@ from sightline.comparison.systems import (
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Looked, find_where, training_frequencies
+from sightline.comparison.wording import plural
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import Score
 from sightline.run import TestSet
+from sightline.training.ending import broken_off_at
 
 
 def compare(
@@ -71,7 +73,13 @@ def compare(
         systems=systems,
         differences=_recipe_differences(groups),
         where=where,
-        notes=[*notes, *scoring.notes, *_decoding_notes(groups), *_device_notes(groups)],
+        notes=[
+            *notes,
+            *scoring.notes,
+            *_unfinished_notes(contestants),
+            *_decoding_notes(groups),
+            *_device_notes(groups),
+        ],
         decoded_on=_machine(contestants[0]),
     )
 
@@ -135,6 +143,13 @@ def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
     return [Difference("seed", seeds), *found] if len(set(seeds)) > 1 else found
 
 
+def _unfinished_notes(contestants: Sequence[Contestant]) -> list[str]:
+    """A training that was broken off has a model too, but not the one its recipe promises."""
+    steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in contestants}
+    told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
+    return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
+
+
 def _decoding_notes(groups: Sequence[Group]) -> list[str]:
     """Settings that change outputs, where systems do not share them."""
     options = [group.contestants[0].options.model_dump(mode="json", exclude={"batch_tokens"}) for group in groups]
@@ -162,5 +177,4 @@ def _machine(contestant: Contestant) -> str:
     device = contestant.run.device
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{device.type}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{device.type}, {plural(torch.get_num_threads(), 'thread')}"

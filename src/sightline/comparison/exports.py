@@ -131,18 +131,16 @@ def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:
         row |= {metric: quality.value, f"{metric}_deviation": quality.deviation}
         row |= {f"{metric}_low": quality.low, f"{metric}_high": quality.high}
         verdict = system.verdicts.get(metric)
-        tests: dict[str, Any] = dict.fromkeys(("difference", "p", "significant", "p_randomization", "p_bootstrap"))
-        tests |= dict.fromkeys(("p_mcnemar", "p_seeds"))
-        if verdict is not None:
-            tests = {
-                "difference": verdict.difference,
-                "p": verdict.p,
-                "significant": verdict.significant,
-                "p_randomization": verdict.randomization.p,
-                "p_bootstrap": verdict.bootstrap.p,
-                "p_mcnemar": None if verdict.mcnemar is None else verdict.mcnemar.p,
-                "p_seeds": None if verdict.seeds is None else verdict.seeds.p,
-            }
+        tests = {
+            "difference": verdict and verdict.difference,
+            "p": verdict and verdict.p,
+            "significant": verdict and verdict.significant,
+            "p_randomization": verdict and verdict.randomization.p,
+            "p_randomization_with_ties": verdict and verdict.randomization.p_with_ties,
+            "p_bootstrap": verdict and verdict.bootstrap.p,
+            "p_mcnemar": verdict and verdict.mcnemar and verdict.mcnemar.p,
+            "p_seeds": verdict and verdict.seeds and verdict.seeds.p,
+        }
         row |= {f"{metric}_{name}": value for name, value in tests.items()}
         row[f"{metric}_signature"] = quality.signature
     cost = system.cost

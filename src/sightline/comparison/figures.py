@@ -232,7 +232,8 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
         quality, colour = system.qualities[metric], _look(number, len(comparison.systems))["color"]
         move = ScaledTranslation(aside[number] / 72, 0, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
         look: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
-        reach = [[quality.value - quality.low], [quality.high - quality.value]]
+        # an interval of resamples need not hold the value, and where it should, rounding may put it outside
+        reach = [[max(0.0, quality.value - quality.low)], [max(0.0, quality.high - quality.value)]]
         axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # what is moved aside does not count by itself
         axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **look)
         if len(system.members) > 1:

@@ -13,7 +13,7 @@ from importlib import resources
 
 from sightline.comparison import figures
 from sightline.comparison.results import Comparison
-from sightline.comparison.sentences import answers, footnotes
+from sightline.comparison.sentences import answers, footnotes, looked_at
 from sightline.comparison.tables import (
     Column,
     Table,
@@ -143,9 +143,8 @@ def _picture(comparison: Comparison, part: str, title: str) -> str:
 
 def _where(comparison: Comparison) -> str:
     tables = (length_table(comparison), frequency_table(comparison), position_table(comparison))
-    seeded = [f"{name}: {run}" for name, run in comparison.where.runs.items() if run != name]
-    note = "Of several seeds, the run nearest to their mean is looked at (" + "; ".join(seeded) + ")."
-    parts = [_notes([note])] if seeded else []
+    note = looked_at(comparison)
+    parts = [_notes([note])] if note else []
     parts += [_titled(table) for table in tables if table.rows]
     parts += [
         _contrast(comparison, contrast, unfolded=len(comparison.others) == 1) for contrast in comparison.where.contrasts

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sightline.comparison.wording import NOTHING
 from sightline.recipe import Recipe
 
-ABSENT = "–"  # a recipe that does not have the key, because its part is of another kind
 _FOLDER = "data.folder"
 _UNSEEN = ("data.tests.",)
 # Keys that cannot change what is learned; the last two only how fast, and in the last digits.
@@ -39,7 +39,7 @@ def differences(recipes: Sequence[Recipe]) -> list[Difference]:
     by_folder = {key for key in moved if not _differ([each.get(key) for each in flat])}
     found: list[Difference] = []
     for key in keys:
-        values = [each.get(key, ABSENT) for each in flat]
+        values = [each.get(key, NOTHING) for each in flat]
         if key == _FOLDER:
             differs = bool(by_folder)
         elif any(key in each for each in places):
@@ -64,7 +64,9 @@ def written(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(written, value)) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:  # six digits where they say it all
+        return f"{value:g}"
+    return str(value)
 
 
 def _flat(recipe: Recipe) -> dict[str, str]:

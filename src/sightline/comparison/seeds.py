@@ -13,13 +13,12 @@ side, its spread is taken to be that of the other side. Three seeds a side are f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sightline.evaluation.intervals import Numbers, resampled_sums
 from sightline.evaluation.measurement import Measurement
@@ -28,11 +27,13 @@ from sightline.evaluation.significance import (
     Significance,
     approximate_randomization,
     check_comparable,
+    coin_flips,
+    finite_scores,
+    judge_draws,
     paired_bootstrap,
 )
 
 TRIALS, SAMPLES, SEED = 10_000, 1_000, 12345  # sacreBLEU's
-_FLIPPED_AT_ONCE = 4_000_000  # coin flips held in memory
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ def randomization(
     _check(baseline, system)
     sums = [each.statistics.sum(axis=0) for each in (*baseline, *system)]  # (K,) each
     distances: list[Numbers] = []
-    for kept in _coin_flips(trials, baseline[0].count, seed):
+    for kept in coin_flips(trials, baseline[0].count, seed):
         parts = [kept @ each.statistics for each in (*baseline, *system)]  # (r, K) each
         rest = [total - part for total, part in zip(sums, parts, strict=True)]
         apart = np.zeros(len(kept))
         for i in range(len(baseline)):
             for j in range(len(baseline), len(sums)):
                 first, second = parts[i] + rest[j], rest[i] + parts[j]
-                apart += _finite(baseline[i], first) - _finite(baseline[i], second)
+                apart += finite_scores(baseline[i], first) - finite_scores(baseline[i], second)
         distances.append(np.abs(apart) / (len(baseline) * len(system)))
     return _judged("approximate randomization", baseline, system, np.concatenate(distances), seed)
 
@@ -83,7 +84,7 @@ def bootstrap(
     _check(baseline, system)
     together = (*baseline, *system)
     drawn = np.hsplit(resampled_sums(np.hstack([each.statistics for each in together]), samples, seed), len(together))
-    scores = [_finite(each, sums) for each, sums in zip(together, drawn, strict=True)]  # (R,) each
+    scores = [finite_scores(each, sums) for each, sums in zip(together, drawn, strict=True)]  # (R,) each
     theirs, ours = np.mean(scores[: len(baseline)], axis=0), np.mean(scores[len(baseline) :], axis=0)
     distances = np.abs(ours - theirs)
     return _judged("paired bootstrap", baseline, system, distances - distances.mean(), seed)
@@ -155,42 +156,13 @@ def _check(baseline: Sequence[Measurement], system: Sequence[Measurement]) -> No
         check_comparable(baseline[0], each)
 
 
-def _coin_flips(trials: int, sentences: int, seed: int) -> Iterator[NDArray[np.bool_]]:
-    """As `approximate_randomization` draws them: NumPy cuts flips from words of 32 bits, so whole words at a call."""
-    generator = np.random.default_rng(seed)
-    rows = max(1, _FLIPPED_AT_ONCE // sentences // 32) * 32
-    for start in range(0, trials, rows):
-        yield generator.integers(2, size=(min(rows, trials - start), sentences), dtype=np.bool_)
-
-
-def _finite(measurement: Measurement, sums: Numbers) -> Numbers:
-    values = measurement.values(sums)
-    if not np.isfinite(values).all():
-        raise ValueError(
-            f"{measurement.name} is {values[~np.isfinite(values)][0]} for some of the {measurement.count} sentences, "
-            "so no difference can be taken; compare another metric"
-        )
-    return values
-
-
 def _judged(
-    test: Any, baseline: Sequence[Measurement], system: Sequence[Measurement], drawn: Numbers, seed: int
+    test: Literal["paired bootstrap", "approximate randomization"],
+    baseline: Sequence[Measurement],
+    system: Sequence[Measurement],
+    drawn: Numbers,
+    seed: int,
 ) -> Significance:
-    """p = (1 + draws beyond the observed distance) / (1 + draws), as for single runs."""
     theirs, ours = (fmean(each.value for each in side) for side in (baseline, system))
-    distance = abs(ours - theirs)
-    rounding = 1e-10 * (abs(ours) + abs(theirs))  # equal distances, computed from different sums, differ this much
-    p, p_with_ties = (
-        float((np.count_nonzero(beyond) + 1) / (len(drawn) + 1))
-        for beyond in (drawn > distance + rounding, drawn >= distance - rounding)
-    )
-    return Significance(
-        test=test,
-        metric=baseline[0].name,
-        better=baseline[0].better,
-        difference=ours - theirs,
-        p=p if distance > rounding else 1.0,
-        p_with_ties=p_with_ties if distance > rounding else 1.0,
-        samples=len(drawn),
-        seed=seed,
-    )
+    rounding = 1e-10 * (abs(ours) + abs(theirs))  # means of means round more than a single score
+    return judge_draws(test, baseline[0], theirs, ours, drawn, seed, above=rounding, rounding=rounding)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from sightline.comparison import wording
 from sightline.comparison.results import Comparison, System
 from sightline.comparison.seeds import SEED, TRIALS
 from sightline.evaluation.metrics import METRICS
-from sightline.evaluation.significance import LEVEL
+from sightline.evaluation.significance import LEVEL, written_p
 
 
 def answers(comparison: Comparison) -> list[str]:
@@ -18,7 +17,7 @@ def _answer(comparison: Comparison, system: System) -> str:
     metric = comparison.metrics[0]
     baseline, verdict = comparison.baseline, system.verdicts[metric]
     label = METRICS[metric].label
-    change = f"{label} {verdict.difference:+.2f}, p {_p(verdict.p)}"
+    change = f"{label} {verdict.difference:+.2f}, p {written_p(verdict.p)}"
     if _same_outputs(baseline, system):
         said = f"{system.name} is not different from {baseline.name}: it has the same outputs ({change})"
     elif verdict.difference == 0:
@@ -49,11 +48,6 @@ def _same_outputs(baseline: System, system: System) -> bool:
     )
 
 
-def _p(p: float) -> str:
-    told = wording.probability(p)
-    return told.replace("<", "< ") if told.startswith("<") else f"= {told}"
-
-
 def footnotes(comparison: Comparison) -> list[str]:
     """What a reader of the table needs to know; signatures come last."""
     notes = [
@@ -70,6 +64,14 @@ def footnotes(comparison: Comparison) -> list[str]:
     notes.append(_cost_note(comparison))
     notes += comparison.notes
     return [*(note.strip() for note in notes), *signatures(comparison)]
+
+
+def looked_at(comparison: Comparison) -> str:
+    """Which run stands for each system where outputs are looked at; nothing where every system is one run."""
+    names = [f"{name}: {run}" for name, run in comparison.where.runs.items() if run != name]
+    if not names:
+        return ""
+    return f"Of several seeds, where systems differ is asked of the run nearest to their mean ({'; '.join(names)})."
 
 
 def signatures(comparison: Comparison) -> list[str]:

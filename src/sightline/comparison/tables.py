@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sightline.comparison import wording
 from sightline.comparison.results import Comparison, Quality, System, Verdict
-from sightline.comparison.seeds import SAMPLES, SEED
+from sightline.comparison.seeds import SAMPLES, SEED, TRIALS
 from sightline.comparison.where import Contrast
 from sightline.comparison.wording import NOTHING
 from sightline.evaluation.metrics import METRICS
@@ -39,6 +39,15 @@ class Table:
         rows = [[row[column] for column in chosen] for row in self.rows]
         return Table(self.title, [self.columns[column] for column in chosen], rows, self.notes, best)
 
+    def turned(self) -> Table:
+        """Columns as rows, for where there are more of them than fit side by side."""
+        heads = [Column("", number=False), *(Column(row[0], number=self.columns[-1].number) for row in self.rows)]
+        rows = [
+            [column.title, *(row[place] for row in self.rows)] for place, column in enumerate(self.columns) if place > 0
+        ]
+        best = frozenset((column - 1, row + 1) for row, column in self.best if column > 0)
+        return Table(f"{self.title} (across: {self.columns[0].title})", heads, rows, self.notes, best)
+
 
 # --- the table ---------------------------------------------------------------------------------------------------
 
@@ -59,14 +68,16 @@ def main_table(comparison: Comparison) -> Table:
     return Table(title, columns, rows, best=frozenset(_best(comparison)))
 
 
-def quality_and_cost(comparison: Comparison) -> tuple[Table, Table]:
-    """The same in two tables, for where one would be too wide."""
+def narrow_tables(comparison: Comparison) -> list[Table]:
+    """The same in several tables, for where one would be too wide: each metric, then the costs."""
     whole = main_table(comparison)
-    places = range(len(whole.columns))
-    costs = [place for place in places if whole.columns[place].title in _COSTS]
-    quality = whole.only([place for place in places if place not in costs])
-    cost = whole.only([0, *costs])
-    return quality, Table("What they cost", cost.columns, cost.rows)
+    first = 2 if comparison.seeded else 1
+    tables: list[Table] = []
+    for number, metric in enumerate(comparison.metrics):
+        place = first + 2 * number
+        tables.append(replace(whole.only([*range(first), place, place + 1]), title=METRICS[metric].label))
+    costs = range(len(whole.columns) - len(_COSTS), len(whole.columns))
+    return [*tables, replace(whole.only([0, *costs]), title="What they cost")]
 
 
 def _row(comparison: Comparison, system: System) -> list[str]:
@@ -111,13 +122,13 @@ def _best(comparison: Comparison) -> Iterable[tuple[int, int]]:
 def luck_table(comparison: Comparison) -> Table:
     """Every test of every difference."""
     baseline = comparison.baseline.name
-    columns = [Column("system", number=False), Column("metric", number=False), Column("difference")]
-    columns += [Column("approximate randomization p"), Column("p with ties")]
+    columns = [Column("system", number=False), Column("metric", number=False), Column("Δ")]
+    columns += [Column("approx. rand. p"), Column("with ties")]
     several = [verdict for system in comparison.others for verdict in system.verdicts.values()]
     with_seeds = any(verdict.seeds is not None for verdict in several)
     with_answers = any(verdict.mcnemar is not None for verdict in several)
-    columns += [Column("seeds p (Welch's t)")] if with_seeds else []
-    columns += [Column("paired bootstrap p")]
+    columns += [Column("seeds p")] if with_seeds else []
+    columns += [Column("bootstrap p")]
     columns += [Column("McNemar p")] if with_answers else []
     columns.append(Column("verdict", number=False))
     rows: list[list[str]] = []
@@ -131,8 +142,18 @@ def luck_table(comparison: Comparison) -> Table:
             exact = verdict.mcnemar
             row += [NOTHING if exact is None else wording.probability(exact.p)] if with_answers else []
             rows.append([*row, judgement(verdict)])
+    decide = "With ties, it decides" + (
+        " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
+    )
     notes = [
-        f"Paired bootstrap: {SAMPLES:,} resamples, seed {SEED}; like McNemar's test it is shown and decides nothing."
+        f"Approx. rand.: approximate randomization, {TRIALS:,} trials, seed {SEED}; of single runs without ties it "
+        f"is sacreBLEU's p. {decide}.",
+        f"Bootstrap: paired, {SAMPLES:,} resamples, seed {SEED}; "
+        + (
+            "like McNemar's exact test it is shown and decides nothing."
+            if with_answers
+            else "shown, and decides nothing."
+        ),
     ]
     return Table(f"Is it luck? Each system against {baseline}", columns, rows, notes)
 

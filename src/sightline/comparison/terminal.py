@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sightline.comparison.results import Comparison
-from sightline.comparison.sentences import answers, footnotes
+from sightline.comparison.sentences import answers, footnotes, looked_at
 from sightline.comparison.tables import (
     Table,
     differences_table,
@@ -16,8 +16,8 @@ from sightline.comparison.tables import (
     length_table,
     luck_table,
     main_table,
+    narrow_tables,
     position_table,
-    quality_and_cost,
     word_table,
 )
 from sightline.comparison.where import Contrast
@@ -67,7 +67,7 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
 def plain_text(comparison: Comparison) -> str:
     """All of it as lines."""
     lines: list[str] = []
-    for block in _blocks(comparison, wide=True):
+    for block in _blocks(comparison, width=None):
         lines += ["", block.title, ""] if lines else [block.title, ""]
         if block.table is not None:
             lines += _aligned(block.table)
@@ -78,29 +78,47 @@ def plain_text(comparison: Comparison) -> str:
 # --- what is shown -----------------------------------------------------------------------------------------------
 
 
-def _blocks(comparison: Comparison, *, wide: bool) -> Iterator[Block]:
-    notes = [Line.plain(note) for note in footnotes(comparison)]
+def _blocks(comparison: Comparison, *, width: int | None) -> Iterator[Block]:
+    """All there is to show, in tables of at most that width where this can be had."""
+    notes = [Line.plain(""), *(Line.plain(note) for note in footnotes(comparison))]
     whole = main_table(comparison)
     yield Block(whole.title, None, [Line.plain(answer) for answer in answers(comparison)])
-    if wide:
-        yield Block("Quality and cost", whole, [Line.plain(""), *notes])
+    if _fits(whole, width):
+        yield Block("Quality and cost", whole, notes)
     else:
-        quality, cost = quality_and_cost(comparison)
-        yield Block("Quality", quality, [])
-        yield Block("What they cost", cost, [Line.plain(""), *notes])
-    for table in (luck_table(comparison), differences_table(comparison)):
-        yield _block(table)
-    where = (length_table(comparison), frequency_table(comparison), position_table(comparison))
-    for table in where:
-        if table.rows:
+        *qualities, cost = narrow_tables(comparison)
+        for table in qualities:
             yield _block(table)
-    best = comparison.best(comparison.metrics[0], comparison.others).name
-    contrast = next(each for each in comparison.where.contrasts if each.system == best)
-    yield from _contrast(comparison, contrast)
+        yield Block(cost.title, cost, notes)
+    yield _block(luck_table(comparison))
+    yield _narrowed(differences_table(comparison), width)
+    if note := looked_at(comparison):
+        yield Block("Where they differ", None, [Line.plain(note)])
+    for table in (length_table(comparison), frequency_table(comparison), position_table(comparison)):
+        if table.rows:
+            yield _narrowed(table, width)
+    yield from _contrast(comparison, _shown_contrast(comparison))
 
 
 def _block(table: Table) -> Block:
     return Block(table.title, table if table.rows else None, [Line.plain(note) for note in table.notes])
+
+
+def _narrowed(table: Table, width: int | None) -> Block:
+    return _block(table if not table.rows or _fits(table, width) else table.turned())
+
+
+def _fits(table: Table, width: int | None) -> bool:
+    return (
+        width is None or max(map(len, _aligned(table))) + len(table.columns) <= width
+    )  # Rich puts three spaces between
+
+
+def _shown_contrast(comparison: Comparison) -> Contrast:
+    """That of the best system whose outputs are not the baseline's."""
+    contrasts = {each.system: each for each in comparison.where.contrasts}
+    differing = [system for system in comparison.others if contrasts[system.name].differs]
+    return contrasts[comparison.best(comparison.metrics[0], differing or comparison.others).name]
 
 
 def _contrast(comparison: Comparison, contrast: Contrast) -> Iterator[Block]:
@@ -113,6 +131,11 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> Iterator[Block]:
         table = word_table(comparison, contrast, ahead=ahead, most=_WORDS)
         if table.rows:
             yield _block(table)
+    if not contrast.differs:
+        yield Block("Where they differ", None, [Line.plain("Nowhere: no sentence and no word is better or worse.")])
+    elif len(comparison.others) > 1:
+        told = "The page (--html FILE; a sweep writes comparison.html) has this for every system, n-grams too."
+        yield Block("And the others?", None, [Line.plain(told)])
 
 
 def _sentence(comparison: Comparison, contrast: Contrast, each: ChangedSentence) -> Iterator[Line]:
@@ -159,8 +182,7 @@ def _wdiff(piece: Segment, side: Side) -> str:
 def _print_rich(comparison: Comparison, console: Console) -> None:
     from rich.text import Text
 
-    wide = max(map(len, _aligned(main_table(comparison)))) <= console.width
-    for number, block in enumerate(_blocks(comparison, wide=wide)):
+    for number, block in enumerate(_blocks(comparison, width=console.width)):
         console.print(Text(("\n" if number else "") + block.title, style="bold"))
         if block.table is not None:
             _print_table(block.table, console)

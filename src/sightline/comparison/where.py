@@ -54,6 +54,12 @@ class Contrast:
     ngrams: NgramContrasts
     words: WordContrasts
 
+    @property
+    def differs(self) -> bool:
+        """Whether anything was found; of the same outputs nothing is."""
+        found = (self.sentences.improved, self.sentences.worsened, self.ngrams.system, self.ngrams.baseline)
+        return any(found) or bool(self.words.system or self.words.baseline)
+
 
 @dataclass(frozen=True)
 class Where:
@@ -84,6 +90,15 @@ class Frequencies:
     counts: Mapping[str, int] | None  # None: those of the references
     source: str
 
+    def folded(self) -> Mapping[str, int] | None:
+        """The counts in lower case: of `The` and `the` together."""
+        if self.counts is None:
+            return None
+        counts: Counter[str] = Counter()
+        for word, count in self.counts.items():
+            counts[word.lower()] += count
+        return counts
+
 
 def find_where(
     test: TestSet,
@@ -103,9 +118,12 @@ def find_where(
     sentence = corpus if single == whole else _Scorer(single, test.references, outputs, lowercase)
     lengths = quality_by_length(test.references, outputs, corpus.corpus)
     progress("looking where they differ", 1, len(outputs) + 2)
-    by_frequency = quality_by_frequency(test.references, outputs, frequencies.counts)
-    by_position = quality_by_position(test.references, outputs)
-    (_, baseline), *others = outputs.items()
+    fold = str.lower if lowercase else str  # words are right or wrong as the metric sees them
+    references = [[fold(text) for text in several] for several in test.references]
+    words = {name: [fold(text) for text in texts] for name, texts in outputs.items()}
+    by_frequency = quality_by_frequency(references, words, frequencies.folded() if lowercase else frequencies.counts)
+    by_position = quality_by_position(references, words)
+    (first, baseline), *others = outputs.items()
     contrasts: list[Contrast] = []
     for number, (name, system) in enumerate(others):
         progress("looking where they differ", number + 2, len(outputs) + 2)
@@ -115,8 +133,8 @@ def find_where(
                 sentences=changed_most(
                     test.sources, test.references, baseline, system, sentence.sentence, better=METRICS[single].better
                 ),
-                ngrams=ngram_contrasts(test.references, baseline, system),
-                words=word_contrasts(test.references, baseline, system),
+                ngrams=ngram_contrasts(references, words[first], words[name]),
+                words=word_contrasts(references, words[first], words[name]),
             )
         )
     return Where(

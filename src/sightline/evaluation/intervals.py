@@ -83,4 +83,5 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     share, shrink = successes / count, 1 + z * z / count
     middle = (share + z * z / (2 * count)) / shrink
     half = z / shrink * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    low, high = middle - half, middle + half
+    return low if successes else 0.0, high if successes < count else 1.0  # rounding would miss what is exact there

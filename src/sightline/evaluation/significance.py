@@ -57,8 +57,8 @@ class Significance:
         """`BLEU +1.20 (better), p = 0.0120: significant (paired bootstrap, 1000 resamples, seed 12345)`."""
         ahead = self.difference if self.better == "higher" else -self.difference
         direction = "equal" if ahead == 0 else "better" if ahead > 0 else "worse"
-        p = _written(self.p)
-        ties = "" if p == _written(self.p_with_ties) else f", counting ties p {_written(self.p_with_ties)}"
+        p = written_p(self.p)
+        ties = "" if p == written_p(self.p_with_ties) else f", counting ties p {written_p(self.p_with_ties)}"
         if self.samples is None:
             how = f"only baseline right {self.only_baseline_right}, only system right {self.only_system_right}"
         else:
@@ -98,7 +98,7 @@ def paired_bootstrap(
     _check_draws("samples", samples)
     sums = resampled_sums(np.hstack([baseline.statistics, system.statistics]), samples, seed)  # (R, 2K)
     first, second = np.hsplit(sums, 2)
-    distances = np.abs(_scores(system, second) - _scores(baseline, first))
+    distances = np.abs(finite_scores(system, second) - finite_scores(baseline, first))
     return _judged("paired bootstrap", baseline, system, distances - distances.mean(), seed)
 
 
@@ -111,10 +111,10 @@ def approximate_randomization(
     ours, theirs = system.statistics, baseline.statistics  # (N, K)
     distances = np.empty(trials)
     done = 0
-    for kept in _coin_flips(trials, baseline.count, seed):
+    for kept in coin_flips(trials, baseline.count, seed):
         # Added up as sacreBLEU does: lengths averaged over references have rounding errors that decide ties.
         first, second = kept @ theirs + ~kept @ ours, ~kept @ theirs + kept @ ours  # (r, K) each
-        distances[done : done + len(kept)] = np.abs(_scores(baseline, first) - _scores(system, second))
+        distances[done : done + len(kept)] = np.abs(finite_scores(baseline, first) - finite_scores(system, second))
         done += len(kept)
     return _judged("approximate randomization", baseline, system, distances, seed)
 
@@ -152,28 +152,45 @@ def _judged(
     drawn: Numbers,
     seed: int,
 ) -> Significance:
+    """Strict beyond the observed distance, as sacreBLEU counts; what rounding makes of ties goes into p_with_ties."""
+    first, second = (float(finite_scores(each, each.statistics.sum(axis=0)[None])[0]) for each in (baseline, system))
+    rounding = 1e-12 * (abs(first) + abs(second))
+    return judge_draws(test, baseline, first, second, drawn, seed, above=0.0, rounding=rounding)
+
+
+def judge_draws(
+    test: Literal["paired bootstrap", "approximate randomization"],
+    measurement: Measurement,
+    baseline: float,
+    system: float,
+    drawn: Numbers,
+    seed: int,
+    *,
+    above: float,
+    rounding: float,
+) -> Significance:
     """p = (1 + draws beyond the observed distance) / (1 + draws); a distance of nothing needs no other cause than luck.
 
-    The one counts the observation itself, so that p is never 0 (Phipson & Smyth 2010).
+    The one counts the observation itself, so that p is never 0 (Phipson & Smyth 2010). Equal distances, computed from
+    different sums, differ by up to `rounding`; a draw or a distance counts for p from more than `above` on.
     """
-    first, second = (float(_scores(each, each.statistics.sum(axis=0)[None])[0]) for each in (baseline, system))
-    distance = abs(second - first)
-    rounding = 1e-12 * (abs(first) + abs(second))  # equal distances, computed from different sums, differ this much
-    beyond, tied_or_beyond = (drawn > distance).sum(), (drawn >= distance - rounding).sum()
-    p, p_with_ties = (float((count + 1) / (len(drawn) + 1)) for count in (beyond, tied_or_beyond))
+    distance = abs(system - baseline)
+    counts = np.count_nonzero(drawn > distance + above), np.count_nonzero(drawn >= distance - rounding)
+    p, p_with_ties = (float((count + 1) / (len(drawn) + 1)) if distance > above else 1.0 for count in counts)
     return Significance(
         test=test,
-        metric=baseline.name,
-        better=baseline.better,
-        difference=second - first,
-        p=p if distance > 0 else 1.0,
-        p_with_ties=p_with_ties if distance > 0 else 1.0,
+        metric=measurement.name,
+        better=measurement.better,
+        difference=system - baseline,
+        p=p,
+        p_with_ties=p_with_ties,
         samples=len(drawn),
         seed=seed,
     )
 
 
-def _scores(measurement: Measurement, sums: Numbers) -> Numbers:
+def finite_scores(measurement: Measurement, sums: Numbers) -> Numbers:
+    """The corpus score of each row of sums (M, K); a score that is not a number is refused."""
     values = measurement.values(sums)
     if not np.isfinite(values).all():
         raise ValueError(
@@ -183,7 +200,7 @@ def _scores(measurement: Measurement, sums: Numbers) -> Numbers:
     return values
 
 
-def _coin_flips(trials: int, sentences: int, seed: int) -> Iterator[NDArray[np.bool_]]:
+def coin_flips(trials: int, sentences: int, seed: int) -> Iterator[NDArray[np.bool_]]:
     """`trials` rows of `sentences` coin flips, a few rows at a time, the same as if drawn at once."""
     generator = np.random.default_rng(seed)
     rows = max(1, _DRAWN_AT_ONCE // sentences // _FLIPS_IN_A_WORD) * _FLIPS_IN_A_WORD
@@ -229,5 +246,6 @@ def _check_draws(what: str, count: int) -> None:
         raise ValueError(f"{what} ({count}) must be at least 1; 1000 or more make a p-value worth reading")
 
 
-def _written(p: float) -> str:
+def written_p(p: float) -> str:
+    """`= 0.0123`, or `< 0.0001`: to stand after a p."""
     return "< 0.0001" if p < 0.0001 else f"= {p:.4f}"

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import rotate
+from sightline.layers.relative_positions import Relative, RelativeKeys
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import Tap, TapModule
 
@@ -136,11 +137,14 @@ def _attend_heads(
     """The padded kernels: fused if the score is a scaled dot product and nobody listens, else explicit."""
     many = query.shape[0] * query.shape[1] >= _MANY_ON_CPU or torch.is_grad_enabled()
     short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU and many
-    if tap is None and score.fused_scale is not None and bias is None and query.shape[-2] > 0 and not short:
-        if causal and mask is not None:
+    if tap is None and score.fused_scale is not None and query.shape[-2] > 0 and not short:
+        if causal and (mask is not None or bias is not None):
             mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
         elif causal and query.shape[-2] != key.shape[-2]:
             mask, causal = causal_mask(query.shape[-2], key.shape[-2], query.device), False
+        if bias is not None:  # the kernel takes it as a mask of numbers, in the queries' precision
+            bias = bias.to(query.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         return nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=score.fused_scale
         )
@@ -169,7 +173,7 @@ def explicit_attention(
         seen = torch.ones_like(scores) if mask is None else mask.to(scores.dtype).expand_as(scores)
         weights = scores * seen / seen.sum(-1, keepdim=True).clamp(min=1.0)
     if tap is not None:
-        tap("scores", scores, score.formula, ["query", "key"])
+        tap("scores", scores, score.formula if bias is None else f"{score.formula} + bias", ["query", "key"])
         tap("weights", weights, "softmax(scores)" if score.softmax else "scores / N", ["scores"])
     if dropout:
         weights = nn.functional.dropout(weights, dropout)
@@ -225,7 +229,15 @@ class KeysAndValues(NamedTuple):
 class MultiHeadAttention(TapModule):
     """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2)."""
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0, rotary: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        dropout: float = 0.0,
+        rotary: bool = False,
+        relative_keys: RelativeKeys | None = None,
+    ) -> None:
         super().__init__()
         if width % heads:
             raise ValueError(f"width ({width}) is not divisible by heads ({heads})")
@@ -236,6 +248,7 @@ class MultiHeadAttention(TapModule):
         self.score = ScaledDot(self.head_width)
         self.dropout = dropout
         self.rotary = rotary
+        self.relative_keys = relative_keys
 
     def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(…, parts · D) → parts × (…, H, K)."""
@@ -265,6 +278,7 @@ class MultiHeadAttention(TapModule):
         causal: bool = False,
         mask: Tensor | None = None,
         layout: tuple[Layout, Layout] | None = None,
+        relative: Relative | None = None,
     ) -> Tensor:
         """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
         tap = self.explicit_tap
@@ -277,6 +291,7 @@ class MultiHeadAttention(TapModule):
             value,
             score=self.score,
             mask=mask,
+            bias=None if relative is None else self._bias(query, relative, layout),
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
             layout=layout,
@@ -286,3 +301,11 @@ class MultiHeadAttention(TapModule):
             context = context.transpose(1, 2)
         output: Tensor = self.output(context.flatten(-2))
         return self.tap("output", output, "[context_1 … context_H] W_o", ["context"])
+
+    def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
+        """(B or 1, H, T, S): what the distances add to the scores: q·a / √K, or what the layers share."""
+        if self.relative_keys is None:
+            return relative.bias
+        heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, K)
+        bias: Tensor = self.relative_keys(heads * self.score.fused_scale, relative.distances)
+        return bias

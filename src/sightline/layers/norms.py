@@ -1,6 +1,11 @@
-"""Normalization of the features of one token."""
+"""Normalization of features: of one token alone, or over all real tokens of a batch.
+
+Every norm takes `valid`, True at the real tokens of a padded tensor (None: all are); only batch norm looks at it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -9,48 +14,115 @@ from sightline.layers.dropout import Dropout
 from sightline.recipe import Norm
 
 
-class LayerNorm(nn.LayerNorm):
+def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn.Parameter | None]:
+    """γ and β, where they are wanted."""
+    return nn.Parameter(torch.ones(width)) if gain else None, nn.Parameter(torch.zeros(width)) if bias else None
+
+
+class LayerNorm(nn.Module):
     """(x − μ) / σ · γ + β over the features of one token (Ba et al. 2016)."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width, eps=1e-5)
+    def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.width = width
+        self.weight, self.bias = _affine(width, gain, bias)
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        if (
+            self.weight is None and self.bias is not None
+        ):  # in mixed precision PyTorch's kernel has no gradient for this
+            return nn.functional.layer_norm(x, (self.width,), None, None, 1e-5) + self.bias
+        return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
 
 
 class RMSNorm(nn.Module):
     """x / rms(x) · γ (Zhang and Sennrich 2019)."""
 
-    def __init__(self, width: int, eps: float = 1e-6) -> None:
+    def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.width = width
+        self.weight, _ = _affine(width, gain, False)
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return nn.functional.rms_norm(x, (self.width,), self.weight, self.eps)
 
 
-NORMS: dict[str, type[nn.Module]] = {"layer": LayerNorm, "rms": RMSNorm}
+class BatchNorm(nn.Module):
+    """(x − μ) / σ · γ + β, μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
+
+    Padding is never counted, so that padded and packed batches are normalized alike; what comes out there is zero.
+    Running averages serve at test, where a token must not depend on its neighbours, and for a batch of one token.
+    """
+
+    def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.weight, self.bias = _affine(width, gain, bias)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+        self.mean: Tensor
+        self.variance: Tensor
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        if not self.training:
+            return self._normalize(x.flatten(0, -2), learn=False).view(x.shape)
+        tokens = x.flatten(0, -2) if valid is None else x[valid]  # (N, D)
+        normalized = self._normalize(tokens, learn=len(tokens) > 1)
+        if valid is None:
+            return normalized.view(x.shape)
+        return torch.zeros_like(x, dtype=normalized.dtype).masked_scatter(valid[..., None], normalized)
+
+    def _normalize(self, tokens: Tensor, learn: bool) -> Tensor:
+        """(N, D) → (N, D), in the precision of the averages: sums over a batch are too long for bfloat16."""
+        return nn.functional.batch_norm(
+            tokens.to(self.mean.dtype), self.mean, self.variance, self.weight, self.bias, learn, 0.1, 1e-5
+        )
+
+
+class NoNorm(nn.Module):
+    """Hands on what it is given."""
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        return x
+
+
+NORMS: dict[str, Callable[[Norm, int], nn.Module]] = {
+    "layer": lambda recipe, width: LayerNorm(width, gain=recipe.gain, bias=recipe.bias),
+    "rms": lambda recipe, width: RMSNorm(width, gain=recipe.gain),
+    "batch": lambda recipe, width: BatchNorm(width, gain=recipe.gain, bias=recipe.bias),
+}
+
+
+def build_norm(recipe: Norm, width: int) -> nn.Module:
+    """The norm of a residual block."""
+    return NoNorm() if recipe.place == "none" else NORMS[recipe.kind](recipe, width)
+
+
+def build_last_norm(recipe: Norm, width: int) -> nn.Module:
+    """The norm at the end of a stack: pre-norm blocks hand on a sum that nothing has normalized yet."""
+    return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
 
 class Residual(nn.Module):
-    """x + sublayer(x), normalized before the sublayer (`pre`) or after the sum (`post`, the original)."""
+    """x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`, the original) or not at all."""
 
     def __init__(self, recipe: Norm, width: int, dropout: float) -> None:
         super().__init__()
-        self.norm = NORMS[recipe.kind](width)
-        self.pre = recipe.place == "pre"
+        self.norm = build_norm(recipe, width)
+        self.pre, self.post = recipe.place == "pre", recipe.place == "post"
         self.dropout = Dropout(dropout)
 
-    def enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """What the sublayer sees."""
-        normalized: Tensor = self.norm(x) if self.pre else x
+        normalized: Tensor = self.norm(x, valid) if self.pre else x
         return normalized
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+    def leave(self, x: Tensor, output: Tensor, valid: Tensor | None = None) -> Tensor:
         """What the block hands on, given its input and the sublayer's output.
 
         In mixed precision a post-norm block hands on the sublayer's precision: every sum is normalized again at once,
-        so nothing accumulates, and half the memory is moved. A pre-norm sum runs through the whole stack and stays
-        in the precision of the embeddings.
+        so nothing accumulates, and half the memory is moved. A sum that is not normalized runs through the whole stack
+        and stays in the precision of the embeddings.
         """
         total = self.dropout.add(x, output)
-        return total if self.pre else self.norm(total).to(output.dtype)
+        return self.norm(total, valid).to(output.dtype) if self.post else total

@@ -1,7 +1,7 @@
 """How a Transformer knows the order of its tokens.
 
-Two places where an order can enter: added to the embeddings (`AddedPositions`), or turned into the queries and keys
-of each attention (`Rotary`).
+Three places where an order can enter: added to the embeddings or put beside them (here), turned into the queries and
+keys of each attention (`rotate`), or as a distance between them (`relative_positions`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.linear import Linear
 from sightline.recipe import Positions
 
 
@@ -31,11 +32,15 @@ class Sinusoidal(nn.Module):
         self.register_buffer("table", sinusoids(torch.arange(longest), width), persistent=False)
         self.table: Tensor
 
-    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+    def vectors(self, positions: Tensor, reach: int) -> Tensor:
+        """(…,) → (…, D)."""
         table = self.table  # searches run side by side; another one may put a table of its own in this place
         if reach > table.shape[0]:
-            table = self.table = sinusoids(torch.arange(2 * reach, device=x.device), self.width)
-        return x + table[positions].to(x.dtype)
+            table = self.table = sinusoids(torch.arange(2 * reach, device=positions.device), self.width)
+        return table[positions]
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        return x + self.vectors(positions, reach).to(x.dtype)
 
 
 class Learned(nn.Module):
@@ -46,13 +51,31 @@ class Learned(nn.Module):
         self.longest = longest
         self.table = nn.Parameter(torch.randn(longest, width) * width**-0.5)
 
-    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+    def vectors(self, positions: Tensor, reach: int) -> Tensor:
+        """(…,) → (…, D)."""
         if reach > self.longest:
             raise ValueError(
                 f"position {reach} is past the {self.longest} learned ones; shorten the input, or train with a "
                 f"larger positions.longest or another kind of positions"
             )
-        return x + self.table[positions]
+        return self.table[positions]
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        return x + self.vectors(positions, reach)
+
+
+class Concatenated(nn.Module):
+    """[x; p] W + b: a position vector beside the embedding, projected back to the model's width."""
+
+    def __init__(self, table: Sinusoidal | Learned, position_width: int, width: int) -> None:
+        super().__init__()
+        self.table = table
+        self.project = Linear(width + position_width, width)
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        vectors = self.table.vectors(positions, reach).to(x.dtype)  # (1, T, P) or (N, P)
+        joined: Tensor = self.project(torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1))
+        return joined
 
 
 class NoPositions(nn.Module):
@@ -65,12 +88,7 @@ class NoPositions(nn.Module):
         return x
 
 
-ADDED: dict[str, type[nn.Module]] = {
-    "sinusoidal": Sinusoidal,
-    "learned": Learned,
-    "rotary": NoPositions,
-    "none": NoPositions,
-}
+TABLES: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal, "learned": Learned}
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
@@ -88,5 +106,10 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def build_added(recipe: Positions, width: int) -> nn.Module:
-    """The positions to add to the embeddings."""
-    return ADDED[recipe.kind](width, recipe.longest)
+    """What joins positions to the embeddings; nothing, for kinds that enter in the attention."""
+    if recipe.kind not in TABLES:
+        return NoPositions(width, recipe.longest)
+    if recipe.combine == "add":
+        return TABLES[recipe.kind](width, recipe.longest)
+    position_width = recipe.width or width
+    return Concatenated(TABLES[recipe.kind](position_width, recipe.longest), position_width, width)

@@ -11,15 +11,46 @@ from sightline.layers.attention import KeysAndValues, MultiHeadAttention
 from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.layout import Layout, Packed, Padded
-from sightline.layers.norms import NORMS, Residual
+from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import build_added
+from sightline.layers.relative_positions import Distances, Relative, build_bias, build_relative_keys
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
 from sightline.recipe import TransformerBody
 
 
-def _attention(recipe: TransformerBody, width: int, *, rotary: bool) -> MultiHeadAttention:
-    return MultiHeadAttention(width, recipe.heads, dropout=recipe.attention_dropout, rotary=rotary)
+def _self_attention(recipe: TransformerBody, width: int, *, causal: bool) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        width,
+        recipe.heads,
+        dropout=recipe.attention_dropout,
+        rotary=recipe.positions.kind == "rotary",
+        relative_keys=build_relative_keys(recipe.positions, width // recipe.heads, causal=causal),
+    )
+
+
+class Stack(TapModule):
+    """What encoder and decoder share: where order enters, the layers (theirs to make) and the norm at the end."""
+
+    def __init__(self, recipe: TransformerBody, width: int, *, causal: bool) -> None:
+        super().__init__()
+        self.positions = build_added(recipe.positions, width)
+        self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
+        self.by_distance = recipe.positions.kind in ("alibi", "t5", "shaw")
+        self.dropout = Dropout(recipe.dropout)
+
+    def relative(self, distances: Distances) -> Relative:
+        """What each layer is told of the distances."""
+        return Relative(distances, None if self.bias is None else self.bias(distances))
+
+    def relative_within(self, count: int, device: torch.device) -> Relative | None:
+        """The same for sequences that are there as a whole; None where distances are not asked for."""
+        return self.relative(Distances.within(count, device)) if self.by_distance else None
+
+
+def _valid(layout: Layout | None) -> Tensor | None:
+    """(B, T), True where a padded tensor is real; None where all of it is, as in a packed one."""
+    return layout.mask if isinstance(layout, Padded) else None
 
 
 class EncoderLayer(TapModule):
@@ -27,37 +58,37 @@ class EncoderLayer(TapModule):
 
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__()
-        self.attention = _attention(recipe, width, rotary=recipe.positions.kind == "rotary")
+        self.attention = _self_attention(recipe, width, causal=False)
         self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
-    def forward(self, x: Tensor, layout: Layout, positions: Tensor) -> Tensor:
-        heads = self.attention.queries_keys_values(self.around_attention.enter(x), positions)
-        x = self.around_attention.leave(x, self.attention(*heads, layout=(layout, layout)))
-        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x)))
+    def forward(self, x: Tensor, layout: Layout, positions: Tensor, relative: Relative | None = None) -> Tensor:
+        valid = _valid(layout)
+        heads = self.attention.queries_keys_values(self.around_attention.enter(x, valid), positions)
+        seen = self.attention(*heads, layout=(layout, layout), relative=relative)
+        x = self.around_attention.leave(x, seen, valid)
+        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x, valid)), valid)
         return self.tap("output", x)
 
 
-class TransformerEncoder(TapModule):
+class TransformerEncoder(Stack):
     """Layers of self-attention over the source."""
 
     def __init__(self, recipe: TransformerBody, width: int) -> None:
-        super().__init__()
-        self.positions = build_added(recipe.positions, width)
-        self.dropout = Dropout(recipe.dropout)
+        super().__init__(recipe, width, causal=False)
         self.layers = nn.ModuleList(EncoderLayer(recipe, width) for _ in range(recipe.layers))
-        self.norm = NORMS[recipe.norm.kind](width) if recipe.norm.place == "pre" else nn.Identity()
+        self.norm = build_last_norm(recipe.norm, width)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
         if isinstance(layout, Padded) and self._better_packed(x, layout):
             packed = Packed.of(layout.lengths, longest=layout.longest)
             return Memory(packed.pad(self(packed.unpad(x), packed).states), layout)
-        positions = layout.positions(x.device)
+        positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
         x = self.dropout(self.positions(x, positions, layout.longest))
         for layer in self.layers:
-            x = layer(x, layout, positions)
-        x = self.tap("output", self.norm(x))
+            x = layer(x, layout, positions, relative)
+        x = self.tap("output", self.norm(x, _valid(layout)))
         return Memory(x, layout)
 
     def _better_packed(self, x: Tensor, layout: Padded) -> bool:
@@ -88,6 +119,7 @@ class TransformerState:
     used: int = 0  # slots written
     width: int = 1
     ancestry: Tensor | None = None
+    slots: Tensor | None = None  # (used,) the position each slot stands at, where distances are asked for
 
     def select(self, parents: Tensor) -> TransformerState:
         width = parents.shape[1]
@@ -127,6 +159,8 @@ class Seen:
     used: int  # slots written before them
     past: Tensor | None  # (B, 1, W, used + W), None: all
     source: Tensor | None  # (B, 1, 1, S), None: all
+    relative: Relative | None = None  # their distances to the slots
+    valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
 
 
 def _append(own: KeysAndValues | None, used: int, new: KeysAndValues) -> KeysAndValues:
@@ -153,17 +187,26 @@ class DecoderLayer(TapModule):
 
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__()
-        self.attention = _attention(recipe, width, rotary=recipe.positions.kind == "rotary")
-        self.cross = _attention(recipe, width, rotary=False)
+        self.attention = _self_attention(recipe, width, causal=True)
+        self.cross = MultiHeadAttention(width, recipe.heads, dropout=recipe.attention_dropout)
         self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_cross = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
-    def forward(self, x: Tensor, cache: Cache, source: Layout, layout: Layout, positions: Tensor) -> Tensor:
-        """All tokens at once: x (B, T, D) or (N, D)."""
+    def forward(
+        self,
+        x: Tensor,
+        cache: Cache,
+        source: Layout,
+        layout: Packed,
+        positions: Tensor,
+        relative: Relative | None = None,
+    ) -> Tensor:
+        """All tokens at once: x (N, D)."""
         heads = self.attention.queries_keys_values(self.around_attention.enter(x), positions)
-        x = self.around_attention.leave(x, self.attention(*heads, causal=True, layout=(layout, layout)))
+        past = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
+        x = self.around_attention.leave(x, past)
         query = self.cross.queries(self.around_cross.enter(x))
         x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
         return self._finish(x)
@@ -172,7 +215,7 @@ class DecoderLayer(TapModule):
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
             part.transpose(1, 2)  # (B, H, W·T, K)
-            for part in self.attention.queries_keys_values(self.around_attention.enter(x), seen.positions)
+            for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.positions)
         )
         own = _append(cache.own, seen.used, KeysAndValues(key, value))
         used = seen.used + key.shape[2]
@@ -182,14 +225,15 @@ class DecoderLayer(TapModule):
             own.values[:, :, :used],
             mask=seen.past,
             causal=seen.past is None and key.shape[2] > 1,
+            relative=seen.relative,
         )
-        x = self.around_attention.leave(x, past)
-        query = self.cross.queries(self.around_cross.enter(x)).transpose(1, 2)
-        x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source))
-        return self._finish(x), Cache(own, cache.source)
+        x = self.around_attention.leave(x, past, seen.valid)
+        query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
+        x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
+        return self._finish(x, seen.valid), Cache(own, cache.source)
 
-    def _finish(self, x: Tensor) -> Tensor:
-        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x)))
+    def _finish(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x, valid)), valid)
         return self.tap("output", x)
 
 
@@ -201,15 +245,13 @@ def _step_positions(x: Tensor, state: TransformerState) -> Tensor:
     return torch.arange(state.length, state.length + count, device=x.device)[None, :]
 
 
-class TransformerDecoder(TapModule):
+class TransformerDecoder(Stack):
     """Layers of self-attention over the target so far and of attention to the source."""
 
     def __init__(self, recipe: TransformerBody, width: int) -> None:
-        super().__init__()
-        self.positions = build_added(recipe.positions, width)
-        self.dropout = Dropout(recipe.dropout)
+        super().__init__(recipe, width, causal=True)
         self.layers = nn.ModuleList(DecoderLayer(recipe, width) for _ in range(recipe.layers))
-        self.norm = NORMS[recipe.norm.kind](width) if recipe.norm.place == "pre" else nn.Identity()
+        self.norm = build_last_norm(recipe.norm, width)
         self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers))
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
 
@@ -233,25 +275,31 @@ class TransformerDecoder(TapModule):
         self, x: Tensor, state: TransformerState, layout: Layout | None = None
     ) -> tuple[Tensor, TransformerState]:
         if isinstance(layout, Packed):
-            positions = layout.positions(x.device)
+            positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
             x = self.dropout(self.positions(x, positions, layout.longest))
             for layer, cache in zip(self.layers, state.caches, strict=True):
-                x = layer(x, cache, state.layout, layout, positions)
+                x = layer(x, cache, state.layout, layout, positions, relative)
             return self.tap("output", self.norm(x)), replace(state, length=layout.longest)
-        return self._advance_cached(x, state)
+        return self._advance_cached(x, state, _valid(layout))
 
-    def _advance_cached(self, x: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
+    def _advance_cached(
+        self, x: Tensor, state: TransformerState, valid: Tensor | None
+    ) -> tuple[Tensor, TransformerState]:
         rows, tokens = x.shape[:2]
         sentences = rows // state.width
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
         positions, ancestry, source = _step_positions(x, state), _extend(state, x.device), state.layout.key_mask()
+        slots = _extend_slots(state, positions) if self.by_distance else None
+        whole = state.used == 0 and state.width == 1
         seen = Seen(
             positions,
             state.used,
             past=None if ancestry is None else ancestry[:, None],
             source=None if source is None else source[:, None, None, :],
+            relative=None if slots is None else self.relative(Distances(positions[0], slots, whole)),
+            valid=valid,
         )
         x = self.dropout(self.positions(x, positions, state.length + tokens))
         caches = []
@@ -264,8 +312,14 @@ class TransformerDecoder(TapModule):
             length=state.length + tokens,
             used=state.used + state.width * tokens,
             ancestry=ancestry,
+            slots=slots,
         )
-        return self.tap("output", self.norm(x)).reshape(rows, tokens, -1), after
+        return self.tap("output", self.norm(x, valid)).reshape(rows, tokens, -1), after
+
+
+def _extend_slots(state: TransformerState, positions: Tensor) -> Tensor:
+    """(used + W·T,): where all slots stand, the new ones behind the others. Slots are never moved, nor are these."""
+    return positions[0] if state.slots is None else torch.cat([state.slots, positions[0]])
 
 
 def _extend(state: TransformerState, device: torch.device) -> Tensor | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.recipe import Recipe
+from sightline.training.ending import limit_reached, newest_progress
 
 
 def ended(run: Path, recipe: Recipe) -> bool:
@@ -18,28 +19,16 @@ def ended(run: Path, recipe: Recipe) -> bool:
     limit of the recipe (as it is now: a raised one makes it go on) must be reached by the newest checkpoint, which must
     be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
     """
-    checkpoints = sorted((run / "checkpoints").glob("step-" + "[0-9]" * 8))
-    if not checkpoints:
+    saved = newest_progress(run)
+    if saved is None:
         return False
-    saved = checkpoints[-1] / "progress.json"
     try:
         progress = json.loads(saved.read_text(encoding="utf-8"))
         if (run / "model.safetensors").stat().st_mtime_ns < saved.stat().st_mtime_ns:
             return False
-        return bool(progress["validated"] == progress["step"] and _limit_reached(progress, recipe))
+        return bool(progress["validated"] == progress["step"] and limit_reached(progress, recipe))
     except (OSError, ValueError, KeyError):  # not whole: resuming will tell, or repair it
         return False
-
-
-def _limit_reached(progress: dict[str, Any], recipe: Recipe) -> bool:
-    limits, patience = recipe.training.limits, recipe.training.stopping.patience
-    reached = [
-        (progress["step"], limits.steps),
-        (progress["epoch"], limits.epochs),
-        (progress["seconds"], None if limits.minutes is None else 60 * limits.minutes),
-        (progress["waited"], patience),
-    ]
-    return any(limit is not None and value >= limit for value, limit in reached)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _TAIL = 8  # lines of a failed run's log that are shown
 
-Compare = Callable[[Sequence[Path], Path], "Comparison"]  # finished runs, and the folder to write what was found into
+# Finished runs, the folder to write what was found into, and the names of the runs that failed.
+Compare = Callable[[Sequence[Path], Path, Sequence[str]], "Comparison"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,15 @@ class Sweep:
     comparison: Comparison | None = None  # of the finished, if there are at least two
 
 
-def compare_runs(runs: Sequence[Path], folder: Path) -> Comparison:
-    """Compare finished runs, and write the tables and figures into `folder`."""
+def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> Comparison:
+    """Compare finished runs, and write the tables and figures into `folder`; who reads them is told what is missing."""
     from sightline.comparison import compare, write_comparison
     from sightline.comparison.progress import shown
 
     with shown() as progress:
         found = compare(runs, progress=progress)
+    if missing:
+        found = replace(found, notes=[*found.notes, f"Failed in training, so not compared: {', '.join(missing)}."])
     write_comparison(found, folder)
     return found
 
@@ -78,14 +81,17 @@ def carry_out(
             raise Interrupted(f"{plan.folder}: {count_states(todo)}")
         earlier = [run.folder for run in plan.others if run.state == "finished"]
         finished = [*earlier, *(job.run.folder for job in todo if job.state == "done")]
-        found = _compared(compare, finished, plan.folder) if compare is not None and len(finished) > 1 else None
-    failed = tuple(job.run.folder for job in todo if job.state == "failed")
+        failed = tuple(job.run.folder for job in todo if job.state == "failed")
+        found = None if compare is None else _compared(compare, finished, failed, plan.folder)
     return Sweep(plan.folder, tuple(finished), failed, found)
 
 
-def _compared(compare: Compare, runs: Sequence[Path], folder: Path) -> Comparison:
+def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], folder: Path) -> Comparison | None:
+    if len(runs) < 2:
+        print(f"nothing to compare: {len(runs)} of the runs of {folder} is finished, and it takes two", file=sys.stderr)
+        return None
     try:
-        return compare(runs, folder / COMPARISON)
+        return compare(runs, folder / COMPARISON, [run.name for run in failed])
     except ValueError as error:
         raise SweepError(f"the runs of {folder} are trained, but they cannot be compared: {error}") from error
 

@@ -8,18 +8,24 @@ import torch
 from torch import Tensor, nn
 
 
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """What makes a model that model: its parameters, shared ones once, and the statistics its norms have gathered."""
+    saved = model.state_dict().keys()  # buffers that are not saved are made again with the model
+    return dict(model.named_parameters()) | {name: part for name, part in model.named_buffers() if name in saved}
+
+
 class RunningAverage:
     """θ̄ ← d θ̄ + (1 − d) θ with d = min(decay, (1 + t) / (10 + t)), so that early weights are soon forgotten."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.weights = {name: parameter.detach().clone() for name, parameter in weights_of(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
         averages = list(self.weights.values())
-        torch._foreach_lerp_(averages, [parameter.detach() for _, parameter in model.named_parameters()], 1 - decay)
+        torch._foreach_lerp_(averages, [weight.detach() for weight in weights_of(model).values()], 1 - decay)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Go on from saved averages."""

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum
-from sightline.training.averages import RunningAverage
+from sightline.training.averages import RunningAverage, weights_of
 
 SUMS = "SHA256SUMS"
 
@@ -50,13 +50,13 @@ class Progress:
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The learned weights by name; shared ones once."""
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+    """The weights by name, on the host; shared ones once."""
+    return {name: parameter.detach().cpu().contiguous() for name, parameter in weights_of(model).items()}
 
 
 def load_parameters(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights into the model; names and shapes must be the model's own."""
-    own = dict(model.named_parameters())
+    own = weights_of(model)
     missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
     if missing or extra:
         raise ValueError(f"these weights are of another model: missing {missing[:3]}, not expected {extra[:3]}")

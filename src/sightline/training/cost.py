@@ -14,6 +14,7 @@ from torch import nn
 from sightline.layers.layout import Packed
 from sightline.recipe import Training
 from sightline.text.tokenizer import END
+from sightline.training.averages import weights_of
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops
 from sightline.training.plan import EpochPlan
@@ -23,12 +24,18 @@ _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether
 
 
 def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, device: torch.device) -> int:
-    """The operations of forward, loss and backward, counted while they run; no gradient and no draw stays behind."""
+    """The operations of forward, loss and backward, counted while they run.
+
+    No gradient and no draw stays behind, nor what norms have gathered on the way.
+    """
     model.train()
+    gathered = [(part, part.clone()) for part in weights_of(model).values() if not isinstance(part, nn.Parameter)]
     with torch.random.fork_rng([device] if device.type == "cuda" else []), count_flops() as count:
         with autocast(training.precision, device):
             loss = batch_loss(model, batch, training.label_smoothing)
         torch.autograd.grad(loss.total, list(model.parameters()), allow_unused=True)
+    for buffer, before in gathered:
+        buffer.copy_(before)
     return count.total
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sightline.files import write_atomically
-from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.averages import RunningAverage, mean_weights, weights_of
 from sightline.training.batches import TrainingBatch, ahead
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
 from sightline.training.cost import peak_memory
@@ -274,7 +274,7 @@ class _Loop:
         if self.average is None:
             found = self.job.validate(self.job.model)
         else:
-            own = {name: parameter.detach().clone() for name, parameter in self.job.model.named_parameters()}
+            own = {name: parameter.detach().clone() for name, parameter in weights_of(self.job.model).items()}
             load_parameters(self.job.model, self.average.weights)
             found = self.job.validate(self.job.model)
             load_parameters(self.job.model, own)

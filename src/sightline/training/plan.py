@@ -19,12 +19,18 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
 
     Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
-    bfloat16 and no dropout on the weights; there it has a static shape, so that the step compiles once.
+    bfloat16, no dropout on the weights and no bias on the scores; there it has a static shape, so that the step
+    compiles once. (Batch norm would count the dummies that fill a static shape.)
     """
     wanted = recipe.training.batches.layout
     bodies = (recipe.model.encoder, recipe.model.decoder)
     transformers = [body for body in bodies if isinstance(body, TransformerBody)]
-    varlen = recipe.training.precision == "bf16" and all(body.attention_dropout == 0 for body in transformers)
+    varlen = recipe.training.precision == "bf16" and all(
+        body.attention_dropout == 0
+        and body.positions.kind not in ("alibi", "t5", "shaw")
+        and (body.norm.kind != "batch" or body.norm.place == "none")
+        for body in transformers
+    )
     if wanted == "padded" or (wanted == "auto" and len(transformers) < 2):
         return "padded"
     if device.type != "cuda":

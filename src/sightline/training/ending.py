@@ -1,0 +1,37 @@
+"""Whether a training has come to its end, as its newest checkpoint tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sightline.recipe import Recipe
+
+
+def newest_progress(run: Path) -> Path | None:
+    """The progress.json of a run's newest checkpoint; None where it has no checkpoint (any more)."""
+    checkpoints = sorted((run / "checkpoints").glob("step-" + "[0-9]" * 8))
+    return checkpoints[-1] / "progress.json" if checkpoints else None
+
+
+def limit_reached(progress: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether a limit of the recipe (as it is now: a raised one makes a training go on) is reached."""
+    limits, patience = recipe.training.limits, recipe.training.stopping.patience
+    reached = [
+        (progress["step"], limits.steps),
+        (progress["epoch"], limits.epochs),
+        (progress["seconds"], None if limits.minutes is None else 60 * limits.minutes),
+        (progress["waited"], patience),
+    ]
+    return any(limit is not None and value >= limit for value, limit in reached)
+
+
+def broken_off_at(run: Path, recipe: Recipe) -> int | None:
+    """The step of the newest checkpoint, if no limit is reached there; None where the folder does not say so."""
+    saved = newest_progress(run)
+    try:
+        progress = json.loads(saved.read_text(encoding="utf-8")) if saved is not None else None
+        return None if progress is None or limit_reached(progress, recipe) else int(progress["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
