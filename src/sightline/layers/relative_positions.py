@@ -104,9 +104,9 @@ def skew(products: Tensor, count: int) -> Tensor:
 class RelativeKeys(nn.Module):
     """q·a_{j−i} on the scores: a learned vector for each distance, clipped at `farthest` (Shaw et al. 2018, §3.2).
 
-    The heads share the vectors; the layers do not. Their variant with vectors for the values too, which
-    they found may not be needed (§4.3), is left out. All products of queries and vectors are made first and then put in place, never a
-    (T, S, K) tensor of vectors.
+    The heads share the vectors; the layers do not. Their variant with vectors for the values too, which they found may
+    not be needed (§4.3), is left out. All products of queries and vectors are made first and then put in place, never
+    a (T, S, K) tensor of vectors.
     """
 
     def __init__(self, head_width: int, farthest: int, *, causal: bool) -> None:
