@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sightline.layers.attention import MultiHeadAttention, attend, explicit_attention
@@ -326,7 +326,7 @@ def test_a_product_that_is_not_known_is_named_in_a_warning() -> None:
 
 
 def test_an_operator_of_somebody_elses_is_named_whatever_it_is_called() -> None:
-    @torch.library.custom_op("sightline_test::innocent", mutates_args=())
+    @library.custom_op("sightline_test::innocent", mutates_args=())
     def innocent(x: Tensor) -> Tensor:
         return x @ x.mT
 

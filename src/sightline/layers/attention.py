@@ -33,7 +33,7 @@ class ShortSoftmax(torch.autograd.Function):
     """Softmax over a short last axis on the CPU, −∞ anywhere; a row of nothing but −∞ gives zeros.
 
     PyTorch's kernel takes each row alone, and below 16 elements (a vector of AVX-512) without vectors: a quarter of a
-    microsecond a row, which is as much as the products around it. These passes over all rows at once take a fifth.
+    microsecond a row, which is as much as the products around it. These passes over all rows at once take a quarter.
     """
 
     @staticmethod

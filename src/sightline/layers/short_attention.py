@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from torch.library import triton_op, wrap_triton
+from torch import Tensor, library
 
 from sightline.layers.layout import Packed
 
@@ -168,7 +167,7 @@ def _grid(longest: int, sequences: int, heads: int) -> tuple[int, int, int]:
     return triton.cdiv(longest, _ROWS), sequences, heads
 
 
-@triton_op("sightline::short_attention", mutates_args=())
+@library.triton_op("sightline::short_attention", mutates_args=())
 def short_attention(
     q: Tensor, k: Tensor, v: Tensor, q_offsets: Tensor, k_offsets: Tensor, q_longest: int, k_longest: int,
     scale: float, causal: bool,
@@ -176,14 +175,14 @@ def short_attention(
     """(N, H, K) queries, (M, H, K) keys and values → output (N, H, K) and log-sum-exp (N, H)."""
     out = q.new_empty(q.shape)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
-    wrap_triton(_forward)[_grid(q_longest, len(q_offsets) - 1, q.shape[1])](
+    library.wrap_triton(_forward)[_grid(q_longest, len(q_offsets) - 1, q.shape[1])](
         q, k, v, out, lse, *_arguments(q, k, v, q_offsets, k_offsets),
         SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS,
     )  # fmt: skip
     return out, lse
 
 
-@triton_op("sightline::short_attention_backward", mutates_args=())
+@library.triton_op("sightline::short_attention_backward", mutates_args=())
 def short_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, q_offsets: Tensor, k_offsets: Tensor,
     q_longest: int, k_longest: int, scale: float, causal: bool,
@@ -193,10 +192,10 @@ def short_attention_backward(
     sequences, heads = len(q_offsets) - 1, q.shape[1]
     rest = _arguments(q, k, v, q_offsets, k_offsets)
     grad = grad.contiguous()
-    wrap_triton(_backward_queries)[_grid(q_longest, sequences, heads)](
+    library.wrap_triton(_backward_queries)[_grid(q_longest, sequences, heads)](
         q, k, v, out, grad, lse, dq, *rest, SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS
     )
-    wrap_triton(_backward_keys)[_grid(k_longest, sequences, heads)](
+    library.wrap_triton(_backward_keys)[_grid(k_longest, sequences, heads)](
         q,
         k,
         v,
