@@ -222,7 +222,7 @@ CUDA = [
     Setting("marian compiled, lengths x8", "marian", 25_000, "cuda", "bf16", "dynamic", multiple=8),
     Setting("torch compiled, lengths x8", "torch", 25_000, "cuda", "bf16", "dynamic", multiple=8),
 ]
-# On request: with masks of any length the fused attention is compiled anew for each remainder by 8, for minutes;
+# On request: with lengths of any size they compile again and again on CUDA (most likely for each remainder by 8);
 # a graph for each width costs minutes too, and a quarter of padding.
 CUDA_MORE = [
     Setting("marian compiled", "marian", 25_000, "cuda", "bf16", "dynamic"),
