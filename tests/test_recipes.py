@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import sightline
-from sightline.recipe import PatternSource, Recipe, TextSource, TsvSource
+from sightline.recipe import Recipe
+from sightline.recipe_data import PatternSource, TextSource, TsvSource
 from sightline.recipe_files import load_recipe, save_recipe, shipped_recipes
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]

@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import write_atomically
-from sightline.recipe import (
-    AnySource,
-    DatesSource,
-    Recipe,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    TextSource,
-    TransformerBody,
-)
+from sightline.recipe import Recipe
+from sightline.recipe_data import AnySource, DatesSource, TextSource
+from sightline.recipe_model import RecurrentDecoder, RecurrentEncoder, TransformerBody
 from sightline.version import version
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from sightline.data.sources import Example, read, resolve_folder
 from sightline.data.store import Store, prepare
-from sightline.recipe import AnySource, BpeTokenizer, Recipe, TransformerBody
+from sightline.recipe import Recipe
+from sightline.recipe_data import AnySource, BpeTokenizer
+from sightline.recipe_model import TransformerBody
 from sightline.text.tokenizer import Vocabulary
 
 

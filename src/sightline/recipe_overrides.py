@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.recipe import Recipe, Section
+from sightline.recipe import Recipe
+from sightline.recipe_sections import Section
 from sightline.recipe_shape import chosen, inner, kinds
 from sightline.recipe_yaml import Key, Located, Path, dotted, read_yaml
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from sightline.recipe import Section
+from sightline.recipe_sections import Section
 from sightline.recipe_yaml import Key
 
 

@@ -21,8 +21,9 @@ from sightline.inspection.alignment import Alignment
 from sightline.layers.linear import pack
 from sightline.models.seq2seq import Seq2Seq
 from sightline.preparation import data_folder
-from sightline.recipe import Decoding, MetricName, Recipe, TransformerBody
+from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe_files import load_recipe
+from sightline.recipe_model import TransformerBody
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.checkpoints import load_parameters

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Model, Training
+from sightline.recipe import Training
+from sightline.recipe_model import Model
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.step import PlainGradients, autocast, batch_loss

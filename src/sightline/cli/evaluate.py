@@ -35,7 +35,8 @@ def evaluate(
 
     from sightline.data.sources import read
     from sightline.files import write_atomically
-    from sightline.recipe import Evaluation, TextSource
+    from sightline.recipe import Evaluation
+    from sightline.recipe_data import TextSource
     from sightline.run import Run, TestSet
 
     if (source is None) != (reference is None):

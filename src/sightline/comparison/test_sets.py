@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sightline.comparison.systems import Contestant
 from sightline.data.sources import DataError, Example, read
-from sightline.recipe import TextSource
+from sightline.recipe_data import TextSource
 from sightline.run import TestSet
 from sightline.run_folder import RunError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, open_bytes
-from sightline.recipe import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
+from sightline.recipe_data import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from sightline.data.sources import DataError, Example, read, source_files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
-from sightline.recipe import AnySource, Clean, Data, DatesSource
+from sightline.recipe_data import AnySource, Clean, Data, DatesSource
 from sightline.text.tokenizer import Tokenizer, Vocabulary
 
 FORMAT = 1

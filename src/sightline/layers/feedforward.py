@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from sightline.layers.dropout import Dropout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe import FeedForward
+from sightline.recipe_model import FeedForward
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
 

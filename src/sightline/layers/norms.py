@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
-from sightline.recipe import Norm
+from sightline.recipe_model import Norm
 
 
 def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn.Parameter | None]:

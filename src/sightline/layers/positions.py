@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.linear import Linear
-from sightline.recipe import Positions
+from sightline.recipe_model import Positions
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

@@ -16,8 +16,8 @@ from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe import RecurrentDecoder as DecoderRecipe
-from sightline.recipe import RecurrentEncoder as EncoderRecipe
+from sightline.recipe_model import RecurrentDecoder as DecoderRecipe
+from sightline.recipe_model import RecurrentEncoder as EncoderRecipe
 
 
 class RecurrentEncoder(TapModule):

@@ -12,7 +12,7 @@ from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
 from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from sightline.models.transformer import TransformerDecoder, TransformerEncoder
-from sightline.recipe import Model
+from sightline.recipe_model import Model
 
 ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
 DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": RecurrentDecoder}

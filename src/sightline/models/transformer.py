@@ -16,7 +16,7 @@ from sightline.layers.positions import build_added
 from sightline.layers.relative_positions import Distances, Relative, build_bias, build_relative_keys
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe import TransformerBody
+from sightline.recipe_model import TransformerBody
 
 
 def _self_attention(recipe: TransformerBody, width: int, *, causal: bool) -> MultiHeadAttention:

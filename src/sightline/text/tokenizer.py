@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.files import write_atomically
-from sightline.recipe import (
+from sightline.recipe_data import (
     AnyTokenizer,
     BpeTokenizer,
     CharacterTokenizer,

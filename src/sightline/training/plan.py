@@ -10,7 +10,8 @@ import torch
 
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.store import Store
-from sightline.recipe import Recipe, TransformerBody
+from sightline.recipe import Recipe
+from sightline.recipe_model import TransformerBody
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 

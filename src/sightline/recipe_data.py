@@ -1,0 +1,161 @@
+"""The sections of a recipe that say where text comes from and how it is cut."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sightline.recipe_sections import Probability, Section
+
+Column = Annotated[int, Field(ge=1)]
+
+
+class Source(Section):
+    """What every source of examples has."""
+
+    weight: float = Field(1.0, gt=0, description="how often each example is seen per epoch (0.5: half of them)")
+    share: tuple[float, float] | None = Field(
+        None, description="keep the examples whose source text hashes into [from, to) of [0, 1): disjoint splits"
+    )
+
+    @model_validator(mode="after")
+    def _share_is_an_interval(self) -> Source:
+        if self.share is not None and not 0.0 <= self.share[0] < self.share[1] <= 1.0:
+            raise ValueError(f"share {list(self.share)} must be [from, to] with 0 <= from < to <= 1")
+        return self
+
+
+class TextSource(Source):
+    """Two text files read side by side, line by line."""
+
+    kind: Literal["text"] = "text"
+    source: str
+    target: str
+
+
+class TsvSource(Source):
+    """One file of tab-separated columns."""
+
+    kind: Literal["tsv"] = "tsv"
+    file: str
+    columns: tuple[Column, Column] = Field((1, 2), description="which columns hold source and target, counted from 1")
+
+
+class JsonLinesSource(Source):
+    """One JSON object a line."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    file: str
+    source: str = Field("source", description="the key of the source text")
+    target: str = Field("target", description="the key of the target text")
+
+
+class PatternSource(Source):
+    """One file whose lines match, end to end, a regular expression with the named groups `source` and `target`."""
+
+    kind: Literal["pattern"] = "pattern"
+    file: str
+    pattern: str
+    skip: str | None = Field(None, description="lines that have a match of this are passed over (comments)")
+    spell: bool = Field(False, description="put a space between the characters of the source (spelling to sound)")
+
+    @model_validator(mode="after")
+    def _expressions_are_sound(self) -> PatternSource:
+        for name, expression in (("pattern", self.pattern), ("skip", self.skip or "")):
+            try:
+                groups = re.compile(expression).groupindex
+            except re.error as error:
+                raise ValueError(f"{name} {expression!r} is not a regular expression: {error}") from error
+            if name == "pattern" and not {"source", "target"} <= set(groups):
+                raise ValueError(f"pattern {expression!r} needs the groups (?P<source>...) and (?P<target>...)")
+        return self
+
+
+class DatesSource(Source):
+    """The built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601."""
+
+    kind: Literal["dates"] = "dates"
+    part: Literal["train", "validation", "test"]
+    examples: int = Field(20_000, ge=1)
+    locales: tuple[str, ...] = ("en_US", "en_GB", "de", "fr", "es", "it", "nl", "pt", "sv", "pl")
+    seed: int = 1
+
+
+AnySource = Annotated[
+    TextSource | TsvSource | JsonLinesSource | PatternSource | DatesSource, Field(discriminator="kind")
+]
+
+
+class Clean(Section):
+    """What is dropped from the training text before it is learned from; every drop is counted by reason."""
+
+    max_tokens: int = Field(256, ge=2, description="longest side kept, in tokens")
+    max_ratio: float | None = Field(None, gt=1, description="most times longer, in tokens, one side may be")
+    deduplicate: Literal["none", "pairs", "sources", "targets"] = "none"
+    drop_copies: bool = Field(False, description="drop pairs whose sides are the same text")
+
+
+class Data(Section):
+    """Where the examples come from."""
+
+    folder: str | None = Field(
+        None, description="where relative file names start: beside the recipe, or in $SIGHTLINE_CORPORA"
+    )
+    train: tuple[AnySource, ...] = Field(min_length=1)
+    validation: AnySource
+    tests: dict[str, AnySource] = Field(default_factory=dict)
+    swap: bool = Field(False, description="exchange source and target: the other direction of the same corpus")
+    limit: int | None = Field(None, ge=1, description="use only the first so many training examples")
+    validation_limit: int | None = Field(None, ge=1, description="use only the first so many validation examples")
+    clean: Clean = Clean()
+
+
+# --- tokenizer -----------------------------------------------------------------------------------------------------
+
+
+class TokenizerSection(Section):
+    """What every tokenizer has."""
+
+    shared: bool = Field(True, description="one vocabulary for both sides, or one each")
+    normalize: Literal["none", "nfc", "nfkc"] = "nfc"
+    lowercase: bool = False
+
+
+class WordTokenizer(TokenizerSection):
+    """Words and punctuation marks; rare ones are unknown."""
+
+    kind: Literal["word"] = "word"
+    size: int = Field(10_000, ge=8)
+    min_count: int = Field(2, ge=1)
+
+
+class CharacterTokenizer(TokenizerSection):
+    """One token a character."""
+
+    kind: Literal["character"] = "character"
+    size: int = Field(1_000, ge=8)
+    min_count: int = Field(1, ge=1)
+
+
+class BpeTokenizer(TokenizerSection):
+    """Byte-pair encoding (Sennrich et al. 2016)."""
+
+    kind: Literal["bpe"] = "bpe"
+    size: int = Field(8_000, ge=8)
+    min_count: int = Field(2, ge=1)
+    dropout: Probability = Field(0.0, description="BPE-dropout (Provilkov et al. 2020): share of merges left out")
+    variants: int = Field(8, ge=1, description="with dropout: how many differently cut copies of the text are made")
+
+
+class UnigramTokenizer(TokenizerSection):
+    """Unigram language model pieces (Kudo 2018)."""
+
+    kind: Literal["unigram"] = "unigram"
+    size: int = Field(8_000, ge=8)
+
+
+AnyTokenizer = Annotated[
+    WordTokenizer | CharacterTokenizer | BpeTokenizer | UnigramTokenizer, Field(discriminator="kind")
+]

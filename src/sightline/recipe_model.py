@@ -1,0 +1,151 @@
+"""The sections of a recipe that a model is put together from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sightline.recipe_sections import Probability, Section
+
+
+class Norm(Section):
+    """Normalization of the tokens' features, and where it stands in the block."""
+
+    kind: Literal["layer", "rms", "batch"] = Field(
+        "layer", description="batch: each feature over all real tokens of the batch, at test by running averages"
+    )
+    place: Literal["pre", "post", "none"] = "pre"
+    gain: bool = Field(True, description="learn a factor for each feature")
+    bias: bool = Field(True, description="layer and batch: learn an addend for each feature")
+
+
+class Positions(Section):
+    """How a Transformer knows the order of its tokens."""
+
+    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = "sinusoidal"
+    longest: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
+    combine: Literal["add", "concatenate"] = Field(
+        "add", description="sinusoidal and learned: add to the embedding, or put beside it and project back"
+    )
+    width: int | None = Field(None, ge=1, description="concatenate: width of a position; by default the model's")
+    buckets: int = Field(32, ge=4, description="t5: how many distances are told apart")
+    farthest: int | None = Field(
+        None, ge=1, description="t5, shaw: distance from which on all are alike; by default 128 and 16"
+    )
+
+    @property
+    def farthest_distance(self) -> int:
+        """`farthest`, or the default of the kind."""
+        return self.farthest or (128 if self.kind == "t5" else 16)
+
+    @model_validator(mode="after")
+    def _parts_fit_the_kind(self) -> Positions:
+        if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):
+            raise ValueError(f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}")
+        if self.combine == "add" and self.width is not None:
+            raise ValueError(f"positions.width ({self.width}) needs positions.combine: concatenate; what is added fits")
+        if self.kind == "t5" and self.buckets % 2:
+            raise ValueError(f"positions.buckets ({self.buckets}) must be even: half are for each side of the query")
+        if self.kind == "t5" and self.farthest_distance <= self.buckets // 2:
+            raise ValueError(
+                f"positions.farthest ({self.farthest_distance}) must be more than half of positions.buckets "
+                f"({self.buckets}), which hold one distance each"
+            )
+        return self
+
+
+class FeedForward(Section):
+    """The position-wise network of a Transformer block."""
+
+    kind: Literal["relu", "gelu", "swiglu"] = "relu"
+    width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
+    dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
+
+
+class TransformerBody(Section):
+    """A stack of attention and feed-forward blocks (Vaswani et al. 2017)."""
+
+    kind: Literal["transformer"] = "transformer"
+    layers: int = Field(6, ge=1)
+    heads: int = Field(8, ge=1)
+    feedforward: FeedForward = FeedForward()
+    norm: Norm = Norm()
+    positions: Positions = Positions()
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+
+
+class RecurrentEncoder(Section):
+    """A stack of recurrent layers that reads the source."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["elman", "gru", "lstm"] = "lstm"
+    layers: int = Field(1, ge=1)
+    bidirectional: bool = True
+    dropout: Probability = 0.1
+
+
+class NoAttention(Section):
+    """The bottleneck: all the decoder knows of the source is the vector it starts from."""
+
+    kind: Literal["none"] = "none"
+
+
+class ScoredAttention(Section):
+    """Attention with one of the score functions."""
+
+    kind: Literal["dot", "scaled-dot", "bilinear", "additive", "linear"] = "additive"
+
+
+AnyAttention = Annotated[NoAttention | ScoredAttention, Field(discriminator="kind")]
+
+
+class RecurrentDecoder(Section):
+    """A stack of recurrent layers that writes the target, looking back at the source through its attention."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Literal["elman", "gru", "lstm"] = "lstm"
+    layers: int = Field(1, ge=1)
+    attention: AnyAttention = ScoredAttention()
+    input_feeding: bool = Field(False, description="give the last attentional state back with the next token")
+    dropout: Probability = 0.1
+
+    @model_validator(mode="after")
+    def _feeding_needs_attention(self) -> RecurrentDecoder:
+        if self.input_feeding and self.attention.kind == "none":
+            raise ValueError("input_feeding: true needs an attention; set attention.kind or input_feeding: false")
+        return self
+
+
+AnyEncoder = Annotated[TransformerBody | RecurrentEncoder, Field(discriminator="kind")]
+AnyDecoder = Annotated[TransformerBody | RecurrentDecoder, Field(discriminator="kind")]
+
+
+class Model(Section):
+    """An encoder, a decoder, and the embeddings around them, all of one width."""
+
+    width: int = Field(512, ge=1)
+    encoder: AnyEncoder
+    decoder: AnyDecoder
+    tie: Literal["none", "output", "all"] = Field(
+        "all", description="output: target embedding = output layer; all: the source embedding too"
+    )
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> Model:
+        for side, body in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if isinstance(body, TransformerBody):
+                if self.width % body.heads:
+                    raise ValueError(f"width ({self.width}) is not divisible by {side}.heads ({body.heads})")
+                if body.positions.kind == "rotary" and (self.width // body.heads) % 2:
+                    raise ValueError(
+                        f"rotary positions need an even head width, and width / {side}.heads is "
+                        f"{self.width // body.heads}"
+                    )
+                position_width = body.positions.width or self.width
+                if body.positions.kind == "sinusoidal" and position_width % 2:
+                    raise ValueError(f"sinusoidal positions need an even width, not {position_width}")
+        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.bidirectional and self.width % 2:
+            raise ValueError(f"a bidirectional encoder gives each direction half the width, and {self.width} is odd")
+        return self
