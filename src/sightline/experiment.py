@@ -14,24 +14,32 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from sightline.allocation import keep_freed_memory
+from sightline.counting import count_text
 from sightline.files import write_atomically
+from sightline.layers.embedding import Embedding
 from sightline.model_card import write_model_card
+from sightline.models.counted import CountedModel
+from sightline.models.labellers import Classifier, Tagger
+from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.preparation import Prepared, Progress, prepare_data, with_folder
+from sightline.preparation import LABELS, Prepared, Progress, data_folder, prepare_data, with_folder
 from sightline.recipe import Recipe
 from sightline.recipe_changes import differences
 from sightline.recipe_files import load_recipe, save_recipe
+from sightline.recipe_model import Ngram
 from sightline.run_folder import RunError, environment, locked, write_config
 from sightline.text.tokenizer import Vocabulary
+from sightline.text.word_vectors import initial_embeddings
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.cost import peak_memory, step_cost
 from sightline.training.display import Display, PlainDisplay
-from sightline.training.job import Fit
+from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
 from sightline.training.optimizers import build_optimizer
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import Gradients, PlainGradients, autocast, batch_loss, step_seed
-from sightline.validation import Validator
+from sightline.training.step import CarriedGradients, Gradients, PlainGradients, autocast, batch_loss, step_seed
+from sightline.training.windows import WindowPlan
+from sightline.validation import build_validator
 
 
 def choose_device(name: str) -> torch.device:
@@ -47,10 +55,39 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def build_model(recipe: Recipe, vocabulary: Vocabulary) -> Seq2Seq:
+def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     """The model a recipe describes, with its weights drawn from the recipe's seed."""
     torch.manual_seed(step_seed(recipe.seed, 0))
-    return Seq2Seq(recipe.model, vocabulary.source.size, vocabulary.target.size)
+    model, source, target = recipe.model, vocabulary.source.size, vocabulary.target.size
+    if recipe.task == "tag":
+        return Tagger(model, source, target)
+    if recipe.task == "classify":
+        return Classifier(model, source, target)
+    if recipe.task == "language-model":
+        return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
+    return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)
+
+
+def start_from_word_vectors(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> str | None:
+    """Put the word vectors a recipe names where the source is read, and say how many words have one."""
+    section = recipe.model.word_vectors
+    if section is None:
+        return None
+    embedding = model.embedding if isinstance(model, LanguageModel) else model.source_embedding
+    assert isinstance(embedding, Embedding)
+    path = (data_folder(recipe) or Path()) / Path(section.file).expanduser()
+    table, coverage = initial_embeddings(path, vocabulary.source, recipe.model.width, embedding.weight.detach())
+    with torch.no_grad():
+        embedding.weight.copy_(table)
+    embedding.weight.requires_grad_(not section.frozen)
+    return coverage.describe() + (", kept as they are" if section.frozen else "")
+
+
+def plan_for(prepared: Prepared, device: torch.device) -> Plan:
+    """The batches of a recipe's training."""
+    recipe = prepared.recipe
+    kind = WindowPlan if recipe.task == "language-model" else EpochPlan
+    return kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
 
 
 @dataclass(frozen=True)
@@ -75,13 +112,17 @@ def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     """Load the data, build the model, run one step."""
     device = choose_device(recipe.training.device)
     prepared = prepare_data(recipe, progress=progress)
-    model = build_model(recipe, prepared.vocabulary).to(device).train()
-    plan = EpochPlan(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
+    model = build_model(recipe, prepared.vocabulary)
+    if isinstance(model, CountedModel):
+        raise ValueError("an n-gram model is counted in one go, there is no step to try; train it without --dry-run")
+    start_from_word_vectors(model, recipe, prepared.vocabulary)
+    model = model.to(device).train()
+    plan = plan_for(prepared, device)
     batches = plan.epoch(0)
     if not batches:
         raise ValueError(f"there is nothing to train on: every example was dropped ({prepared.train(0).counts})")
-    largest = max(batches, key=lambda examples: int(prepared.train(0).target_lengths[examples].sum()))
-    batch = plan.batch(0, largest)
+    some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
+    batch = max(some, key=lambda batch: batch.tokens)
     batch = batch.to(device) if device.type == "cuda" else batch
     optimizer = build_optimizer(model, recipe.training, device)
     started = time.monotonic()
@@ -165,23 +206,31 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     device = choose_device(recipe.training.device)
     if device.type == "cpu":
         keep_freed_memory()
-    vocabulary = Vocabulary.load(run) if resume and (run / "config.json").exists() else None
+    labels = LABELS[recipe.task]
+    vocabulary = Vocabulary.load(run, labels) if resume and (run / "config.json").exists() else None
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
     model = build_model(recipe, prepared.vocabulary)
     _begin_folder(run, recipe, prepared, model)
+    if isinstance(model, CountedModel):
+        count_text(run, model, prepared, display)
+        write_model_card(run, recipe, 0)
+        return
+    vectors = start_from_word_vectors(model, recipe, prepared.vocabulary)
     model = model.to(device)
-    plan = EpochPlan(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
+    plan = plan_for(prepared, device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     for line in describe(prepared, plan, model, device):
         display.note(line)
+    if vectors is not None:
+        display.note(vectors)
     job = Fit(
         recipe=recipe,
         run=run,
         model=model,
         plan=plan,
         device=device,
-        validate=Validator(prepared, device),
+        validate=build_validator(prepared, device),
         export=lambda weights: _export(run, recipe, model, weights),
         display=display,
         flops=step_cost(model, plan, device),
@@ -190,9 +239,11 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     fit(job, resume=resume)
 
 
-def _gradients(model: Seq2Seq, plan: EpochPlan, device: torch.device) -> Gradients:
+def _gradients(model: nn.Module, plan: Plan, device: torch.device) -> Gradients:
     """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no."""
     training = plan.recipe.training
+    if isinstance(plan, WindowPlan) and plan.carry:
+        return CarriedGradients(model, training, device)
     if plan.shape is None or training.compile is False:
         return PlainGradients(model, training, device)
     if training.batches.accumulate > 1 or device.type != "cuda":
@@ -206,7 +257,7 @@ def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tens
     write_model_card(run, recipe, parameter_count(model))
 
 
-def describe(prepared: Prepared, plan: EpochPlan, model: nn.Module, device: torch.device) -> list[str]:
+def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
     """A few lines on what will be trained on what."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason not in ("read", "kept") and count}
@@ -219,7 +270,7 @@ def describe(prepared: Prepared, plan: EpochPlan, model: nn.Module, device: torc
     ]
 
 
-def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: Seq2Seq) -> None:
+def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module) -> None:
     """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
     save_recipe(recipe, run / "recipe.yaml")
     prepared.vocabulary.save(run)

@@ -7,13 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import write_atomically
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, TaskName
 from sightline.recipe_data import AnySource, DatesSource, TextSource
-from sightline.recipe_model import RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe_model import Ngram, RecurrentDecoder, RecurrentEncoder, TransformerBody, WindowBody
 from sightline.version import version
 
+_TASKS: dict[TaskName, str] = {
+    "seq2seq": "A sequence-to-sequence model",
+    "language-model": "A language model",
+    "classify": "A text classifier",
+    "tag": "A tagger",
+}
 
-def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder) -> str:
+
+def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder | WindowBody | Ngram) -> str:
+    if isinstance(body, Ngram):
+        return f"{body.order}-grams, counted"
+    if isinstance(body, WindowBody):
+        return f"feed-forward net over a window of {body.size}"
     layers = f"{body.layers} layer{'s' if body.layers > 1 else ''}"
     if isinstance(body, TransformerBody):
         norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
@@ -49,12 +60,11 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int) -> None:
     lines = [
         f"# {run.resolve().name}",
         "",
-        f"A sequence-to-sequence model trained with Sightline {version()}.",
+        f"{_TASKS[recipe.task]} trained with Sightline {version()}.",
         "",
         "| | |",
         "|---|---|",
-        f"| encoder | {_body(model.encoder)} |",
-        f"| decoder | {_body(model.decoder)} |",
+        *(f"| {side} | {_body(body)} |" for side, body in model.bodies.items()),
         f"| width | {model.width} |",
         f"| parameters | {parameters:,} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",

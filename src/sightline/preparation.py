@@ -9,10 +9,10 @@ from pathlib import Path
 
 from sightline.data.sources import Example, read, resolve_folder
 from sightline.data.store import Store, prepare
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, TaskName
 from sightline.recipe_data import AnySource, BpeTokenizer
 from sightline.recipe_model import TransformerBody
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.tokenizer import Labels, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Prepared:
 
 
 Progress = Callable[[str, int], None]  # what is being done, examples so far
+
+LABELS: dict[TaskName, Labels] = {"seq2seq": "none", "language-model": "none", "classify": "one", "tag": "words"}
 
 
 def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
@@ -65,7 +67,7 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
             yield example
 
     if vocabulary is None:
-        vocabulary = Vocabulary.train(tokenizer, watched)
+        vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task])
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
@@ -79,6 +81,7 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
             variant=variant,
             seed=recipe.seed,
             limit=data.limit,
+            clean=recipe.task != "language-model",  # there are no pairs to clean
             progress=tell("tokenizing") if variant == 0 else None,
         )
 
@@ -121,6 +124,8 @@ class Variants:
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     """Learned positions end somewhere; a validation sentence past that end is better known before training."""
     model = recipe.model
+    if recipe.task == "language-model":
+        return  # its text is cut into windows
     for side, body, lengths in (
         ("source", model.encoder, store.source_lengths),
         ("target", model.decoder, store.target_lengths),

@@ -7,12 +7,12 @@ key and the line they stand on. See `recipe_files.py` for reading, overriding an
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Data
-from sightline.recipe_model import Model, RecurrentDecoder, TransformerBody
+from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Clean, Data
+from sightline.recipe_model import Model, Ngram, RecurrentDecoder, TransformerBody
 from sightline.recipe_sections import Probability, Section
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -32,6 +32,11 @@ class Batches(Section):
 
     tokens: int = Field(4_096, ge=1, description="most tokens on the longer side of a batch")
     accumulate: int = Field(1, ge=1, description="batches per optimizer step")
+    context: int = Field(256, ge=2, description="language models: tokens in a window of text")
+    carry: bool | None = Field(
+        None,
+        description="language models: each window goes on from the state of the one before; by default if recurrent",
+    )
     layout: Literal["auto", "packed", "padded"] = Field("auto", description="see layers/layout.py")
 
 
@@ -126,7 +131,20 @@ class Decoding(Section):
         return self
 
 
-MetricName = Literal["bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity"]
+MetricName = Literal[
+    "bleu",
+    "chrf",
+    "ter",
+    "exact",
+    "wer",
+    "cer",
+    "perplexity",
+    "accuracy",
+    "macro-f1",
+    "token-accuracy",
+    "span-f1",
+    "bits-per-character",
+]
 
 
 class Evaluation(Section):
@@ -137,10 +155,34 @@ class Evaluation(Section):
     bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")
 
 
+TaskName = Literal["seq2seq", "language-model", "classify", "tag"]
+
+# What a model must have and may have, and the metrics that make sense, for each task.
+PARTS: dict[TaskName, tuple[set[str], set[str]]] = {
+    "seq2seq": ({"decoder"}, {"encoder", "decoder"}),
+    "language-model": ({"decoder"}, {"decoder"}),
+    "classify": ({"encoder", "pooling"}, {"encoder", "pooling"}),
+    "tag": ({"encoder"}, {"encoder"}),
+}
+TASK_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
+    "seq2seq": ("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity"),
+    "language-model": ("perplexity", "bits-per-character"),
+    "classify": ("accuracy", "macro-f1"),
+    "tag": ("token-accuracy", "span-f1"),
+}
+
+DEFAULT_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
+    "seq2seq": ("bleu", "chrf"),
+    "language-model": ("perplexity",),
+    "classify": ("accuracy", "macro-f1"),
+    "tag": ("token-accuracy",),
+}
+
+
 class Recipe(Section):
     """A whole experiment."""
 
-    task: Literal["seq2seq"] = "seq2seq"
+    task: TaskName = "seq2seq"
     seed: int = Field(1, ge=0)
     data: Data
     tokenizer: AnyTokenizer = BpeTokenizer()
@@ -149,20 +191,66 @@ class Recipe(Section):
     decoding: Decoding = Decoding()
     evaluation: Evaluation = Evaluation()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _metrics_of_the_task(cls, values: Any) -> Any:
+        """The task's own metrics, where the recipe names none."""
+        if isinstance(values, dict) and (task := values.get("task", "seq2seq")) in TASK_METRICS:
+            section = values.get("evaluation") or {}
+            if isinstance(section, dict) and "metrics" not in section:
+                return {**values, "evaluation": {**section, "metrics": DEFAULT_METRICS[task]}}
+        return values
+
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
-        if self.model.tie == "all" and not self.tokenizer.shared:
+        self._check_task()
+        if self.task == "language-model" and self.data.clean != Clean():
+            raise ValueError("data.clean is for pairs of texts, and task: language-model has none; leave it out")
+        if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
         decoder = self.model.decoder
+        if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
+            raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
         if self.decoding.coverage_penalty > 0 and isinstance(decoder, RecurrentDecoder):
             if decoder.attention.kind == "none":
                 raise ValueError("decoding.coverage_penalty needs a decoder with attention")
-        longest = self.data.clean.max_tokens + 1  # a sentence and its end mark
-        for side, body in (("encoder", self.model.encoder), ("decoder", decoder)):
+        longest, what = self.longest_sequence()
+        for side, body in self.model.bodies.items():
             if isinstance(body, TransformerBody) and body.positions.kind == "learned":
                 if body.positions.longest < longest:
                     raise ValueError(
-                        f"model.{side}.positions.longest ({body.positions.longest}) is less than the longest sentence "
-                        f"data.clean.max_tokens lets through ({longest} with its end mark); raise it, or lower that"
+                        f"model.{side}.positions.longest ({body.positions.longest}) is less than {what} ({longest}); "
+                        f"raise it, or lower that"
                     )
         return self
+
+    def longest_sequence(self) -> tuple[int, str]:
+        """The most tokens of a training sequence, marks included, and the key that says so."""
+        if self.task == "language-model":
+            return self.training.batches.context, "training.batches.context"
+        most = self.data.clean.max_tokens + 1
+        if self.task == "seq2seq" and self.model.encoder is None:
+            return 2 * most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
+        return most, "the longest sentence data.clean.max_tokens lets through, with its end mark"
+
+    def _check_task(self) -> None:
+        """Whether the model has the parts of the task, and the metrics are its own."""
+        needed, allowed = PARTS[self.task]
+        present = {part for part in ("encoder", "decoder", "pooling") if getattr(self.model, part) is not None}
+        if missing := sorted(needed - present):
+            raise ValueError(f"task: {self.task} needs model.{missing[0]}")
+        if extra := sorted(present - allowed):
+            raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
+        decoder = self.model.decoder
+        if isinstance(decoder, Ngram) and self.task != "language-model":
+            raise ValueError(
+                "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
+            )
+        alone = self.model.encoder is None
+        if alone and isinstance(decoder, RecurrentDecoder) and decoder.attention.kind != "none":
+            raise ValueError(
+                f"model.decoder.attention.kind: {decoder.attention.kind} has no encoder to look at; set it to none"
+            )
+        if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
+            known = ", ".join(TASK_METRICS[self.task])
+            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for task: {self.task}; use {known}")

@@ -73,6 +73,49 @@ class PatternSource(Source):
         return self
 
 
+class PlainSource(Source):
+    """Text to model for itself, not in pairs: each line a document, or the whole file one."""
+
+    kind: Literal["plain"] = "plain"
+    file: str
+    document: Literal["line", "file"] = Field("line", description="file: newlines are part of the text")
+    part: tuple[float, float] = Field(
+        (0.0, 1.0), description="which part of the file's characters or lines: [from, to]"
+    )
+
+    @model_validator(mode="after")
+    def _part_is_an_interval(self) -> PlainSource:
+        if not 0.0 <= self.part[0] < self.part[1] <= 1.0:
+            raise ValueError(f"part {list(self.part)} must be [from, to] with 0 <= from < to <= 1")
+        return self
+
+
+class ConlluSource(Source):
+    """Words with their tags in a CoNLL-U file."""
+
+    kind: Literal["conllu"] = "conllu"
+    file: str
+    column: Literal["lemma", "upos", "xpos", "feats", "deprel"] = "upos"
+
+
+class ColumnsSource(Source):
+    """Words with their tags in columns, a word a line, an empty line between sentences."""
+
+    kind: Literal["columns"] = "columns"
+    file: str
+    word: Column = 1
+    label: Column = 2
+
+
+class ChoralesSource(Source):
+    """Four-part chorales as JSON, step by step (data/music.py): a language of pitches."""
+
+    kind: Literal["chorales"] = "chorales"
+    file: str
+    part: Literal["train", "valid", "test"]
+    transpose: tuple[int, ...] = Field((0,), description="each piece moved by each of these numbers of semitones")
+
+
 class DatesSource(Source):
     """The built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601."""
 
@@ -84,7 +127,16 @@ class DatesSource(Source):
 
 
 AnySource = Annotated[
-    TextSource | TsvSource | JsonLinesSource | PatternSource | DatesSource, Field(discriminator="kind")
+    TextSource
+    | TsvSource
+    | JsonLinesSource
+    | PatternSource
+    | PlainSource
+    | ConlluSource
+    | ColumnsSource
+    | ChoralesSource
+    | DatesSource,
+    Field(discriminator="kind"),
 ]
 
 
@@ -135,6 +187,7 @@ class CharacterTokenizer(TokenizerSection):
     """One token a character."""
 
     kind: Literal["character"] = "character"
+    spaces: Literal["squeeze", "keep"] = Field("squeeze", description="keep: newlines and runs of spaces are text")
     size: int = Field(1_000, ge=8)
     min_count: int = Field(1, ge=1)
 

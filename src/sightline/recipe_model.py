@@ -118,23 +118,69 @@ class RecurrentDecoder(Section):
         return self
 
 
-AnyEncoder = Annotated[TransformerBody | RecurrentEncoder, Field(discriminator="kind")]
-AnyDecoder = Annotated[TransformerBody | RecurrentDecoder, Field(discriminator="kind")]
+class WindowBody(Section):
+    """A feed-forward net over a fixed window of tokens (Bengio et al. 2003): what is further away does not exist."""
+
+    kind: Literal["window"] = "window"
+    size: int = Field(4, ge=1, description="tokens seen: the last ones (decoder), or as many on each side (encoder)")
+    layers: int = Field(1, ge=1, description="hidden layers")
+    hidden: int | None = Field(None, ge=1, description="their width; by default twice the model's")
+    dropout: Probability = 0.1
+
+
+class Ngram(Section):
+    """Counts with interpolated Kneser–Ney smoothing: a language model without a network."""
+
+    kind: Literal["ngram"] = "ngram"
+    order: int = Field(5, ge=1, description="the longest sequence counted")
+
+
+AnyEncoder = Annotated[TransformerBody | RecurrentEncoder | WindowBody, Field(discriminator="kind")]
+AnyDecoder = Annotated[TransformerBody | RecurrentDecoder | WindowBody | Ngram, Field(discriminator="kind")]
+
+
+class Pooling(Section):
+    """From the states of a sequence to one vector, and on through a small network."""
+
+    kind: Literal["last", "mean", "max", "class"] = Field(
+        "mean", description="last: the state after the last token; class: that of a token of its own, set before all"
+    )
+    hidden: int | None = Field(None, ge=1, description="width of the hidden layer; by default the model's")
+    dropout: Probability = 0.1
+
+
+class WordVectors(Section):
+    """Embeddings to start from: a word2vec or GloVe file, text or binary."""
+
+    file: str
+    frozen: bool = Field(False, description="keep them as they are")
 
 
 class Model(Section):
-    """An encoder, a decoder, and the embeddings around them, all of one width."""
+    """An encoder, a decoder, or both, and the embeddings around them, all of one width.
+
+    Which of them a model has is the task's to say: a tagger and a classifier read (encoder), a language model writes
+    (decoder), a translator does both; a translator with a decoder alone reads and writes one sequence.
+    """
 
     width: int = Field(512, ge=1)
-    encoder: AnyEncoder
-    decoder: AnyDecoder
+    encoder: AnyEncoder | None = None
+    decoder: AnyDecoder | None = None
+    pooling: Pooling | None = Field(None, description="of a classifier")
+    word_vectors: WordVectors | None = None
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )
 
+    @property
+    def bodies(self) -> dict[str, TransformerBody | RecurrentEncoder | RecurrentDecoder | WindowBody | Ngram]:
+        """The bodies there are, by their keys."""
+        both = {"encoder": self.encoder, "decoder": self.decoder}
+        return {side: body for side, body in both.items() if body is not None}
+
     @model_validator(mode="after")
     def _widths_fit(self) -> Model:
-        for side, body in (("encoder", self.encoder), ("decoder", self.decoder)):
+        for side, body in self.bodies.items():
             if isinstance(body, TransformerBody):
                 if self.width % body.heads:
                     raise ValueError(f"width ({self.width}) is not divisible by {side}.heads ({body.heads})")

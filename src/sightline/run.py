@@ -7,37 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sightline.allocation import keep_freed_memory
+from sightline.answering import Prediction, build_answerer
 from sightline.data.sources import Example, read
-from sightline.decoding.generate import generate
-from sightline.decoding.scoring import attention_to_source, log_probabilities
-from sightline.evaluation.metrics import Measurement, Score, measure, measure_perplexity
+from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
+from sightline.evaluation.metrics import Measurement, Score, measure, measure_bits_per_character, measure_perplexity
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.layers.linear import pack
-from sightline.models.seq2seq import Seq2Seq
-from sightline.preparation import data_folder
-from sightline.recipe import Decoding, MetricName, Recipe
+from sightline.models.counted import CountedModel
+from sightline.models.ngram import NgramError, NgramModel
+from sightline.preparation import LABELS, data_folder
+from sightline.recipe import Decoding, MetricName, Recipe, TaskName
 from sightline.recipe_files import load_recipe
-from sightline.recipe_model import TransformerBody
 from sightline.run_folder import RunError, need, read_config
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.checkpoints import load_parameters
+from sightline.training.windows import carries
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One output for one input."""
-
-    text: str
-    score: float
-    tokens: list[int]
 
 
 @dataclass(frozen=True)
@@ -50,8 +43,11 @@ class TestSet:
     pairs: int
 
     @staticmethod
-    def of(name: str, examples: Iterable[Example]) -> TestSet:
-        """Examples with one source become one entry with several references."""
+    def of(name: str, examples: Iterable[Example], task: TaskName = "seq2seq") -> TestSet:
+        """Translations of one source become one entry with several references; every other example counts."""
+        if task != "seq2seq":
+            every = list(examples)
+            return TestSet(name, [each.source for each in every], [[each.target] for each in every], len(every))
         grouped: dict[str, list[str]] = {}
         pairs = 0
         for example in examples:
@@ -78,8 +74,9 @@ class Report:
 class Run:
     """A run folder with its model in memory."""
 
-    def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Seq2Seq, device: torch.device):
+    def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
+        self.answerer = build_answerer(recipe, vocabulary, model, device)
 
     @staticmethod
     def load(folder: str | Path, *, device: str = "auto") -> Run:
@@ -87,13 +84,16 @@ class Run:
         run = Path(folder)
         read_config(run)
         recipe = load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
-        vocabulary = Vocabulary.load(run)
+        vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         model = build_model(recipe, vocabulary)
         try:
-            load_parameters(model, load_file(weights))
-        except SafetensorError as error:
+            if isinstance(model, CountedModel):
+                model.counts = NgramModel.load(weights)
+            else:
+                load_parameters(model, load_file(weights))
+        except (SafetensorError, NgramError) as error:
             raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
         model = model.to(chosen).eval()
         if chosen.type == "cpu":
@@ -111,24 +111,9 @@ class Run:
             given["beam"] = max(given["nbest"], self.recipe.decoding.beam)
         return Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
 
-    def longest_source(self) -> int | None:
-        """The most tokens a source may have, where the model has a limit."""
-        body = self.recipe.model.encoder
-        if isinstance(body, TransformerBody) and body.positions.kind == "learned":
-            return body.positions.longest - 1
-        return None
-
     def encode_sources(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids; a text longer than the model can take is an error that names it."""
-        encoded = self.vocabulary.source.encode_many(list(texts))
-        longest = self.longest_source()
-        for number, tokens in enumerate(encoded, first + 1):
-            if longest is not None and len(tokens) > longest:
-                raise ValueError(
-                    f"line {number} has {len(tokens)} tokens and this model takes {longest} (its learned positions); "
-                    f"shorten or split it"
-                )
-        return encoded
+        return self.answerer.encode(texts, first=first)
 
     def predict_nbest(
         self,
@@ -138,15 +123,8 @@ class Run:
         prefixes: Sequence[str] | None = None,
         first: int = 0,
     ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first. An empty text gives one empty output."""
-        sources = self.encode_sources(texts, first=first)
-        forced = None if prefixes is None else self.vocabulary.target.encode_many(list(prefixes))
-        found = generate(
-            self.model, sources, options or self.recipe.decoding, device=self.device, prefixes=forced, first=first
-        )
-        flat = self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses])
-        texts_out: Iterator[str] = iter(flat)
-        return [[Prediction(_one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
+        """For each text its best outputs, best first."""
+        return self.answerer.answer(texts, options or self.recipe.decoding, prefixes=prefixes, first=first)
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
         """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
@@ -186,13 +164,15 @@ class Run:
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""
-        return TestSet.of(name, self.test_examples(name))
+        return TestSet.of(name, self.test_examples(name), self.recipe.task)
 
     def evaluate(self, on: TestSet | str, options: Decoding | None = None) -> Report:
         """Decode a test set and score it with every metric of the recipe."""
         test = self.test_set(on) if isinstance(on, str) else on
         section = self.recipe.evaluation
-        outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options)]
+        outputs: list[str] = []
+        if self.recipe.task != "language-model":  # which is measured by the text itself
+            outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options)]
         scores = [
             self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics
@@ -200,7 +180,9 @@ class Run:
         return Report(test.name, len(test.sources), scores, outputs)
 
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
-        """One metric of this run on a test set, given its outputs there; perplexity looks only at the references."""
+        """One metric of this run on a test set, given its outputs there; some look only at the references."""
+        if self.recipe.task == "language-model":
+            return self._text_measure(metric, test)
         if metric == "perplexity":
             return self._perplexity(test)
         return measure(metric, outputs, test.references, lowercase=lowercase)
@@ -212,7 +194,30 @@ class Run:
         found = log_probabilities(self.model, sources, targets, device=self.device)
         return measure_perplexity(-found, [len(target) + 1 for target in targets])
 
+    def _text_measure(self, metric: MetricName, test: TestSet) -> Measurement:
+        """Perplexity or bits per character of a language model on documents, window by window."""
+        context, target = self.recipe.training.batches.context, self.vocabulary.target
+        documents = target.encode_many([document for documents in test.references for document in documents])
+        stream = np.concatenate([part for document in documents for part in (document, [END])])
+        losses = self.text_losses(stream)
+        cuts = np.arange(context, len(stream), context)
+        nll = [float(part.sum()) for part in np.split(losses, cuts)]
+        if metric == "perplexity":
+            return measure_perplexity(nll, [len(part) for part in np.split(losses, cuts)])
+        characters = [max(1, len(target.decode(part.tolist()))) for part in np.split(stream, cuts)]
+        return measure_bits_per_character(nll, characters)
 
-def _one_line(text: str) -> str:
-    """An output never breaks the line-by-line contract, whatever characters the vocabulary holds."""
-    return text.replace("\r", " ").replace("\n", " ")
+    def text_losses(self, stream: np.ndarray) -> np.ndarray:
+        """−log p of each token of a text (ids with end marks), by a language model."""
+        if isinstance(self.model, CountedModel):
+            documents = np.split(stream, np.flatnonzero(stream == END) + 1)[:-1]
+            return -np.concatenate(self.model.trained.log_probabilities([each[:-1] for each in documents]))
+        context = self.recipe.training.batches.context
+        return stream_losses(
+            self.model,
+            stream,
+            context=context,
+            stride=max(1, context // 2),
+            carry=carries(self.recipe),
+            device=self.device,
+        )

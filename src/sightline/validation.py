@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from sightline.decoding.generate import generate
+from sightline.answering import build_answerer
+from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.metrics import METRICS, score
 from sightline.preparation import Prepared
+from sightline.recipe import MetricName
 from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
+from sightline.training.sides import sides_of
 from sightline.training.step import autocast, batch_loss
+from sightline.training.windows import carries, stream_of
+
+_PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
 
 
 class Validator:
@@ -29,45 +36,95 @@ class Validator:
     def __call__(self, model: nn.Module) -> Validation:
         started = time.monotonic()
         with torch.inference_mode(), autocast(self.recipe.training.precision, self.device):
-            loss = self._loss(model)
+            loss = self.loss(model)
             record: dict[str, Any] = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
-            value, record["samples"] = loss, self._samples(model)
+            value, record["samples"] = loss, self.samples(model)
             if self.recipe.training.stopping.on == "metric":
                 name = self.recipe.evaluation.metrics[0]
-                found = self._metric(model, name)
+                found = self.metric(model, name, loss)
                 record[name] = found
                 value = -found if METRICS[name].better == "higher" else found
         record["validation_seconds"] = round(time.monotonic() - started, 3)
         return Validation(value, record)
 
-    def _loss(self, model: nn.Module) -> float:
-        total, tokens = 0.0, 0
+    def loss(self, model: nn.Module) -> float:
+        """−log p of a wanted token, on average."""
+        total, tokens, show = 0.0, 0, sides_of(self.recipe)
         lengths = self.prepared.validation.target_lengths
         for indices in np.array_split(np.argsort(lengths, kind="stable"), max(1, len(lengths) // 64)):
-            batch = padded_batch(
-                [self.sources[index] for index in indices], [self.targets[index] for index in indices], indices
-            )
+            sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
+            batch = padded_batch(sides, indices)
             batch = batch.to(self.device) if self.device.type == "cuda" else batch
             total += float(batch_loss(model, batch, 0.0).nll)
             tokens += batch.tokens
         return total / tokens
 
-    def _decode(self, model: nn.Module, sources: Sequence[np.ndarray], beam: int) -> list[str]:
-        options = self.recipe.decoding.model_copy(update={"beam": beam, "nbest": 1, "sample": None})
-        found = generate(model, [source.tolist() for source in sources], options, device=self.device)  # type: ignore[arg-type]
-        return self.prepared.vocabulary.target.decode_many([hypotheses[0].tokens for hypotheses in found])
-
-    def _samples(self, model: nn.Module) -> list[dict[str, str]]:
-        count = min(self.recipe.training.samples, len(self.sources))
-        if not count:
-            return []
-        outputs = self._decode(model, self.sources[:count], 1)
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        """The first examples with what the model makes of them."""
+        shown = self.prepared.references[: self.recipe.training.samples]
+        outputs = self._answers(model, [example.source for example in shown], 1)
         return [
             {"source": example.source, "reference": example.target, "output": output}
-            for example, output in zip(self.prepared.references[:count], outputs, strict=True)
+            for example, output in zip(shown, outputs, strict=True)
         ]
 
-    def _metric(self, model: nn.Module, name: Any) -> float:
-        outputs = self._decode(model, self.sources, self.recipe.training.stopping.beam)
-        references = [[example.target] for example in self.prepared.references]
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        """The metric by which training stops."""
+        if METRICS[name].measure is None:
+            return _from_loss(name, loss)
+        examples = self.prepared.references
+        outputs = self._answers(model, [each.source for each in examples], self.recipe.training.stopping.beam)
+        references = [[example.target] for example in examples]
         return score(name, outputs, references, lowercase=self.recipe.evaluation.lowercase, bootstrap=0).value
+
+    def _answers(self, model: nn.Module, texts: list[str], beam: int) -> list[str]:
+        options = self.recipe.decoding.model_copy(update={"beam": beam, "nbest": 1, "sample": None})
+        answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
+        return [guesses[0].text for guesses in answerer.answer(texts, options)]
+
+
+class TextValidator(Validator):
+    """The same for a language model: its loss on the validation text, and how it goes on after pieces of that text."""
+
+    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+        super().__init__(prepared, device)
+        self.stream = stream_of(prepared.validation)
+
+    def loss(self, model: nn.Module) -> float:
+        context = self.recipe.training.batches.context
+        losses = stream_losses(
+            model,  # type: ignore[arg-type]
+            self.stream,
+            context=context,
+            stride=context,
+            carry=carries(self.recipe),
+            device=self.device,
+        )
+        return float(losses.mean())
+
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        count, target = self.recipe.training.samples, self.prepared.vocabulary.target
+        if not count:
+            return []
+        starts = np.linspace(0, max(0, len(self.stream) - _PROMPT - _CONTINUATION), count).astype(int)
+        prompts = [target.decode(self.stream[at : at + _PROMPT].tolist()) for at in starts]
+        longest = self.recipe.longest_sequence()[0] - _PROMPT - 1
+        options = self.recipe.decoding.model_copy(
+            update={"nbest": 1, "max_length": max(1, min(_CONTINUATION, longest)), "beam": 1}
+        )
+        answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
+        found = [guesses[0].text for guesses in answerer.answer(prompts, options)]
+        real = [target.decode(self.stream[at : at + _PROMPT + _CONTINUATION].tolist()) for at in starts]
+        return [
+            {"source": prompt, "reference": text, "output": output}
+            for prompt, text, output in zip(prompts, real, found, strict=True)
+        ]
+
+
+def _from_loss(name: MetricName, loss: float) -> float:
+    return loss / math.log(2) if name == "bits-per-character" else math.exp(min(loss, 700.0))
+
+
+def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Module], Validation]:
+    """How the model of a recipe is validated."""
+    return (TextValidator if prepared.recipe.task == "language-model" else Validator)(prepared, device)

@@ -11,10 +11,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sightline.text.word_vectors import Format, WordVectorError, read_word_vectors, write_word_vectors
+from sightline.recipe_data import WordTokenizer
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.word_vectors import (
+    Format,
+    WordVectorError,
+    initial_embeddings,
+    nearest_words,
+    read_all_word_vectors,
+    read_word_vectors,
+    write_word_vectors,
+)
 
 WORDS = ["the", "Grüße", "日本語", "привет", "👍🏽", "नमस्ते", "2024"]
 MATRIX = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)
@@ -198,3 +209,106 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     assert not path.exists()
     write_word_vectors(path, ["route 66", ". ."], np.ones((2, 2)))
     assert read_word_vectors(path, [". .", "route 66"]).known.all()
+
+
+def test_binary_is_written_and_read_again_to_the_last_bit(tmp_path: Path) -> None:
+    for suffix in PACK:
+        path = tmp_path / f"vectors.bin{suffix}"
+        write_word_vectors(path, WORDS, MATRIX, format="word2vec-binary")
+        words, matrix = read_all_word_vectors(path)
+        assert words == WORDS
+        np.testing.assert_array_equal(matrix, MATRIX)
+    assert (tmp_path / "vectors.bin").read_bytes() == content("word2vec-binary")
+    with pytest.raises(WordVectorError, match="'route 66' could not be read back from word2vec-binary"):
+        write_word_vectors(path, ["route 66"], np.ones((1, 2)), format="word2vec-binary")
+
+
+@pytest.mark.parametrize("kind", ["word2vec", "word2vec-binary", "glove"])
+def test_all_words_of_a_file_are_read_in_its_order(tmp_path: Path, kind: Format) -> None:
+    words, matrix = read_all_word_vectors(written(tmp_path, content(kind)))
+    assert words == WORDS
+    np.testing.assert_array_equal(matrix, MATRIX)
+
+
+def test_the_nearest_word_points_the_same_way_however_long_it_is() -> None:
+    words = ["a", "b", "c", "zero"]
+    matrix = np.array([[1, 0], [100, 1], [1, 1], [0, 0]], np.float32)
+    assert [word for word, _ in nearest_words(words, matrix, "A", 3)] == ["b", "c", "zero"]
+    assert nearest_words(words, matrix, "a", 1)[0][1] == pytest.approx(100 / 10001**0.5)
+    with pytest.raises(WordVectorError, match="'d' is not among the 4 words; check its spelling"):
+        nearest_words(words, matrix, "d")
+
+
+TEXT = ["The cat (cat) sat, the dog saw"] * 3
+TOKENIZER = Tokenizer.train(WordTokenizer(size=50, min_count=1), TEXT)
+PIECES = TOKENIZER.pieces(range(TOKENIZER.size))
+TABLE = np.random.default_rng(2).normal(size=(TOKENIZER.size, 4)).astype(np.float32)
+FOUND = {"the": [1.0, 2, 3, 4], "cat": [-8.0, 0, 0, 8], "saw": [3.0, 3, 3, 3], "</s>": [9.0, 9, 9, 9]}
+
+
+def vector_file(folder: Path) -> Path:
+    path = folder / "vectors.txt"
+    write_word_vectors(path, list(FOUND), np.array(list(FOUND.values())))
+    return path
+
+
+def test_words_with_a_vector_get_it_and_all_other_rows_stay(tmp_path: Path) -> None:
+    given = TABLE.copy()
+    table, coverage = initial_embeddings(vector_file(tmp_path), TOKENIZER, 4, given)
+    np.testing.assert_array_equal(given, TABLE)  # a new table is made
+    rows = {piece: row for row, piece in enumerate(PIECES)}
+    wanted = {"▁The": "the", "▁the": "the", "▁cat": "cat", "cat": "cat", "▁saw": "saw"}
+    known = {rows[piece]: FOUND[word] for piece, word in wanted.items()}
+    ratios = np.array([table[row] @ vector / np.dot(vector, vector) for row, vector in known.items()])
+    for row, vector in known.items():
+        np.testing.assert_allclose(table[row], np.array(vector) * ratios[0], rtol=1e-6, atol=1e-7)
+    others = [row for row in range(TOKENIZER.size) if row not in known]
+    np.testing.assert_array_equal(table[others], TABLE[others])
+    assert set(range(4)) <= set(others)  # the file's </s> is not ours
+    assert (coverage.found, coverage.lowercased, coverage.size) == (4, 1, TOKENIZER.size - 4)
+
+
+def test_vectors_are_scaled_to_the_size_of_the_rows_they_replace(tmp_path: Path) -> None:
+    path = vector_file(tmp_path)
+    table, _ = initial_embeddings(path, TOKENIZER, 4, TABLE)
+    changed = (table != TABLE).any(1)
+    assert np.square(table[changed]).mean() == pytest.approx(np.square(TABLE[changed]).mean(), rel=1e-5)
+
+
+def test_a_tensor_comes_back_as_a_tensor_of_its_kind(tmp_path: Path) -> None:
+    path = vector_file(tmp_path)
+    given = torch.nn.Parameter(torch.from_numpy(TABLE))
+    tensor, _ = initial_embeddings(path, TOKENIZER, 4, given)
+    np.testing.assert_array_equal(tensor.detach().numpy(), initial_embeddings(path, TOKENIZER, 4, TABLE)[0])
+    assert tensor.dtype == torch.float32 and not tensor.requires_grad
+    np.testing.assert_array_equal(given.detach().numpy(), TABLE)
+
+
+def test_coverage_describes_itself_in_one_line(tmp_path: Path) -> None:
+    path = vector_file(tmp_path)
+    _, coverage = initial_embeddings(path, TOKENIZER, 4, TABLE)
+    words = TOKENIZER.size - 4
+    assert coverage.describe() == f"word vectors: 5 of {words} words ({5 / words:.1%}) found in vectors.txt"
+    counts = [7, 10, 7, 7] + [0] * words  # pad, start and end do not count; unknown ones have no vector
+    counts[PIECES.index("▁The")] = 30
+    _, coverage = initial_embeddings(path, TOKENIZER, 4, TABLE, counts=counts)
+    assert coverage.tokens == pytest.approx(0.75)
+    assert coverage.describe().endswith("found in vectors.txt, 75.0% of the running tokens")
+    assert coverage.share == 5 / words
+
+
+def test_vectors_that_do_not_fit_a_model_are_an_error_with_a_remedy(tmp_path: Path) -> None:
+    path = vector_file(tmp_path)
+    wide = np.zeros((TOKENIZER.size, 6), np.float32)
+    with pytest.raises(WordVectorError, match=r"4 values, and 6 are needed; .*model\.width=4.*vectors --dim 6"):
+        initial_embeddings(path, TOKENIZER, 6, wide)
+    with pytest.raises(WordVectorError, match=r"the table has shape \(3, 4\), and"):
+        initial_embeddings(path, TOKENIZER, 4, TABLE[:3])
+    with pytest.raises(WordVectorError, match=r"2 counts for .* pieces; give one for each id"):
+        initial_embeddings(path, TOKENIZER, 4, TABLE, counts=[1, 2])
+    write_word_vectors(path, ["Grüße"], np.ones((1, 4)))
+    with pytest.raises(WordVectorError, match=r"a vector for none of the .* pieces of the vocabulary; take"):
+        initial_embeddings(path, TOKENIZER, 4, TABLE)
+    write_word_vectors(path, ["cat"], np.zeros((1, 4)))
+    with pytest.raises(WordVectorError, match="every vector that is wanted is zero"):
+        initial_embeddings(path, TOKENIZER, 4, TABLE)

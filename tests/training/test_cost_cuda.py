@@ -21,6 +21,7 @@ from sightline.training.batches import StaticShape, TrainingBatch, packed_batch,
 from sightline.training.cost import peak_memory, step_cost, step_flops
 from sightline.training.flops import count_flops
 from sightline.training.plan import EpochPlan
+from sightline.training.sides import translation
 
 pytestmark = pytest.mark.cuda
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
@@ -64,8 +65,8 @@ def some_batch(layout: str, shape: StaticShape | None) -> TrainingBatch:
     random = np.random.default_rng(4)
     sources, targets = ([random.integers(4, 60, random.integers(1, 50)) for _ in range(9)] for _ in range(2))
     if layout == "padded":
-        return padded_batch(sources, targets, np.arange(9))
-    return packed_batch(sources, targets, np.arange(9), shape)
+        return padded_batch(translation(sources, targets), np.arange(9))
+    return packed_batch(translation(sources, targets), np.arange(9), shape)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,9 @@ def test_a_step_costs_what_tiny_ones_tell(
 def a_plan(layout: str, shape: StaticShape | None, precision: str) -> EpochPlan:
     """All of a plan that counting looks at; a whole one would need a store."""
     plan: Any = SimpleNamespace(
-        layout=layout, shape=shape, recipe=SimpleNamespace(training=Training(precision=precision))
+        layout=layout,
+        shape=shape,
+        recipe=SimpleNamespace(training=Training(precision=precision)),
+        tiny=lambda sizes: translation(*([np.full(size, 3) for size in side] for side in sizes)),
     )
     return plan  # type: ignore[no-any-return]

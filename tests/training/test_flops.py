@@ -23,6 +23,7 @@ from sightline.text.tokenizer import PAD
 from sightline.training.batches import TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import FORMULAS, FlopCount, count_flops
 from sightline.training.objectives import cross_entropy
+from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 
 GATES = {"elman": 1, "gru": 3, "lstm": 4}
@@ -279,7 +280,7 @@ def test_plain_modules_count_as_pytorch_counts_them(module: nn.Module, shape: tu
 def some_batch(make: Callable[..., TrainingBatch]) -> TrainingBatch:
     random = np.random.default_rng(3)
     sources, targets = ([random.integers(4, 13, random.integers(1, 9)) for _ in range(5)] for _ in range(2))
-    return make(sources, targets, np.arange(5))
+    return make(translation(sources, targets), np.arange(5))
 
 
 def assert_counted_as_by_pytorch(model: Seq2Seq, batch: TrainingBatch) -> None:

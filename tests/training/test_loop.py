@@ -23,6 +23,7 @@ from sightline.training.interruption import Interrupted
 from sightline.training.job import Fit, Validation
 from sightline.training.loop import NotFinite, fit
 from sightline.training.objectives import Loss
+from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, batch_loss, step_seed
 
 DATES = {"kind": "dates", "part": "train", "examples": 1}
@@ -61,7 +62,7 @@ class TinyPlan:
             random = np.random.default_rng([int(example), side])
             return random.integers(4, 13, random.integers(1, 6)).astype(np.uint16)
 
-        return padded_batch([text(e, 0) for e in examples], [text(e, 1) for e in examples], examples)
+        return padded_batch(translation([text(e, 0) for e in examples], [text(e, 1) for e in examples]), examples)
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         return [{"source": f"source {example}", "target": f"target {example}"} for example in examples]

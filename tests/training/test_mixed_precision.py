@@ -10,6 +10,7 @@ import torch
 
 from sightline.models.seq2seq import Seq2Seq
 from sightline.training.batches import padded_batch
+from sightline.training.sides import translation
 from sightline.training.step import autocast, batch_loss
 
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0}
@@ -43,7 +44,7 @@ def gradients(model: Seq2Seq, device: torch.device, precision: str) -> tuple[flo
         [numbers.integers(4, 13, length).astype(np.uint16) for length in lengths]
         for lengths in ([5, 1, 9, 4], [3, 8, 2, 6])
     )
-    batch = padded_batch(sources, targets, np.arange(4))
+    batch = padded_batch(translation(sources, targets), np.arange(4))
     batch = batch.to(device) if device.type == "cuda" else batch
     with autocast(precision, device):
         loss = batch_loss(model, batch, 0.1)

@@ -11,6 +11,7 @@ from sightline.recipe import Training
 from sightline.recipe_model import Model
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import GraphedGradients, compiled_loss
+from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, autocast, batch_loss
 
 pytestmark = pytest.mark.cuda
@@ -52,8 +53,8 @@ def test_the_compiled_static_step_is_the_padded_one(
     sources, targets = sentences(21), sentences(21)[::-1]
     examples = np.arange(21)
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
-    padded = padded_batch(sources, targets, examples).to(cuda)
-    static = packed_batch(sources, targets, examples, shape).to(cuda)
+    padded = padded_batch(translation(sources, targets), examples).to(cuda)
+    static = packed_batch(translation(sources, targets), examples, shape).to(cuda)
     exact = batch_loss(model, padded, 0.1)  # float32
     exact.total.backward()
     wanted = gradients(model)
@@ -79,7 +80,7 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(cuda: torch
     plain = PlainGradients(model, training, cuda, compiled_loss(model, 0.1))
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     batches = [
-        packed_batch(sentences(count), sentences(count)[::-1], np.arange(count), shape).to(cuda)
+        packed_batch(translation(sentences(count), sentences(count)[::-1]), np.arange(count), shape).to(cuda)
         for count in (21, 9, 14)
     ]
 

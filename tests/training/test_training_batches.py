@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.layers.layout import Packed, Padded
-from sightline.training.batches import StaticShape, _joined, ahead, packed_batch, padded_batch
+from sightline.training.batches import StaticShape, ahead, packed_batch, padded_batch
+from sightline.training.sides import Side, translation
 
 PAD, START, END = 0, 2, 3
 SEQUENCES = st.lists(st.lists(st.integers(4, 60_000), max_size=6), min_size=1, max_size=8)
@@ -23,11 +24,10 @@ def arrays(sequences: list[list[int]]) -> list[np.ndarray]:
     return [np.array(sequence, dtype=np.uint16) for sequence in sequences]  # as the store gives them
 
 
-@given(sequences=SEQUENCES, before=st.booleans())
-def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], before: bool) -> None:
-    mark = START if before else END
-    wanted = [token for s in sequences for token in ([mark, *s] if before else [*s, mark])]
-    joined = _joined(arrays(sequences), mark, before=before)
+@given(sequences=SEQUENCES, before=st.booleans(), behind=st.booleans())
+def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], before: bool, behind: bool) -> None:
+    wanted = [token for s in sequences for token in [*[START] * before, *s, *[END] * behind]]
+    joined = Side(arrays(sequences), START if before else None, END if behind else None).joined()
     assert joined.tolist() == wanted
     assert joined.dtype == np.int64
 
@@ -36,8 +36,8 @@ def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], befor
 def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tuple[list[int], list[int]]]) -> None:
     sources, targets = ([list(side) for side in sides] for sides in zip(*pairs, strict=True))
     examples = np.arange(len(pairs))
-    padded = padded_batch(arrays(sources), arrays(targets), examples)
-    packed = packed_batch(arrays(sources), arrays(targets), examples)
+    padded = padded_batch(translation(arrays(sources), arrays(targets)), examples)
+    packed = packed_batch(translation(arrays(sources), arrays(targets)), examples)
     assert isinstance(padded.source_layout, Padded)
     assert isinstance(packed.source_layout, Packed)
     rows = zip(padded.source.tolist(), padded.given.tolist(), padded.wanted.tolist(), pairs, strict=True)
@@ -63,8 +63,8 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
     shape = StaticShape(tokens=tokens, sequences=16, longest=8)
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     for count in (1, 2, 3):
-        batch = packed_batch(sources[:count], targets[:count], np.arange(count), shape)
-        plain = packed_batch(sources[:count], targets[:count], np.arange(count))
+        batch = packed_batch(translation(sources[:count], targets[:count]), np.arange(count), shape)
+        plain = packed_batch(translation(sources[:count], targets[:count]), np.arange(count))
         parts = (batch.source, batch.given, batch.wanted)
         for part, real in zip(parts, (plain.source, plain.given, plain.wanted), strict=True):
             assert part.shape == (tokens,)
@@ -94,7 +94,7 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
 def test_a_batch_that_does_not_fit_its_static_shape_is_an_error_that_says_so(shape: StaticShape) -> None:
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     with pytest.raises(ValueError, match=r"a batch of 3 examples, 11 \+ 10 tokens does not fit into StaticShape"):
-        packed_batch(sources, targets, np.arange(3), shape)
+        packed_batch(translation(sources, targets), np.arange(3), shape)
 
 
 # --- ahead -------------------------------------------------------------------------------------------------------

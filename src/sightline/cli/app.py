@@ -14,6 +14,7 @@ from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
+from sightline.cli.vectors import vectors
 
 app = typer.Typer(
     name="sightline",
@@ -23,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, sweep, predict, evaluate, compare, recipes, schema, doctor, demo):
+for verb in (train, sweep, predict, evaluate, compare, recipes, vectors, schema, doctor, demo):
     app.command()(verb)
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 from sightline.comparison.results import Verdict
 from sightline.comparison.seeds import bootstrap, randomization, seed_test
 from sightline.comparison.systems import Contestant
-from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
 from sightline.recipe import MetricName
@@ -63,11 +63,12 @@ def measured(contestant: Contestant, test: TestSet, outputs: Sequence[str], scor
 def judge(metric: MetricName, baseline: Sequence[Measurement], system: Sequence[Measurement]) -> Verdict:
     """Hold the runs of a system against those of the baseline (one measurement for each seed)."""
     alone = len(baseline) == len(system) == 1
-    right_or_wrong = baseline[0].spread == "wilson"  # a share of right answers
+    theirs, ours = baseline[0].outcomes, system[0].outcomes  # of answers that are right or wrong
     exact = None
-    if alone and right_or_wrong:
-        rights = [side[0].statistics[:, 0] for side in (baseline, system)]
-        exact = mcnemar(*rights, metric=baseline[0].name)
+    if alone and theirs is not None and ours is not None:
+        exact = mcnemar(theirs, ours, metric=baseline[0].name)
+    together = aligned([*baseline, *system])  # over the labels of all runs
+    baseline, system = together[: len(baseline)], together[len(baseline) :]
     return Verdict(
         metric=metric,
         randomization=randomization(baseline, system),

@@ -32,10 +32,10 @@ def order(origin: Integers, weights: Sequence[float], *, seed: int, epoch: int) 
         chosen += [mine] * whole
         part = (weight - whole) * len(mine)
         start, stop = round(part * epoch), round(part * (epoch + 1))
-        turns = mine[_shuffled(len(mine), _PARTS, number, seed)]
+        turns = mine[shuffled(len(mine), _PARTS, number, seed)]
         chosen.append(turns[np.arange(start, stop) % max(1, len(mine))])
     examples = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
-    return examples[_shuffled(len(examples), _ORDER, seed, epoch)]
+    return examples[shuffled(len(examples), _ORDER, seed, epoch)]
 
 
 def padded_batches(
@@ -58,7 +58,7 @@ def padded_batches(
         return []
     examples_in_line, stops = _best_line(source, target, tokens, _random(len(examples), _TIES, seed, epoch))
     batches = np.split(examples[examples_in_line], stops[:-1])
-    return [batches[number] for number in _shuffled(len(batches), _BATCHES, seed, epoch)]
+    return [batches[number] for number in shuffled(len(batches), _BATCHES, seed, epoch)]
 
 
 def packed_batches(
@@ -77,7 +77,7 @@ def packed_batches(
     unfinished batches that has room on both sides, so each batch is nearly full and as mixed as the corpus.
     """
     examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
-    line = _shuffled(len(examples), _TIES, seed, epoch)
+    line = shuffled(len(examples), _TIES, seed, epoch)
     most = longest_batch or len(examples)
     done: list[list[int]] = []
     open_: list[_Bin] = []
@@ -97,7 +97,7 @@ def packed_batches(
             open_.remove(bin_)
             done.append(bin_.members)
     done += [bin_.members for bin_ in open_]
-    return [examples[done[number]] for number in _shuffled(len(done), _BATCHES, seed, epoch)]
+    return [examples[done[number]] for number in shuffled(len(done), _BATCHES, seed, epoch)]
 
 
 def padding_waste(batches: Sequence[Indices], source_lengths: Integers, target_lengths: Integers) -> float:
@@ -189,5 +189,6 @@ def _random(count: int, *key: int) -> NDArray[np.uint64]:
     return np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
 
 
-def _shuffled(count: int, *key: int) -> Indices:
+def shuffled(count: int, *key: int) -> Indices:
+    """The numbers below `count` in an order that is a pure function of the key."""
     return np.argsort(_random(count, *key), kind="stable")

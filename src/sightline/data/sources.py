@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, open_bytes
-from sightline.recipe_data import AnySource, DatesSource, JsonLinesSource, PatternSource, TextSource, TsvSource
+from sightline.recipe_data import (
+    AnySource,
+    ChoralesSource,
+    ColumnsSource,
+    ConlluSource,
+    DatesSource,
+    JsonLinesSource,
+    PatternSource,
+    PlainSource,
+    TextSource,
+    TsvSource,
+)
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -171,7 +182,39 @@ def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
         return _read_tsv(paths[0], source.columns)
     if isinstance(source, JsonLinesSource):
         return _read_json_lines(paths[0], source.source, source.target)
+    if isinstance(source, PlainSource):
+        return _read_plain(paths[0], source)
+    if isinstance(source, ConlluSource | ColumnsSource):
+        from sightline.data import tagged
+
+        if isinstance(source, ConlluSource):
+            return tagged.read_conllu(paths[0], source.column)
+        return tagged.read_columns(paths[0], source.word, source.label)
+    if isinstance(source, ChoralesSource):
+        return _read_chorales(paths[0], source)
     return _read_pattern(paths[0], source)
+
+
+def _read_plain(path: Path, source: PlainSource) -> Iterator[Example]:
+    """Documents: nothing to read, a text to write."""
+    first, last = source.part
+    if source.document == "file":
+        text = "\n".join(read_lines(path))
+        yield Example("", text[round(first * len(text)) : round(last * len(text))])
+        return
+    lines = read_lines(path)
+    if (first, last) != (0.0, 1.0):
+        every = list(lines)
+        lines = iter(every[round(first * len(every)) : round(last * len(every))])
+    yield from (Example("", line) for line in lines if line.strip())
+
+
+def _read_chorales(path: Path, source: ChoralesSource) -> Iterator[Example]:
+    from sightline.data import music
+
+    for chorale in music.read_chorales(path, source.part):
+        for semitones in source.transpose:
+            yield Example("", music.to_events(music.transposed(chorale, semitones)))
 
 
 def _read_text(source: Path, target: Path) -> Iterator[Example]:

@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from sightline.data.sources import DataError, Example, read, source_files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
 from sightline.recipe_data import AnySource, Clean, Data, DatesSource
-from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.tokenizer import Vocabulary
 
-FORMAT = 1
+FORMAT = 2
 REASONS = ("empty", "too long", "ratio", "duplicate", "copy")
 
 Item = TypeVar("Item")
@@ -144,6 +144,7 @@ class _Plan:
             "format": FORMAT,
             "sources": [_identity(source, self.folder, cache) for source in self.sources],
             "tokenizers": [_digest(side.content) for side in (self.vocabulary.source, self.vocabulary.target)],
+            "labels": self.vocabulary.labels,
             "swap": self.swap,
             "clean": self.clean.model_dump(mode="json") if self.clean else None,
             "limit": self.limit,
@@ -160,13 +161,12 @@ class _Plan:
         )
         return islice(everything, self.limit)
 
-    def encode(self, side: Tokenizer, texts: list[str], *place: int) -> list[list[int]]:
-        """Cut texts; under dropout differently at each place."""
-        if self.cut is None:
-            return side.encode_many(texts)
-        dropout, variant, seed = self.cut
-        drawn = int(_digest(json.dumps([seed, variant, *place]))[:16], 16)
-        return side.encode_dropout(texts, dropout=dropout, seed=drawn)
+    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]]]:
+        """Cut the texts of a chunk; under dropout differently in each chunk, and on either side."""
+        dropout, variant, seed = self.cut or (0.0, 0, 0)
+        drawn = [int(_digest(json.dumps([seed, variant, number, side]))[:16], 16) for side in (0, 1)]
+        sources, targets = [text.source for text in texts], [text.target for text in texts]
+        return self.vocabulary.encode_pairs(sources, targets, dropout=dropout, seeds=(drawn[0], drawn[1]))
 
 
 def _build(plan: _Plan, folder: Path, progress: Callable[[int], None] | None) -> None:
@@ -202,8 +202,7 @@ class _Batch:
 def _tokenize(plan: _Plan, schema: pa.Schema, numbered: tuple[int, list[tuple[int, Example]]]) -> _Batch:
     number, chunk = numbered
     texts = [example for _, example in chunk]
-    source = plan.encode(plan.vocabulary.source, [text.source for text in texts], number, 0)
-    target = plan.encode(plan.vocabulary.target, [text.target for text in texts], number, 1)
+    source, target = plan.encode(texts, number)
     origin = pa.array(np.fromiter((number for number, _ in chunk), np.uint16, len(chunk)))
     ids = schema.field("source").type
     columns = [_list_array(source, ids), _list_array(target, ids), origin]

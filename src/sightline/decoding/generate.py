@@ -57,7 +57,7 @@ def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list
 
 
 def make_batch(
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
     options: Decoding,
     device: torch.device | str,
     *,
@@ -66,14 +66,21 @@ def make_batch(
     longest: int | None = None,
     few: int = 0,
 ) -> Batch:
-    """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included."""
-    rows = [[*source, END] for source in sources]
-    most = options.max_length if longest is None else min(options.max_length, longest)
-    limits = [min(most, int(options.max_ratio * len(row)) + 10) for row in rows]
+    """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included.
+
+    Without sources it is the prefixes that are gone on with, by up to `max_length` tokens.
+    """
+    begun = prefixes if prefixes is not None else [[] for _ in sources or ()]
+    rows = [[END] for _ in begun] if sources is None else [[*source, END] for source in sources]
+    if sources is None:
+        limits = [len(prefix) + options.max_length for prefix in begun]
+    else:
+        limits = [min(options.max_length, int(options.max_ratio * len(row)) + 10) for row in rows]
+    limits = [limit if longest is None else min(limit, longest) for limit in limits]
     forced = None
-    if prefixes is not None and any(prefixes):
-        forced = pad_tokens(prefixes, device)
-        limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, prefixes, strict=True)]
+    if any(begun):
+        forced = pad_tokens(begun, device)
+        limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
     return Batch(
         pad_tokens(rows, device),
         Padded.of([len(row) for row in rows], device),
@@ -87,25 +94,26 @@ def make_batch(
 
 def generate(
     model: Stepper,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
     options: Decoding,
     *,
     device: torch.device | str = "cpu",
     prefixes: Sequence[Sequence[int]] | None = None,
     first: int = 0,
 ) -> list[list[Hypothesis]]:
-    """The hypotheses of each source, best first, in the order of the sources.
+    """The hypotheses of each source, best first, in the order of the sources; without sources, of each prefix.
 
     `first` is the number of the first sentence in the whole input, so that sampling does not depend on how the input
     is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis.
     """
-    results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in sources]
-    filled = [index for index, source in enumerate(sources) if len(source)]
+    asked = sources if sources is not None else prefixes or []
+    results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in asked]
+    filled = [index for index, text in enumerate(asked) if len(text) or sources is None]
     late: list[int] = []  # sentences given up as the last of their batches
 
     def decode(indices: list[int], few: int) -> None:
         batch = make_batch(
-            [sources[index] for index in indices],
+            None if sources is None else [sources[index] for index in indices],
             options,
             device,
             prefixes=None if prefixes is None else [prefixes[index] for index in indices],
@@ -119,7 +127,7 @@ def generate(
                 late.append(index)
 
     width = options.nbest if options.sample is not None else options.beam
-    lengths = [len(sources[index]) + 1 for index in filled]
+    lengths = [len(asked[index]) + 1 for index in filled]
     budget, threads = max(1, options.batch_tokens // width), _threads(model, device, options)
     batches = [[filled[place] for place in places] for places in length_batches(lengths, budget, threads)]
     patient = len(batches) - threads + 1 if len(batches) > 1 else 0  # the last batches have nobody to give theirs to

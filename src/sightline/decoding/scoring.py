@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,66 @@ def log_probabilities(
             wanted = torch.tensor([*targets[index], END], device=scores.device)
             totals[index] = float(scores[place, : len(wanted)].gather(1, wanted[:, None]).double().sum())
     return totals
+
+
+@torch.inference_mode()
+def stream_losses(
+    model: Stepper,
+    stream: np.ndarray,
+    *,
+    context: int,
+    stride: int,
+    carry: bool = False,
+    device: torch.device | str = "cpu",
+    tokens: int = 16_384,
+) -> np.ndarray:
+    """(len(stream),) −log p of each token of a text given those before it.
+
+    Windows of `context` tokens slide by `stride`: only the last `stride` of each are scored, so that every token but
+    the first ones has at least `context − stride` before it. With `carry`, for recurrent models, each window goes on
+    from the state of the one before it, in a few rows side by side that each read one window ahead of their part.
+    """
+    if carry:
+        return _carried_losses(model, stream, context, max(1, tokens // context), device)
+    ends = np.minimum(np.arange(min(context, len(stream)), len(stream) + stride, stride), len(stream))
+    starts = np.maximum(ends - context, 0)
+    losses, done = np.zeros(len(stream)), 0
+    for at in range(0, len(ends), max(1, tokens // context)):
+        group = list(zip(starts[at:], ends[at:], strict=True))[: max(1, tokens // context)]
+        wanted = [stream[start:end].astype(np.int64) for start, end in group]
+        given = [[START, *part[:-1].tolist()] for part in wanted]
+        state = model.begin(model.encode(pad_tokens([[END]] * len(group), device), Padded.of([1] * len(group), device)))
+        features, _ = model.advance(pad_tokens(given, device), state)
+        found = _nll(model, features, pad_tokens([part.tolist() for part in wanted], device))
+        for row, (start, end) in enumerate(group):
+            losses[done:end] = found[row, done - start : end - start]
+            done = end
+    return losses
+
+
+def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, device: torch.device | str) -> np.ndarray:
+    rows = max(1, min(rows, len(stream) // (4 * context)))
+    bounds = np.linspace(0, len(stream), rows + 1).astype(np.int64)
+    begins = np.maximum(bounds[:-1] - context, 0)  # each row warms up on the window before its part
+    losses = np.zeros(len(stream))
+    state = model.blank(rows)
+    before = np.concatenate([[START], stream.astype(np.int64)])  # what stands before each token
+    for at in range(0, int((bounds[1:] - begins).max()), context):
+        places = begins[:, None] + at + np.arange(context)  # (rows, context)
+        inside = (places < bounds[1:, None]) & (places < len(stream))
+        safe = np.minimum(places, len(stream) - 1)
+        features, state = model.advance(torch.from_numpy(before[safe]).to(device), state)
+        found = _nll(model, features, torch.from_numpy(stream[safe].astype(np.int64)).to(device))
+        wanted = inside & (places >= bounds[:-1, None])
+        losses[places[wanted]] = found[wanted]
+    return losses
+
+
+def _nll(model: Stepper, features: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
+    """(B, T) −log p of the wanted tokens."""
+    scores = model.logits(features).float()
+    right = scores.gather(-1, wanted[..., None])[..., 0]
+    return (scores.logsumexp(-1) - right).double().cpu().numpy()
 
 
 @torch.inference_mode()

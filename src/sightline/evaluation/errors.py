@@ -22,18 +22,19 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], 
     The interval is Wilson's whatever the number of resamples: resampling a set without errors never shows one.
     """
     right = [
-        _even(hypothesis, lowercase) in {_even(reference, lowercase) for reference in several}
+        even(hypothesis, lowercase) in {even(reference, lowercase) for reference in several}
         for hypothesis, several in zip(hypotheses, references, strict=True)
     ]
     return Measurement(
         name="exact",
         better="higher",
         statistics=np.array([(each, 1) for each in right], dtype=np.float64),  # (N, 2)
-        values=_share,
-        conditions=_conditions(references, lowercase, spaces="strip", ci=None),
+        values=share,
+        conditions=conditions(references, lowercase, spaces="strip", ci=None),
         against=fingerprint("references", references),
         detail=f"{sum(right)} of {len(right)}",
         spread="wilson",
+        outcomes=np.array(right, dtype=np.bool_),
     )
 
 
@@ -52,7 +53,7 @@ def error_rate(
         better="lower",
         statistics=statistics,
         values=rate,
-        conditions=_conditions(references, lowercase, bs=None, seed=None, spaces="squeeze", refs="nearest"),
+        conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze", refs="nearest"),
         against=fingerprint("references", references),
         detail=f"{int(errors)} errors in {int(length)} {'words' if name == 'wer' else 'characters'}",
     )
@@ -98,20 +99,22 @@ def rate(sums: Numbers) -> Numbers:
     return result
 
 
-def _share(sums: Numbers) -> Numbers:
+def share(sums: Numbers) -> Numbers:
+    """What is right per hundred of (M, 2) sums, right ones and all."""
     result: Numbers = 100 * sums[:, 0] / sums[:, 1]
     return result
 
 
-def _even(text: str, lowercase: bool) -> str:
+def even(text: str, lowercase: bool) -> str:
+    """The text without spaces at its ends, in lower case where that is asked for."""
     return text.strip().lower() if lowercase else text.strip()
 
 
 def _squeezed(text: str, lowercase: bool) -> str:
-    return " ".join(_even(text, lowercase).split())
+    return " ".join(even(text, lowercase).split())
 
 
-def _conditions(references: Sequence[Sequence[str]], lowercase: bool, **more: object) -> dict[str, object]:
+def conditions(references: Sequence[Sequence[str]], lowercase: bool, **more: object) -> dict[str, object]:
     """The parts of the signature, named as sacreBLEU names them."""
     several = {len(each) for each in references}
     return {

@@ -11,10 +11,11 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.evaluation.intervals import Numbers, Score, interval, wilson
 
@@ -31,6 +32,8 @@ class Measurement:
     against: str  # what the outputs were held against, as a fingerprint: a paired test needs the same for both
     detail: str = ""
     spread: Literal["bootstrap", "wilson"] = "bootstrap"  # how the interval is made
+    outcomes: NDArray[np.bool_] | None = None  # (I,) whether each item (output or token) is right, for McNemar's test
+    classes: tuple[str, ...] | None = None  # what the K columns are about, in equal parts, where outputs decide that
 
     @property
     def count(self) -> int:
@@ -70,6 +73,26 @@ class Measurement:
             return 100 * low, 100 * high, {"ci": "wilson"}
         low, high = interval(self.statistics, self.values, bootstrap=bootstrap, seed=seed)
         return low, high, {"bs": bootstrap, "seed": seed}
+
+
+def aligned(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """The same measurements with the same columns: a class that some did not see gets columns of zeros there.
+
+    Two systems that give different labels have different columns, and adding those up would mix the classes.
+    """
+    every = sorted({name for each in measurements for name in each.classes or ()})
+    return [
+        each if each.classes is None or each.classes == tuple(every) else _widened(each, each.classes, tuple(every))
+        for each in measurements
+    ]
+
+
+def _widened(measurement: Measurement, classes: tuple[str, ...], every: tuple[str, ...]) -> Measurement:
+    old = measurement.statistics.reshape(measurement.count, len(classes), -1)  # (N, C, columns of a class)
+    new = np.zeros((measurement.count, len(every), old.shape[2]))
+    place = {name: number for number, name in enumerate(every)}
+    new[:, [place[name] for name in classes]] = old
+    return replace(measurement, statistics=new.reshape(measurement.count, -1), classes=every)
 
 
 def signature(conditions: Mapping[str, object]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,12 +13,23 @@ from numpy.typing import ArrayLike
 
 from sightline.evaluation.errors import error_rate, exact_match
 from sightline.evaluation.intervals import Numbers, Score
+from sightline.evaluation.labels import accuracy, macro_f1, span_f1, token_accuracy
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.overlap import overlap
 from sightline.recipe import MetricName
 from sightline.version import version
 
-__all__ = ["METRICS", "Measurement", "Metric", "Score", "measure", "measure_perplexity", "perplexity", "score"]
+__all__ = [
+    "METRICS",
+    "Measurement",
+    "Metric",
+    "Score",
+    "measure",
+    "measure_bits_per_character",
+    "measure_perplexity",
+    "perplexity",
+    "score",
+]
 
 
 class Measurer(Protocol):
@@ -64,6 +76,11 @@ METRICS: dict[MetricName, Metric] = {
     "wer": Metric("WER", "lower", partial(error_rate, "wer")),
     "cer": Metric("CER", "lower", partial(error_rate, "cer")),
     "perplexity": Metric("perplexity", "lower", None),
+    "accuracy": Metric("accuracy", "higher", accuracy),
+    "macro-f1": Metric("macro-F1", "higher", macro_f1),
+    "token-accuracy": Metric("token accuracy", "higher", token_accuracy),
+    "span-f1": Metric("span F1", "higher", span_f1),
+    "bits-per-character": Metric("bits/char", "lower", None),
 }
 
 
@@ -78,7 +95,8 @@ def measure(
         raise ValueError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
     measurer = METRICS[name].measure
     if measurer is None:
-        raise ValueError(f"{name} is made of log-probabilities, not of texts; call {name}(nll, tokens)")
+        call = "perplexity(nll, tokens)" if name == "perplexity" else "measure_bits_per_character(nll, characters)"
+        raise ValueError(f"{name} is made of log-probabilities, not of texts; call {call}")
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{len(hypotheses)} outputs and references for {len(references)}: "
@@ -112,12 +130,7 @@ def score(
 
 def measure_perplexity(nll: ArrayLike, tokens: ArrayLike) -> Measurement:
     """Perplexity as a measurement, from the sum of negative log-likelihoods (nats) and the tokens of each sentence."""
-    losses, counts = np.asarray(nll, dtype=np.float64), np.asarray(tokens, dtype=np.float64)
-    if losses.shape != counts.shape or losses.ndim != 1:
-        raise ValueError(f"nll {losses.shape} and tokens {counts.shape} must be one number per sentence each")
-    if not losses.size or counts.min() < 1:
-        raise ValueError("perplexity needs at least one sentence, and at least one token in each (its end mark)")
-    statistics = np.stack([losses, counts], axis=1)  # (N, 2)
+    statistics = _losses(nll, tokens, "perplexity", "token", "its end mark")  # (N, 2)
     total, length = statistics.sum(axis=0)
     conditions = {"bs": None, "seed": None, "unit": "token", "base": "e", "version": f"sightline-{version()}"}
     return Measurement(
@@ -126,7 +139,7 @@ def measure_perplexity(nll: ArrayLike, tokens: ArrayLike) -> Measurement:
         statistics=statistics,
         values=_exponential,
         conditions=conditions,
-        against=fingerprint("tokens", counts),  # a tokenizer that cuts otherwise makes another perplexity
+        against=fingerprint("tokens", statistics[:, 1]),  # a tokenizer that cuts otherwise makes another perplexity
         detail=f"{total / length:.4f} nats per token, {int(length)} tokens",
     )
 
@@ -134,6 +147,42 @@ def measure_perplexity(nll: ArrayLike, tokens: ArrayLike) -> Measurement:
 def perplexity(nll: ArrayLike, tokens: ArrayLike, *, bootstrap: int = 1000, seed: int = 12345) -> Score:
     """exp(total negative log-likelihood / number of tokens), from the sums (in nats) and counts of each sentence."""
     return measure_perplexity(nll, tokens).score(bootstrap=bootstrap, seed=seed)
+
+
+def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike) -> Measurement:
+    """Σ nll / ln 2 / Σ characters, from the sum of negative log-likelihoods (nats) and the characters of each row.
+
+    What a language model needs to write down a character of the text, whatever it cuts the text into: unlike
+    perplexities, those of models with different tokenizers compare.
+    """
+    name: MetricName = "bits-per-character"
+    statistics = _losses(nll, characters, name, "character", "its line end, if that is predicted too")  # (N, 2)
+    total, length = statistics.sum(axis=0)
+    conditions = {"bs": None, "seed": None, "unit": "character", "base": "2", "version": f"sightline-{version()}"}
+    return Measurement(
+        name=METRICS[name].label,
+        better="lower",
+        statistics=statistics,
+        values=_bits,
+        conditions=conditions,
+        against=fingerprint("characters", statistics[:, 1]),
+        detail=f"{total / length:.4f} nats per character, {int(length)} characters",
+    )
+
+
+def _losses(nll: ArrayLike, counts: ArrayLike, metric: MetricName, unit: str, least: str) -> Numbers:
+    """Nats and the tokens or characters they are shared by, for each sentence: (N, 2)."""
+    losses, lengths = np.asarray(nll, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    if losses.shape != lengths.shape or losses.ndim != 1:
+        raise ValueError(f"nll {losses.shape} and {unit}s {lengths.shape} must be one number per sentence each")
+    if not losses.size or lengths.min() < 1:
+        raise ValueError(f"{metric} needs at least one sentence, and at least one {unit} in each ({least})")
+    return np.stack([losses, lengths], axis=1)
+
+
+def _bits(sums: Numbers) -> Numbers:
+    result: Numbers = sums[:, 0] / math.log(2) / sums[:, 1]
+    return result
 
 
 def _exponential(sums: Numbers) -> Numbers:

@@ -13,6 +13,10 @@ system different from itself:
 Prefer approximate randomization, or McNemar's test where an item is right or wrong: of two systems equally good, they
 call one significantly better at most one time in twenty. sacreBLEU's bootstrap centres absolute differences, which
 makes its p nearly one-sided: in simulations (200 sentences, WER) it called 12% of equally good pairs significant.
+
+McNemar's test takes its items to be independent. Outputs are; the tokens of one sentence are wrong together more often
+than luck would have it, so over tokens (`token-accuracy`) its p is too small, and the tests that draw whole sentences
+are the ones to decide by.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sightline.evaluation.intervals import Numbers, resampled_sums
-from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.measurement import Measurement, aligned
 
 LEVEL = 0.05
 _DRAWN_AT_ONCE = 4_000_000  # coin flips held in memory
@@ -88,12 +92,18 @@ def check_comparable(first: Measurement, second: Measurement) -> None:
             f"{first.name} was measured against different {first.against.split()[0]} ({first.against}; "
             f"{second.against}); measure both on the same test set, and perplexity with the same tokenizer"
         )
+    if first.classes != second.classes:
+        raise ValueError(
+            f"{first.name} was measured over {len(first.classes or ())} labels and over {len(second.classes or ())} "
+            "that are not the same, so its columns do not fit together; give both the same with aligned([...])"
+        )
 
 
 def paired_bootstrap(
     baseline: Measurement, system: Measurement, *, samples: int = 1000, seed: int = 12345
 ) -> Significance:
     """Draw sentences again, the same for both systems: how often is their distance this much above its mean?"""
+    baseline, system = aligned([baseline, system])
     check_comparable(baseline, system)
     _check_draws("samples", samples)
     sums = resampled_sums(np.hstack([baseline.statistics, system.statistics]), samples, seed)  # (R, 2K)
@@ -106,6 +116,7 @@ def approximate_randomization(
     baseline: Measurement, system: Measurement, *, trials: int = 10000, seed: int = 12345
 ) -> Significance:
     """Swap the outputs of a sentence or not, by coin flip: how often are the mixed systems further apart?"""
+    baseline, system = aligned([baseline, system])
     check_comparable(baseline, system)
     _check_draws("trials", trials)
     ours, theirs = system.statistics, baseline.statistics  # (N, K)
@@ -120,7 +131,7 @@ def approximate_randomization(
 
 
 def mcnemar(baseline_right: ArrayLike, system_right: ArrayLike, *, metric: str = "right") -> Significance:
-    """McNemar's test for items that are right or wrong, in its exact form.
+    """McNemar's test for items that are right or wrong (a measurement's `outcomes`), in its exact form.
 
     Only items that one system has right and the other wrong tell the two apart; by luck, each is the baseline's or the
     system's with equal chance. p is the two-sided binomial probability, 2 · P(X ≤ the smaller count), at most 1. It is

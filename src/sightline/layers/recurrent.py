@@ -104,6 +104,13 @@ class Recurrence(TapModule):
             states.append(hidden[0])
         return self.tap("states", torch.stack(states, dim=1), f"{self.cell}(x_t, h_t−1)"), hidden
 
+    def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
+        """In one direction, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden after the last token."""
+        packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+        output, final = self.kernel(packed)
+        states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
+        return states, tuple(part[0] for part in (final if self.parts == 2 else (final,)))
+
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """A whole batch, each sequence from and to its own ends: (B, T, ·) → states (B, T, D·dir), final (B, D·dir)."""
         packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)

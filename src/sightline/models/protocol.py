@@ -20,13 +20,15 @@ class Memory:
 
     def summary(self) -> Tensor:
         """(B, L, D): what a recurrent decoder starts from: the final states, or the mean state where there are none."""
-        if self.finals is not None:
-            return self.finals
+        return self.mean()[:, None] if self.finals is None else self.finals
+
+    def mean(self) -> Tensor:
+        """(B, D): the mean state of each sequence."""
         padded, mask = self.layout.pad(self.states), self.layout.key_mask()
         if mask is None:
-            return padded.mean(1, keepdim=True)
+            return padded.mean(1)
         weights = mask.to(padded.dtype)[..., None]
-        return (padded * weights).sum(1, keepdim=True) / weights.sum(1, keepdim=True).clamp(min=1)
+        return (padded * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 class State(Protocol):

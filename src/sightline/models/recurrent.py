@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sightline.layers.attention import attend
 from sightline.layers.dropout import Dropout
-from sightline.layers.layout import Layout, Packed
+from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.layers.scores import build_score
@@ -59,9 +59,9 @@ class RecurrentState:
 
     hidden: tuple[Hidden, ...]  # (B, W, D) each
     feed: Tensor | None  # (B, W, D): the last attentional state, for input feeding
-    keys: Tensor  # (B, 1, S, D), prepared for the score
-    values: Tensor  # (B, 1, S, D)
-    mask: Tensor | None  # (B, S)
+    keys: Tensor | None = None  # (B, 1, S, D), prepared for the score
+    values: Tensor | None = None  # (B, 1, S, D)
+    mask: Tensor | None = None  # (B, S)
 
     def select(self, parents: Tensor) -> RecurrentState:
         def pick(part: Tensor) -> Tensor:
@@ -75,13 +75,23 @@ class RecurrentState:
             return None if part is None else part.index_select(0, sentences)
 
         hidden = tuple(tuple(part.index_select(0, sentences) for part in layer) for layer in self.hidden)
-        return RecurrentState(
-            hidden,
-            pick(self.feed),
-            self.keys.index_select(0, sentences),
-            self.values.index_select(0, sentences),
-            pick(self.mask),
+        return RecurrentState(hidden, *(pick(part) for part in (self.feed, self.keys, self.values, self.mask)))
+
+    def parts(self) -> dict[str, Tensor]:
+        """The hidden states by name, cut off from what made them: what a window of text hands on to the next."""
+        return {
+            f"{layer}.{part}": tensor.detach()
+            for layer, hidden in enumerate(self.hidden)
+            for part, tensor in enumerate(hidden)
+        }
+
+    def with_parts(self, parts: Mapping[str, Tensor]) -> RecurrentState:
+        """The same, going on from these hidden states."""
+        hidden = tuple(
+            tuple(parts[f"{layer}.{part}"].to(tensor) for part, tensor in enumerate(own))
+            for layer, own in enumerate(self.hidden)
         )
+        return replace(self, hidden=hidden)
 
 
 class RecurrentDecoder(TapModule):
@@ -91,7 +101,7 @@ class RecurrentDecoder(TapModule):
     is the vector it started from.
     """
 
-    def __init__(self, recipe: DecoderRecipe, width: int) -> None:
+    def __init__(self, recipe: DecoderRecipe, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.feeding = recipe.input_feeding
         layers = [
@@ -99,7 +109,7 @@ class RecurrentDecoder(TapModule):
             for index in range(recipe.layers)
         ]
         self.layers = nn.ModuleList(layers)
-        self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers)
+        self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
         self.mix = None if self.attention is None else Linear(2 * width, width)
         self.dropout = Dropout(recipe.dropout)
@@ -118,6 +128,19 @@ class RecurrentDecoder(TapModule):
             hidden.append(tuple(torch.tanh(part)[:, None] for part in start.chunk(layer.parts, dim=-1)))
         feed = values.new_zeros(values.shape[0], 1, values.shape[2]) if self.feeding else None
         return RecurrentState(tuple(hidden), feed, keys[:, None], values[:, None], memory.layout.key_mask())
+
+    def begin_blank(self, batch: int, like: Tensor) -> RecurrentState:
+        """Where nothing has been read: zeros."""
+        starts = (layer.start(batch, like) for layer in self.layers)
+        return RecurrentState(tuple(tuple(part[:, None] for part in start) for start in starts), None)
+
+    def begin_after(self, x: Tensor, layout: Padded) -> RecurrentState:
+        """After tokens x (B, S, D) of different lengths."""
+        hidden = []
+        for layer in self.layers:
+            x, last = layer.read_through(self.dropout(x), layout)
+            hidden.append(tuple(part[:, None] for part in last))
+        return RecurrentState(tuple(hidden), None)
 
     def advance(self, x: Tensor, state: RecurrentState, layout: Layout | None = None) -> tuple[Tensor, RecurrentState]:
         if isinstance(layout, Packed):
@@ -153,6 +176,7 @@ class RecurrentDecoder(TapModule):
         """Top states (B, T or W, D) → features of the same shape."""
         if self.attention is None or self.mix is None:
             return self.dropout(self.tap("features", top, "h"))
+        assert state.keys is not None and state.values is not None
         context = self.attention(top, state.keys, state.values, state.mask)
         features = torch.tanh(self.mix(torch.cat([top, context], dim=-1)))
         return self.dropout(self.tap("features", features, "tanh(W_c [h ; c])"))

@@ -9,13 +9,9 @@ from torch import Tensor, nn
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
+from sightline.models.bodies import DECODERS, ENCODERS
 from sightline.models.protocol import Memory
-from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
-from sightline.models.transformer import TransformerDecoder, TransformerEncoder
 from sightline.recipe_model import Model
-
-ENCODERS: dict[str, Any] = {"transformer": TransformerEncoder, "recurrent": RecurrentEncoder}
-DECODERS: dict[str, Any] = {"transformer": TransformerDecoder, "recurrent": RecurrentDecoder}
 
 
 class Seq2Seq(TapModule):
@@ -26,6 +22,7 @@ class Seq2Seq(TapModule):
 
     def __init__(self, recipe: Model, source_size: int, target_size: int) -> None:
         super().__init__()
+        assert recipe.encoder is not None and recipe.decoder is not None
         width = recipe.width
         self.target_embedding = Embedding(target_size, width)
         self.source_embedding = self.target_embedding if recipe.tie == "all" else Embedding(source_size, width)

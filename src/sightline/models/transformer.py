@@ -102,7 +102,7 @@ class Cache:
     """Keys and values one layer has seen, in slots that are only ever appended to: (B, H, capacity, K)."""
 
     own: KeysAndValues | None
-    source: KeysAndValues
+    source: KeysAndValues | None  # None: there is no source to look at
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,13 @@ class TransformerState:
     """
 
     caches: tuple[Cache, ...]
-    layout: Layout
+    layout: Layout | None
     length: int = 0  # tokens of each hypothesis so far
     used: int = 0  # slots written
     width: int = 1
     ancestry: Tensor | None = None
     slots: Tensor | None = None  # (used,) the position each slot stands at, where distances are asked for
+    shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
 
     def select(self, parents: Tensor) -> TransformerState:
         width = parents.shape[1]
@@ -142,22 +143,30 @@ class TransformerState:
                 seen[places] = seen[movers]
             return KeysAndValues(pair.keys[:count], pair.values[:count])
 
-        assert isinstance(self.layout, Padded)
+        assert not isinstance(self.layout, Packed)
         caches = tuple(
-            Cache(cache.own and part(cache.own, self.used), part(cache.source, cache.source.keys.shape[2]))
+            Cache(
+                cache.own and part(cache.own, self.used),
+                cache.source and part(cache.source, cache.source.keys.shape[2]),
+            )
             for cache in self.caches
         )
-        ancestry = None if self.ancestry is None else self.ancestry.index_select(0, sentences)
-        return replace(self, caches=caches, layout=self.layout.select(sentences), ancestry=ancestry)
+        return replace(
+            self,
+            caches=caches,
+            layout=None if self.layout is None else self.layout.select(sentences),
+            ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
+            shift=None if self.shift is None else self.shift.index_select(0, sentences),
+        )
 
 
 @dataclass(frozen=True)
 class Seen:
     """What the new tokens of a step may look at: the same for every layer."""
 
-    positions: Tensor  # (1, W·T) where they stand
+    positions: Tensor  # (1, W·T) where they stand; (B, W·T) where sentences began at different places
     used: int  # slots written before them
-    past: Tensor | None  # (B, 1, W, used + W), None: all
+    past: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T), None: all
     source: Tensor | None  # (B, 1, 1, S), None: all
     relative: Relative | None = None  # their distances to the slots
     valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
@@ -183,22 +192,24 @@ def _append(own: KeysAndValues | None, used: int, new: KeysAndValues) -> KeysAnd
 
 
 class DecoderLayer(TapModule):
-    """Self-attention to the past, attention to the source, a feed-forward net."""
+    """Self-attention to the past, attention to the source if there is one, a feed-forward net."""
 
-    def __init__(self, recipe: TransformerBody, width: int) -> None:
+    def __init__(self, recipe: TransformerBody, width: int, *, source: bool) -> None:
         super().__init__()
         self.attention = _self_attention(recipe, width, causal=True)
-        self.cross = MultiHeadAttention(width, recipe.heads, dropout=recipe.attention_dropout)
+        if source:
+            self.cross = MultiHeadAttention(width, recipe.heads, dropout=recipe.attention_dropout)
         self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
-        self.around_cross = Residual(recipe.norm, width, recipe.dropout)
+        if source:
+            self.around_cross = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
     def forward(
         self,
         x: Tensor,
         cache: Cache,
-        source: Layout,
+        source: Layout | None,
         layout: Packed,
         positions: Tensor,
         relative: Relative | None = None,
@@ -207,8 +218,9 @@ class DecoderLayer(TapModule):
         heads = self.attention.queries_keys_values(self.around_attention.enter(x), positions)
         past = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
         x = self.around_attention.leave(x, past)
-        query = self.cross.queries(self.around_cross.enter(x))
-        x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
+        if cache.source is not None and source is not None:
+            query = self.cross.queries(self.around_cross.enter(x))
+            x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
         return self._finish(x)
 
     def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
@@ -228,8 +240,9 @@ class DecoderLayer(TapModule):
             relative=seen.relative,
         )
         x = self.around_attention.leave(x, past, seen.valid)
-        query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
-        x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
+        if cache.source is not None:
+            query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
+            x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
         return self._finish(x, seen.valid), Cache(own, cache.source)
 
     def _finish(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -246,13 +259,13 @@ def _step_positions(x: Tensor, state: TransformerState) -> Tensor:
 
 
 class TransformerDecoder(Stack):
-    """Layers of self-attention over the target so far and of attention to the source."""
+    """Layers of self-attention over the target so far and, if there is a source, of attention to it."""
 
-    def __init__(self, recipe: TransformerBody, width: int) -> None:
+    def __init__(self, recipe: TransformerBody, width: int, *, source: bool = True) -> None:
         super().__init__(recipe, width, causal=True)
-        self.layers = nn.ModuleList(DecoderLayer(recipe, width) for _ in range(recipe.layers))
+        self.layers = nn.ModuleList(DecoderLayer(recipe, width, source=source) for _ in range(recipe.layers))
         self.norm = build_last_norm(recipe.norm, width)
-        self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers))
+        self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
 
     def begin(self, memory: Memory) -> TransformerState:
@@ -271,6 +284,22 @@ class TransformerDecoder(Stack):
             )
         return TransformerState(tuple(caches), memory.layout)
 
+    def begin_blank(self, batch: int, like: Tensor) -> TransformerState:
+        """Where there is no source and nothing has been written."""
+        return TransformerState(tuple(Cache(None, None) for _ in self.layers), None)
+
+    def begin_after(self, x: Tensor, layout: Padded) -> TransformerState:
+        """After tokens x (B, S, D) of different lengths: all end at the same slot, shorter ones begin later."""
+        if layout.mask is None:
+            return self._advance_cached(x, self.begin_blank(len(x), x), None)[1]
+        places = torch.arange(x.shape[1], device=x.device)[None, :]  # (1, S)
+        shift = (x.shape[1] - layout.lengths)[:, None].to(x.device)  # (B, 1)
+        visible = places >= shift  # (B, S)
+        aligned = x.gather(1, (places - shift).clamp(min=0)[..., None].expand_as(x))
+        state = replace(self.begin_blank(len(x), x), shift=shift)
+        _, state = self._advance_cached(aligned, state, visible, visible)
+        return replace(state, ancestry=visible[:, None, :])
+
     def advance(
         self, x: Tensor, state: TransformerState, layout: Layout | None = None
     ) -> tuple[Tensor, TransformerState]:
@@ -283,22 +312,28 @@ class TransformerDecoder(Stack):
         return self._advance_cached(x, state, _valid(layout))
 
     def _advance_cached(
-        self, x: Tensor, state: TransformerState, valid: Tensor | None
+        self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
     ) -> tuple[Tensor, TransformerState]:
+        """`visible` (B, T): which of the first tokens are real, where some sentences begin later."""
         rows, tokens = x.shape[:2]
         sentences = rows // state.width
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
-        positions, ancestry, source = _step_positions(x, state), _extend(state, x.device), state.layout.key_mask()
-        slots = _extend_slots(state, positions) if self.by_distance else None
+        places, ancestry = _step_positions(x, state), _extend(state, x.device)
+        positions = places if state.shift is None else (places - state.shift).clamp(min=0)
+        source = None if state.layout is None else state.layout.key_mask()
+        slots = _extend_slots(state, places) if self.by_distance else None
+        past = None if ancestry is None else ancestry[:, None]  # (B, 1, W, slots)
+        if visible is not None:
+            past = (visible[:, None, :] & torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril())[:, None]
         whole = state.used == 0 and state.width == 1
         seen = Seen(
             positions,
             state.used,
-            past=None if ancestry is None else ancestry[:, None],
+            past=past,
             source=None if source is None else source[:, None, None, :],
-            relative=None if slots is None else self.relative(Distances(positions[0], slots, whole)),
+            relative=None if slots is None else self.relative(Distances(places[0], slots, whole)),
             valid=valid,
         )
         x = self.dropout(self.positions(x, positions, state.length + tokens))

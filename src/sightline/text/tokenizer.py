@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -61,7 +62,7 @@ class Tokenizer:
         inner, trainer = _blank(section)
         inner.normalizer = _normalizer(section)
         if isinstance(section, CharacterTokenizer):
-            inner.pre_tokenizer = pre_tokenizers.Split(Regex("(?m)."), "isolated")
+            inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
             inner.decoder = decoders.Fuse()
         else:
             inner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -238,8 +239,13 @@ def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:
         steps.append(normalizers.NFKC())
     if section.lowercase:
         steps.append(normalizers.Lowercase())
-    steps += [normalizers.Replace(SPACE, "_"), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    steps.append(normalizers.Replace(SPACE, "_"))
+    if not (isinstance(section, CharacterTokenizer) and section.spaces == "keep"):
+        steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     return normalizers.Sequence(steps)
+
+
+Labels = Literal["none", "one", "words"]  # what targets are: texts, one label each, a label for each word
 
 
 @dataclass(frozen=True)
@@ -249,10 +255,19 @@ class Vocabulary:
     source: Tokenizer
     target: Tokenizer
     shared: bool = field(default=True)
+    labels: Labels = "none"
 
     @classmethod
-    def train(cls, section: AnyTokenizer, pairs: Callable[[], Iterator[tuple[str, str]]]) -> Vocabulary:
+    def train(
+        cls, section: AnyTokenizer, pairs: Callable[[], Iterator[tuple[str, str]]], labels: Labels = "none"
+    ) -> Vocabulary:
         """Learn from pairs of texts; `pairs` is called once for each pass over them."""
+        if labels != "none":
+            from sightline.text.labels import label_tokenizer
+
+            source = Tokenizer.train(section, (pair[0] for pair in pairs()))
+            target = label_tokenizer((pair[1] for pair in pairs()), whole=labels == "one")
+            return cls(source, target, shared=False, labels=labels)
         if section.shared:
             both = Tokenizer.train(section, chain.from_iterable(pairs()))
             return cls(both, both, shared=True)
@@ -265,13 +280,36 @@ class Vocabulary:
             tokenizer.save(folder / name)
 
     @classmethod
-    def load(cls, folder: Path) -> Vocabulary:
+    def load(cls, folder: Path, labels: Labels = "none") -> Vocabulary:
         """Read what `save` wrote."""
         if (folder / "tokenizer.json").exists() or not (folder / "tokenizer.source.json").exists():
             both = Tokenizer.load(folder / "tokenizer.json")
             return cls(both, both, shared=True)
         source = Tokenizer.load(folder / "tokenizer.source.json")
-        return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False)
+        return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False, labels=labels)
+
+    def encode_words(self, sentences: Sequence[str], *, dropout: float = 0.0, seed: int = 0) -> list[list[list[int]]]:
+        """The pieces of every word (between single spaces) of each sentence; a word of which nothing is left is UNK."""
+        words = [sentence.split(" ") if sentence else [] for sentence in sentences]
+        flat = iter(self.source.encode_dropout(list(chain.from_iterable(words)), dropout=dropout, seed=seed))
+        return [[next(flat) or [UNK] for _ in each] for each in words]
+
+    def encode_pairs(
+        self, sources: Sequence[str], targets: Sequence[str], *, dropout: float = 0.0, seeds: tuple[int, int] = (0, 0)
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of examples as a store holds them. Labels of words stand at their first pieces, PAD at the others."""
+        if self.labels == "words":
+            cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
+            tags = self.target.encode_many(list(targets))
+            spread = [
+                [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
+                for own, words in zip(tags, cut, strict=True)
+            ]
+            return [list(chain.from_iterable(words)) for words in cut], spread
+        source = self.source.encode_dropout(list(sources), dropout=dropout, seed=seeds[0])
+        if self.labels == "one":
+            return source, self.target.encode_many(list(targets))
+        return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
 
     def _files(self) -> dict[str, Tokenizer]:
         if self.shared:

@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sightline.compression import BROKEN, open_bytes, packed
 from sightline.files import write_atomically
+from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Matrix = NDArray[np.float32]
+Table = TypeVar("Table", "Tensor", NDArray[np.float32])
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -47,11 +52,32 @@ class Coverage:
     found: int  # as they are written
     lowercased: int  # only when lowercased
     missing: tuple[str, ...]  # the most frequent first where counts were given, else in the order of the vocabulary
+    tokens: float | None = None  # the share of the running tokens that have a vector, where counts were given
+    file: str = ""
+
+    @property
+    def known(self) -> int:
+        """Words with a vector."""
+        return self.found + self.lowercased
+
+    @property
+    def size(self) -> int:
+        """All words."""
+        return self.known + len(self.missing)
+
+    @property
+    def share(self) -> float:
+        """The part of the vocabulary that has a vector."""
+        return self.known / max(self.size, 1)
+
+    def describe(self) -> str:
+        """One line for a log: "word vectors: 14,210 of 16,000 words (88.8%) found in vectors.txt"."""
+        text = f"word vectors: {self.known:,} of {self.size:,} words ({self.share:.1%}) found"
+        text += f" in {self.file}" if self.file else ""
+        return text if self.tokens is None else f"{text}, {self.tokens:.1%} of the running tokens"
 
     def __str__(self) -> str:
-        total = self.found + self.lowercased + len(self.missing)
-        known = self.found + self.lowercased
-        text = f"{known:,} of {total:,} words have a vector ({known / max(total, 1):.1%})"
+        text = f"{self.known:,} of {self.size:,} words have a vector ({self.share:.1%})"
         if self.lowercased:
             text += f", {self.lowercased:,} of them lowercased"
         if self.missing:
@@ -99,30 +125,129 @@ def read_word_vectors(
                 for row in rows:
                     if source[row] < level:
                         matrix[row], source[row] = vector, level
-    missing = np.flatnonzero(source == 0)
+    missing, tokens = np.flatnonzero(source == 0), None
     if counts is not None:
-        missing = missing[np.argsort(-np.asarray(counts)[missing], kind="stable")]
-    coverage = Coverage(
-        int((source == 2).sum()), int((source == 1).sum()), tuple(vocabulary[row] for row in missing.tolist())
-    )
+        often = np.asarray(counts)
+        missing = missing[np.argsort(-often[missing], kind="stable")]
+        tokens = float(often[source > 0].sum() / max(often.sum(), 1))
+    words = tuple(vocabulary[row] for row in missing.tolist())
+    coverage = Coverage(int((source == 2).sum()), int((source == 1).sum()), words, tokens, path.name)
     return WordVectors(matrix, source > 0, coverage)
 
 
-def write_word_vectors(path: Path, words: Sequence[str], matrix: NDArray[np.floating]) -> None:
-    """Write word2vec text, compressed if the name ends so; float32 values come back to the last bit."""
+def read_all_word_vectors(path: Path, *, format: Format | None = None) -> tuple[list[str], Matrix]:
+    """Every word of a file with its vector (V, D), in the order of the file; all of it is held in memory."""
+    kind = format or _guess(path)
+    with _open(path) as file:
+        read = _read_binary if kind == "word2vec-binary" else _read_text
+        width, entries = read(path, file, kind, None, _Everything())
+        words, rows = [], []
+        for word, vector in entries:
+            words.append(word.decode("utf-8", "replace"))
+            rows.append(vector)
+    return words, np.stack(rows) if rows else np.empty((0, width), np.float32)
+
+
+def nearest_words(words: Sequence[str], matrix: Matrix, word: str, count: int = 10) -> list[tuple[str, float]]:
+    """The words whose vectors point most nearly where that of `word` does, with their cosines, nearest first.
+
+    A word that is not there as it is written is looked for lowercased.
+    """
+    place = {each: row for row, each in reversed(list(enumerate(words)))}  # the first of two counts
+    row = place.get(word, place.get(word.lower()))
+    if row is None:
+        raise WordVectorError(f"{word!r} is not among the {len(words):,} words; check its spelling, or take more text")
+    lengths = np.linalg.norm(matrix, axis=1)
+    cosines = matrix @ matrix[row] / np.maximum(lengths * lengths[row], np.finfo(np.float32).tiny)
+    cosines[row] = -np.inf
+    order = np.argsort(-cosines, kind="stable")[: min(count, len(words) - 1)]
+    return [(words[each], float(cosines[each])) for each in order.tolist()]
+
+
+def initial_embeddings(
+    path: Path, tokenizer: Tokenizer, width: int, table: Table, *, counts: Sequence[int] | None = None
+) -> tuple[Table, Coverage]:
+    """An embedding table (V, D) in which the words of a file have the file's vectors; the given one is left alone.
+
+    A piece is looked up without its "▁", then lowercased. Vectors are multiplied by the one number that makes their
+    root mean square that of the rows they replace: what enters a network keeps the size its initial weights were made
+    for, and who is near whom stays as it was. Specials and words without a vector keep their random rows.
+
+    `counts` (V), how often each id occurs, make the coverage say the share of running tokens; unknown ones count as
+    such, and pad, start and end do not count.
+    """
+    if tuple(table.shape) != (tokenizer.size, width):
+        raise WordVectorError(
+            f"the table has shape {tuple(table.shape)}, and {tokenizer.size:,} pieces of width {width} need "
+            f"({tokenizer.size}, {width}); build it from the same tokenizer and model.width"
+        )
+    if counts is not None and len(counts) != tokenizer.size:
+        raise WordVectorError(f"{len(counts):,} counts for {tokenizer.size:,} pieces; give one for each id")
+    first = len(SPECIALS)
+    pieces = tokenizer.pieces(range(first, tokenizer.size))
+    words = [piece.removeprefix(SPACE) or SPACE for piece in pieces]
+    often = None if counts is None else counts[first:]
+    vectors = read_word_vectors(path, words, lowercase=True, width=width, counts=often)
+    coverage = vectors.coverage
+    if not coverage.known:
+        raise WordVectorError(
+            f"{path} has a vector for none of the {len(words):,} pieces of the vocabulary; take vectors of the "
+            f"language of the text, and a tokenizer of kind word"
+        )
+    if counts is not None and coverage.tokens is not None:
+        running = max(sum(counts[first:]), 1)
+        coverage = replace(coverage, tokens=coverage.tokens * running / (running + counts[UNK]))
+    old = table if isinstance(table, np.ndarray) else table.detach().cpu().numpy()
+    new = old.copy()
+    rows = first + np.flatnonzero(vectors.known)
+    found = vectors.matrix[vectors.known].astype(np.float64)
+    size = np.sqrt(np.square(found).mean())
+    if not size > 0:
+        raise WordVectorError(f"{path}: every vector that is wanted is zero; {_AGAIN}")
+    new[rows] = found * (np.sqrt(np.square(old[rows], dtype=np.float64).mean()) / size)
+    return _like(table, new), coverage
+
+
+def write_word_vectors(
+    path: Path,
+    words: Sequence[str],
+    matrix: NDArray[np.floating],
+    *,
+    format: Literal["word2vec", "word2vec-binary"] = "word2vec",
+) -> None:
+    """Write word2vec text or binary, compressed if the name ends so; float32 values come back to the last bit."""
     if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.shape[1]:
         raise WordVectorError(f"{len(words):,} words and a matrix of shape {matrix.shape}; give one row for each word")
-    lines = [f"{len(words)} {matrix.shape[1]}"]
+    binary = format == "word2vec-binary"
+    lines = [f"{len(words)} {matrix.shape[1]}".encode()]
     for word, row in zip(words, matrix, strict=True):
-        if not word or "\n" in word or _has_surplus(word.encode()):
-            raise WordVectorError(f"{word!r} could not be read back from a line of text; leave it out or change it")
+        name = word.encode()
+        if not word or "\n" in word or (b" " in name if binary else _has_surplus(name)):
+            raise WordVectorError(f"{word!r} could not be read back from {format}; leave it out or change it")
         if not np.isfinite(row).all():
             raise WordVectorError(f"the vector of {word!r} is not finite; leave the word out, or give it numbers")
-        lines.append(" ".join((word, *(f"{value:.9g}" for value in row.tolist()))))
-    write_atomically(path, packed(path, ("\n".join(lines) + "\n").encode()))
+        values = row.astype("<f4").tobytes() if binary else " ".join(f"{x:.9g}" for x in row.tolist()).encode()
+        lines.append(name + b" " + values)
+    write_atomically(path, packed(path, b"\n".join(lines) + b"\n"))
 
 
 _Entries = Iterator[tuple[bytes, Matrix]]
+
+
+class _Everything(Container[bytes]):
+    """Every word is wanted."""
+
+    def __contains__(self, word: object) -> bool:
+        return True
+
+
+def _like(table: Table, values: NDArray[Any]) -> Table:
+    """The values as the same kind of table, on the same device."""
+    if isinstance(table, np.ndarray):
+        return values
+    import torch  # only who gives a tensor needs it
+
+    return torch.from_numpy(values).to(table)
 
 
 def _rows(words: Sequence[str]) -> dict[bytes, list[int]]:
@@ -134,7 +259,7 @@ def _rows(words: Sequence[str]) -> dict[bytes, list[int]]:
 
 
 def _read_text(
-    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: set[bytes]
+    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: Container[bytes]
 ) -> tuple[int, _Entries]:
     """D, and the wanted words of a text file with their vectors."""
     first = file.readline().removeprefix(_BOM)
@@ -149,7 +274,7 @@ def _read_text(
 
 
 def _text_entries(
-    path: Path, lines: Iterator[bytes] | IO[bytes], start: int, width: int, total: int | None, wanted: set[bytes]
+    path: Path, lines: Iterator[bytes] | IO[bytes], start: int, width: int, total: int | None, wanted: Container[bytes]
 ) -> _Entries:
     number = start - 1
     for number, line in enumerate(lines, start):
@@ -178,7 +303,7 @@ def _vector(values: Sequence[bytes], where: str) -> Matrix:
 
 
 def _read_binary(
-    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: set[bytes]
+    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: Container[bytes]
 ) -> tuple[int, _Entries]:
     """D, and the wanted words of a binary file with their vectors."""
     first = file.readline(_BLOCK)
@@ -186,7 +311,9 @@ def _read_binary(
     return _agreed(path, found, width), _binary_entries(path, file, len(first), found, total, wanted)
 
 
-def _binary_entries(path: Path, file: IO[bytes], start: int, width: int, total: int, wanted: set[bytes]) -> _Entries:
+def _binary_entries(
+    path: Path, file: IO[bytes], start: int, width: int, total: int, wanted: Container[bytes]
+) -> _Entries:
     buffer, at, offset = b"", 0, start  # `offset` is where the buffer begins in the file
     for number in range(total):
         while (space := buffer.find(b" ", at)) < 0 or space + 1 + 4 * width > len(buffer):
@@ -230,8 +357,8 @@ def _header(path: Path, line: bytes) -> tuple[int, int]:
 def _agreed(path: Path, found: int, width: int | None) -> int:
     if width is not None and found != width:
         raise WordVectorError(
-            f"{path} has vectors of {found} values, and {width} are needed; set the width of the embedding to {found}, "
-            f"or take another file"
+            f"{path} has vectors of {found} values, and {width} are needed; set the width of the embedding to {found} "
+            f"(model.width={found}), or take vectors of {width} values, as `sightline vectors --dim {width}` learns"
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,38 +13,41 @@ import torch
 from torch import Tensor
 
 from sightline.layers.layout import Layout, Packed, Padded
-from sightline.text.tokenizer import END, PAD, START
+from sightline.text.tokenizer import PAD
+from sightline.training.sides import Side, Sides
 
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Sources with their end marks; targets shifted right (`given`) and with their end marks (`wanted`)."""
+    """Some examples as a model takes them (sides.py): read, given, wanted."""
 
-    source: Tensor
-    source_layout: Layout
-    given: Tensor
+    source: Tensor | None
+    source_layout: Layout | None
+    given: Tensor | None
+    target_layout: Layout | None  # of `given`
     wanted: Tensor
-    target_layout: Layout
-    tokens: int  # real target tokens, end marks included
+    tokens: int  # answers wanted
     examples: np.ndarray  # which examples of the store
     flops: int = 0  # floating-point operations of a training step over it, once somebody knows
+    goes_on: bool = False  # each row goes on where the same row of the batch before it ended
 
     def to(self, device: torch.device) -> TrainingBatch:
         """The same on another device, copied while the one before is computed."""
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True)
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.pin_memory().to(device, non_blocking=True)
 
-        def move_layout(layout: Layout) -> Layout:
+        def move_layout(layout: Layout | None) -> Layout | None:
             if isinstance(layout, Packed):
-                return replace(layout, offsets=move(layout.offsets), index=move(layout.index), slots=move(layout.slots))
-            return replace(layout, mask=None if layout.mask is None else move(layout.mask))
+                moved = {name: move(getattr(layout, name)) for name in ("offsets", "index", "slots")}
+                return replace(layout, **moved)  # type: ignore[arg-type]
+            return layout and replace(layout, mask=move(layout.mask))
 
         return replace(
             self,
             source=move(self.source),
             given=move(self.given),
-            wanted=move(self.wanted),
+            wanted=move(self.wanted),  # type: ignore[arg-type]
             source_layout=move_layout(self.source_layout),
             target_layout=move_layout(self.target_layout),
         )
@@ -59,70 +62,50 @@ class StaticShape:
     longest: int
 
 
-def _joined(sequences: Sequence[np.ndarray], mark: int, *, before: bool) -> np.ndarray:
-    """All sequences end to end, each with a mark before or behind it."""
-    lengths = np.fromiter((len(sequence) for sequence in sequences), np.int64, len(sequences)) + 1
-    ends = np.cumsum(lengths)
-    joined = np.full(ends[-1], mark, dtype=np.int64)
-    rest = np.ones(len(joined), dtype=bool)
-    rest[ends - lengths if before else ends - 1] = False
-    joined[rest] = np.concatenate(sequences)
-    return joined
-
-
-def padded_batch(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: np.ndarray) -> TrainingBatch:
+def padded_batch(sides: Sides, examples: np.ndarray) -> TrainingBatch:
     """Rows with PAD behind shorter ones."""
 
-    def rows(sequences: Sequence[np.ndarray], mark: int, *, before: bool) -> tuple[Tensor, list[int]]:
-        lengths = [len(sequence) + 1 for sequence in sequences]
-        table = np.full((len(sequences), max(lengths)), PAD, dtype=np.int64)
-        filled = np.arange(table.shape[1])[None, :] < np.asarray(lengths)[:, None]
-        table[filled] = _joined(sequences, mark, before=before)
-        return torch.from_numpy(table), lengths
+    def rows(side: Side | None) -> tuple[Tensor | None, Padded | None]:
+        if side is None:
+            return None, None
+        lengths = np.asarray(side.lengths())
+        table = np.full((len(lengths), max(lengths)), PAD, dtype=np.int64)
+        table[np.arange(table.shape[1])[None, :] < lengths[:, None]] = side.joined()
+        return torch.from_numpy(table), Padded.of(lengths.tolist())
 
-    source, source_lengths = rows(sources, END, before=False)
-    given, target_lengths = rows(targets, START, before=True)
-    wanted, _ = rows(targets, END, before=False)
-    return TrainingBatch(
-        source, Padded.of(source_lengths), given, wanted, Padded.of(target_lengths), sum(target_lengths), examples
-    )
+    wanted, _ = rows(sides.wanted)
+    assert wanted is not None
+    return TrainingBatch(*rows(sides.source), *rows(sides.given), wanted, int(wanted.count_nonzero()), examples)
 
 
-def packed_batch(
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    examples: np.ndarray,
-    static: StaticShape | None = None,
-) -> TrainingBatch:
+def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None = None) -> TrainingBatch:
     """Sequences end to end. With a static shape, dummy sequences of PAD fill it up; nothing is learned from them."""
-    source, given = _joined(sources, END, before=False), _joined(targets, START, before=True)
-    wanted = _joined(targets, END, before=False)
-    source_lengths = [len(sequence) + 1 for sequence in sources]
-    target_lengths = [len(sequence) + 1 for sequence in targets]
-    tokens, longest = len(wanted), None
+    wanted = sides.wanted.joined()
+    tokens = int(np.count_nonzero(wanted))
+    fillers = spare = 0
     if static is not None:
-        longest = static.longest
-        gaps = static.tokens - len(source), static.tokens - len(wanted)
-        fillers = max(1, -(-max(gaps) // longest))
-        spare = static.sequences - len(sources) - fillers
+        sizes = [sum(side.lengths()) for side in sides.read]
+        gaps = [static.tokens - size for size in sizes]
+        fillers = max(1, -(-max(gaps) // static.longest))
+        spare = static.sequences - len(sides.wanted.sequences) - fillers
         if min(gaps) < fillers or spare < 0:
             raise ValueError(
-                f"a batch of {len(sources)} examples, {len(source)} + {len(wanted)} tokens does not fit into {static}"
+                f"a batch of {len(sides.wanted.sequences)} examples, {' + '.join(map(str, sizes))} tokens does not fit "
+                f"into {static}"
             )
-        source_lengths += [*_split(gaps[0], fillers), *[0] * spare]
-        target_lengths += [*_split(gaps[1], fillers), *[0] * spare]
-        source, given, wanted = (
-            np.pad(part, (0, static.tokens - len(part)), constant_values=PAD) for part in (source, given, wanted)
-        )
-    return TrainingBatch(
-        torch.from_numpy(source),
-        Packed.of(source_lengths, longest=longest),
-        torch.from_numpy(given),
-        torch.from_numpy(wanted),
-        Packed.of(target_lengths, longest=longest),
-        tokens,
-        examples,
-    )
+        wanted = np.pad(wanted, (0, static.tokens - len(wanted)), constant_values=PAD)
+
+    def ends(side: Side | None) -> tuple[Tensor | None, Packed | None]:
+        if side is None:
+            return None, None
+        joined, lengths, longest = side.joined(), side.lengths(), None
+        if static is not None:
+            gap, longest = static.tokens - len(joined), static.longest
+            joined = np.pad(joined, (0, gap), constant_values=PAD)
+            lengths += [*_split(gap, fillers), *[0] * spare]
+        return torch.from_numpy(joined), Packed.of(lengths, longest=longest)
+
+    return TrainingBatch(*ends(sides.source), *ends(sides.given), torch.from_numpy(wanted), tokens, examples)
 
 
 def _split(total: int, parts: int) -> list[int]:

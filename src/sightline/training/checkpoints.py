@@ -109,9 +109,11 @@ class Checkpoints:
         optimizer: torch.optim.Optimizer,
         average: RunningAverage | None,
         progress: Progress,
+        carried: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write a checkpoint, then remove those no longer wanted."""
+        """Write a checkpoint, then remove those no longer wanted. `carried`: state that goes from step to step."""
         tensors = _optimizer_tensors(optimizer, model)
+        tensors |= {f"{name}/carried": part.detach().cpu().contiguous() for name, part in (carried or {}).items()}
         if average is not None:
             tensors |= {f"{name}/average": weight.cpu() for name, weight in average.weights.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -190,13 +192,20 @@ class Checkpoints:
         tensors = load_file(self.path(step) / "optimizer.safetensors")
         return {name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")}
 
+    def carried(self, step: int, device: torch.device) -> dict[str, Tensor]:
+        """The state that a checkpoint hands on to the next step, by name; empty where there is none."""
+        tensors = load_file(self.path(step) / "optimizer.safetensors")
+        return {name.removesuffix("/carried"): t.to(device) for name, t in tensors.items() if name.endswith("/carried")}
+
     def restore(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, average: RunningAverage | None
     ) -> Progress:
         """Put everything back as it was at that step."""
         load_parameters(model, self.weights(step))
         tensors = load_file(self.path(step) / "optimizer.safetensors")
-        _load_optimizer(optimizer, model, {name: t for name, t in tensors.items() if not name.endswith("/average")})
+        _load_optimizer(
+            optimizer, model, {name: t for name, t in tensors.items() if not name.endswith(("/average", "/carried"))}
+        )
         if average is not None:
             average.load({name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")})
         values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))

@@ -8,46 +8,29 @@ longer than running them. A CUDA graph launches all at once: 697,000 tokens/s wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.layers.layout import Packed
-from sightline.models.seq2seq import Seq2Seq
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss
 from sightline.training.step import autocast, batch_loss
 
+Shape = tuple[int, int]  # sequences, and the longest of them
 
-def compiled_loss(model: Seq2Seq, smoothing: float) -> Callable[[TrainingBatch], Loss]:
+
+def compiled_loss(model: nn.Module, smoothing: float) -> Callable[[TrainingBatch], Loss]:
     """`batch_loss` over packed batches of one static shape, compiled once."""
 
-    def run(
-        source: Tensor, given: Tensor, wanted: Tensor, first: list[Tensor], second: list[Tensor], shape: Any
-    ) -> Loss:
-        source_layout, target_layout = (
-            Packed(offsets, index, slots, *shape) for offsets, index, slots in (first, second)
-        )
-        empty = np.empty(0)
-        return batch_loss(
-            model, TrainingBatch(source, source_layout, given, wanted, target_layout, 0, empty), smoothing
-        )
+    def run(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]) -> Loss:
+        return batch_loss(model, _from_tensors(tensors, shapes), smoothing)
 
     compiled = torch.compile(run, dynamic=False)
 
     def loss(batch: TrainingBatch) -> Loss:
-        source, target = batch.source_layout, batch.target_layout
-        assert isinstance(source, Packed) and isinstance(target, Packed)
-        result: Loss = compiled(
-            batch.source,
-            batch.given,
-            batch.wanted,
-            [source.offsets, source.index, source.slots],
-            [target.offsets, target.index, target.slots],
-            (source.batch, source.longest),
-        )
+        result: Loss = compiled(_tensors(batch), _shapes(batch))
         return result
 
     return loss
@@ -60,7 +43,7 @@ class GraphedGradients:
     seed at each replay, as it would without the graph.
     """
 
-    def __init__(self, model: Seq2Seq, smoothing: float, precision: str, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, smoothing: float, precision: str, device: torch.device) -> None:
         self.model, self.precision, self.device = model, precision, device
         self.loss = compiled_loss(model, smoothing)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -70,17 +53,16 @@ class GraphedGradients:
         if self.graph is None:
             self.graph = self._record(batch)
         for mine, given in zip(self.tensors, _tensors(batch), strict=True):
-            mine.copy_(given, non_blocking=True)
+            if mine is not None and given is not None:
+                mine.copy_(given, non_blocking=True)
         self.tokens.fill_(float(batch.tokens))
         self.graph.replay()
         return self.result
 
     def _record(self, batch: TrainingBatch) -> torch.cuda.CUDAGraph:
-        layout = batch.target_layout
-        assert isinstance(layout, Packed)
         random = torch.cuda.get_rng_state(self.device)
-        self.tensors = [tensor.clone() for tensor in _tensors(batch)]
-        self.shape = (layout.batch, layout.longest)
+        self.tensors = [None if tensor is None else tensor.clone() for tensor in _tensors(batch)]
+        self.shapes = _shapes(batch)
         self.tokens = torch.full((), float(batch.tokens), device=self.device)
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
@@ -99,17 +81,35 @@ class GraphedGradients:
         return graph
 
     def _run(self) -> Loss:
-        source, given, wanted, *layouts = self.tensors
-        first, second = (Packed(*three, *self.shape) for three in (layouts[:3], layouts[3:]))  # type: ignore[call-arg, arg-type]
         with autocast(self.precision, self.device):
-            loss = self.loss(TrainingBatch(source, first, given, wanted, second, 0, np.empty(0)))
+            loss = self.loss(_from_tensors(self.tensors, self.shapes))
         (loss.total / self.tokens).backward()  # type: ignore[no-untyped-call]
         return Loss(loss.total.detach(), loss.nll.detach())
 
 
-def _tensors(batch: TrainingBatch) -> list[Tensor]:
+def _layouts(batch: TrainingBatch) -> list[Packed | None]:
+    layouts = [batch.source_layout, batch.target_layout]
+    assert all(layout is None or isinstance(layout, Packed) for layout in layouts)
+    return layouts  # type: ignore[return-value]
+
+
+def _tensors(batch: TrainingBatch) -> list[Tensor | None]:
     """Everything of a batch that differs from step to step."""
-    source, target = batch.source_layout, batch.target_layout
-    assert isinstance(source, Packed) and isinstance(target, Packed)
-    layouts = [source.offsets, source.index, source.slots, target.offsets, target.index, target.slots]
-    return [batch.source, batch.given, batch.wanted, *layouts]
+    parts = ((None,) * 3 if each is None else (each.offsets, each.index, each.slots) for each in _layouts(batch))
+    return [batch.source, batch.given, batch.wanted, *(tensor for three in parts for tensor in three)]
+
+
+def _shapes(batch: TrainingBatch) -> tuple[Shape | None, ...]:
+    """Everything that does not."""
+    return tuple(None if each is None else (each.batch, each.longest) for each in _layouts(batch))
+
+
+def _from_tensors(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]) -> TrainingBatch:
+    """The batch again, as far as a model looks at it."""
+    source, given, wanted, *rest = tensors
+    first, second = (
+        None if shape is None else Packed(*three, *shape)  # type: ignore[arg-type, call-arg]
+        for three, shape in zip((rest[:3], rest[3:]), shapes, strict=True)
+    )
+    assert wanted is not None
+    return TrainingBatch(source, first, given, second, wanted, 0, np.empty(0))

@@ -13,11 +13,10 @@ from torch import nn
 
 from sightline.layers.layout import Packed
 from sightline.recipe import Training
-from sightline.text.tokenizer import END
 from sightline.training.averages import weights_of
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops
-from sightline.training.plan import EpochPlan
+from sightline.training.job import Plan
 from sightline.training.step import autocast, batch_loss
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
@@ -33,7 +32,8 @@ def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, devic
     with torch.random.fork_rng([device] if device.type == "cuda" else []), count_flops() as count:
         with autocast(training.precision, device):
             loss = batch_loss(model, batch, training.label_smoothing)
-        torch.autograd.grad(loss.total, list(model.parameters()), allow_unused=True)
+        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        torch.autograd.grad(loss.total, learned, allow_unused=True)
     for buffer, before in gathered:
         buffer.copy_(before)
     return count.total
@@ -57,8 +57,10 @@ class StepCost:
 
 def _sizes(batch: TrainingBatch) -> list[int]:
     """How many sequences, tokens, places and pairs of them there are in a batch."""
-    s, t = (layout.lengths.numpy() for layout in (batch.source_layout, batch.target_layout))
-    rows, source, target = len(s), batch.source_layout.longest, batch.target_layout.longest
+    layouts = [layout for layout in (batch.source_layout, batch.target_layout) if layout is not None]
+    lengths = [layout.lengths.numpy() for layout in layouts]
+    s, t, longest = lengths[0], lengths[-1], [layout.longest for layout in layouts]  # one side stands for both
+    rows, source, target = len(s), longest[0], longest[-1]
     sizes = [
         rows,
         # A recurrent encoder starts from zeros, which need no gradient. Reading backwards only the longest start
@@ -67,19 +69,19 @@ def _sizes(batch: TrainingBatch) -> list[int]:
         rows * (s.min() == s.max()),
         s.sum(),
         t.sum(),
-        t.sum() - batch.tokens,  # what fills a static batch up
+        batch.tokens,  # answers: without what fills a static batch up, and where nothing is wanted
         rows * source,
         rows * target,
         rows * source**2,
         rows * target**2,
         rows * source * target,
     ]
-    if isinstance(batch.source_layout, Packed):  # the kernels for packed batches look at real pairs alone
+    if isinstance(layouts[0], Packed):  # the kernels for packed batches look at real pairs alone
         sizes += [(s * s).sum(), (t * t).sum(), (s * t).sum()]
     return [int(size) for size in sizes]
 
 
-def step_cost(model: nn.Module, plan: EpochPlan, device: torch.device) -> StepCost:
+def step_cost(model: nn.Module, plan: Plan, device: torch.device) -> StepCost:
     """What a step of this model costs, found by counting a few tiny ones."""
     sizes, counts = [], []
     for batch in _telling(plan):
@@ -111,7 +113,7 @@ def _whole_solution(table: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     return tuple(int(weight) for weight in weights.round())
 
 
-def _telling(plan: EpochPlan) -> list[TrainingBatch]:
+def _telling(plan: Plan) -> list[TrainingBatch]:
     """Of many tiny batches those whose sizes do not follow from those of others, and some more to check with."""
     chosen, others = [], []
     table: list[list[int]] = []
@@ -125,20 +127,20 @@ def _telling(plan: EpochPlan) -> list[TrainingBatch]:
     return chosen + sorted(others, key=_sizes)[-_CHECKS:]  # the largest
 
 
-def _tiny_batches(plan: EpochPlan) -> Iterator[TrainingBatch]:
-    """Batches of one to four sequences of up to three tokens, end marks included: every model can take them."""
+def _tiny_batches(plan: Plan) -> Iterator[TrainingBatch]:
+    """Batches of one to four sequences of a few tokens, end marks included: every model can take them."""
     random = np.random.default_rng(0)
     for _ in range(_DRAWN):
         rows, more, spare = (int(random.integers(low, high)) for low, high in ((1, 5), (4, 9), (0, 4)))
-        sources, targets = ([np.full(size, END) for size in random.integers(0, 3, rows)] for _ in range(2))
+        sides = plan.tiny([random.integers(0, 3, rows) for _ in range(2)])
         if plan.layout == "padded":
-            yield padded_batch(sources, targets, np.arange(rows))
+            yield padded_batch(sides, np.arange(rows))
             continue
         shape = plan.shape
         if shape is not None:  # as long as the real ones, for nothing says how the costs of another length would be
-            tokens = 3 * rows + more
+            tokens = max(max(side.lengths()) for side in sides.read) * rows + more
             shape = StaticShape(tokens, rows + tokens // 3 + spare, shape.longest)
-        yield packed_batch(sources, targets, np.arange(rows), shape)
+        yield packed_batch(sides, np.arange(rows), shape)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from sightline.recipe import Recipe
-from sightline.training.batches import TrainingBatch
+from sightline.training.batches import StaticShape, TrainingBatch
 from sightline.training.display import Display
+from sightline.training.sides import Sides
 from sightline.training.step import Gradients
 
 
@@ -28,9 +29,17 @@ class Validation:
 class Plan(Protocol):
     """The batches of any epoch, as a pure function of its number."""
 
+    recipe: Recipe
+    layout: str
+    shape: StaticShape | None  # of all batches, where they have one
+
     def epoch(self, number: int) -> Sequence[np.ndarray]: ...
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
+    def waste(self, epoch: int = 0) -> float: ...
+    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+        """Examples with about so many tokens on either side, as the model would be shown them."""
+        ...
 
 
 @dataclass

@@ -28,7 +28,7 @@ from sightline.training.job import Fit
 from sightline.training.journal import Journal
 from sightline.training.optimizers import build_optimizer
 from sightline.training.schedules import factor
-from sightline.training.step import step_seed
+from sightline.training.step import CarriedGradients, step_seed
 
 
 class NotFinite(ArithmeticError):
@@ -47,6 +47,8 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
         newest = checkpoints.newest() if resume else None
         if newest is not None:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
+            if isinstance(job.gradients, CarriedGradients):
+                job.gradients.carried = checkpoints.carried(newest, job.device)
             job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
         with Journal(job.run, tensorboard=training.tensorboard, size=progress.journal, step=progress.step) as journal:
             loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
@@ -82,7 +84,7 @@ class _Loop:
         self.job, self.optimizer, self.average = job, optimizer, average
         self.checkpoints, self.journal, self.progress = checkpoints, journal, progress
         self.recipe, self.training = job.recipe, job.recipe.training
-        self.parameters = list(job.model.parameters())
+        self.parameters = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
         self.pending: list[_Step] = []  # not yet looked at
         self.unlogged = list(progress.unlogged)  # looked at, not yet logged
         self.started, self.before = time.monotonic(), progress.seconds
@@ -315,7 +317,8 @@ class _Loop:
         self.progress = self.progress.after(
             journal=self.journal.size, recent=recent, unlogged=tuple(self.unlogged), seconds=self.seconds()
         )
-        self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress)
+        carried = self.job.gradients.carried if isinstance(self.job.gradients, CarriedGradients) else None
+        self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress, carried)
         self.saved = self.progress.step
 
     def export(self) -> None:

@@ -12,8 +12,9 @@ from sightline.data.batching import order, packed_batches, packing_waste, padded
 from sightline.data.store import Store
 from sightline.recipe import Recipe
 from sightline.recipe_model import TransformerBody
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.sides import Sides, sides_of
 
 
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
@@ -21,10 +22,10 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
 
     Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
     bfloat16, no dropout on the weights and no bias on the scores; there it has a static shape, so that the step
-    compiles once. (Batch norm would count the dummies that fill a static shape.)
+    compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
-    bodies = (recipe.model.encoder, recipe.model.decoder)
+    bodies = list(recipe.model.bodies.values())
     transformers = [body for body in bodies if isinstance(body, TransformerBody)]
     varlen = recipe.training.precision == "bf16" and all(
         body.attention_dropout == 0
@@ -32,11 +33,11 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
         and (body.norm.kind != "batch" or body.norm.place == "none")
         for body in transformers
     )
-    if wanted == "padded" or (wanted == "auto" and len(transformers) < 2):
+    if wanted == "padded" or (wanted == "auto" and len(transformers) < len(bodies)):
         return "padded"
     if device.type != "cuda":
         return "packed"
-    if varlen and len(transformers) == 2:
+    if varlen and len(transformers) == len(bodies) and recipe.task != "classify":
         return "static"
     return "padded" if wanted == "auto" else "packed"
 
@@ -52,10 +53,11 @@ class EpochPlan:
     shape: StaticShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        self.sides = sides_of(self.recipe)
         if self.layout == "static":
-            store, tokens = self.store_for(0), self.recipe.training.batches.tokens
-            longest = self.recipe.data.clean.max_tokens + 1
-            mean = min(float(store.source_lengths.mean()), float(store.target_lengths.mean())) + 1
+            lengths, tokens = self._lengths(0), self.recipe.training.batches.tokens
+            longest, _ = self.recipe.longest_sequence()
+            mean = min(float(side.mean()) for side in lengths) + 1
             sequences = int(1.5 * tokens / mean) + 8  # no batch has more examples, so that one shape fits all
             # one side may be much shorter than the other: as many dummies as its gap takes must find a token on both
             self._spare = -(-tokens // longest) + 1
@@ -67,7 +69,7 @@ class EpochPlan:
         weights = [source.weight for source in self.recipe.data.train]
         seed = self.recipe.seed
         examples = order(store.origin, weights, seed=seed, epoch=number)
-        lengths = store.source_lengths, store.target_lengths
+        lengths = self._lengths(number)
         if self.shape is not None:
             return packed_batches(
                 *lengths,
@@ -80,20 +82,35 @@ class EpochPlan:
         return padded_batches(*lengths, tokens=tokens, seed=seed, epoch=number, examples=examples)
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
-        sources, targets = self.store_for(epoch).take(examples)
-        if self.layout == "padded":
-            return padded_batch(sources, targets, examples)
-        return packed_batch(sources, targets, examples, self.shape)
+        sides = self.sides(*self.store_for(epoch).take(examples))
+        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+
+    def _lengths(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens each example takes on either side of a batch, but for one mark."""
+        store = self.store_for(epoch)
+        source, target = store.source_lengths, store.target_lengths
+        if self.recipe.task in ("classify", "tag"):
+            return source + 1, np.zeros_like(source)  # a class token may stand before it
+        if self.recipe.model.encoder is None:
+            return source + target, source + target
+        return source, target
 
     def waste(self, epoch: int = 0) -> float:
         """The share of positions that hold no token; a packed batch has none."""
         if self.layout == "packed":
             return 0.0
-        store = self.store_for(epoch)
-        lengths = store.source_lengths, store.target_lengths
+        lengths = self._lengths(epoch)
         if self.shape is not None:
             return packing_waste(self.epoch(epoch), *lengths, tokens=self.shape.tokens)
         return padding_waste(self.epoch(epoch), *lengths)
+
+    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+        """Examples with about so many tokens on either side, as the model would be shown them."""
+        task = self.recipe.task
+        left, right = sizes
+        if task in ("classify", "tag"):
+            left, right = left + 1, left + 1 if task == "tag" else np.ones_like(left)
+        return self.sides(*([np.full(size, END) for size in side] for side in (left, right)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The examples of a batch, to be read by a person."""

@@ -18,7 +18,7 @@ from sightline.training.objectives import Loss, cross_entropy
 
 
 def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
-    """The loss of one batch, summed over its target tokens."""
+    """The loss of one batch, summed over the answers wanted."""
     features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
     return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
 
@@ -62,6 +62,28 @@ class PlainGradients:
             loss = self.loss(batch)
         (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
         return Loss(loss.total.detach(), loss.nll.detach())
+
+
+class CarriedGradients(PlainGradients):
+    """`Gradients` where each batch goes on from the state the one before it ended in, cut off from what made it.
+
+    The state is part of where a training stands, so checkpoints hold it: `carried`, by name.
+    """
+
+    def __init__(self, model: Any, training: Training, device: torch.device) -> None:
+        super().__init__(model, training, device, self._loss)
+        self.language_model, self.smoothing = model, training.label_smoothing
+        self.carried: dict[str, Tensor] = {}
+
+    def _loss(self, batch: TrainingBatch) -> Loss:
+        assert batch.given is not None
+        model = self.language_model
+        state = model.blank(len(batch.given))
+        if batch.goes_on and self.carried:
+            state = state.with_parts(self.carried)
+        features, state = model.advance(batch.given, state)
+        self.carried = state.parts()
+        return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, self.smoothing)
 
 
 def sum_of(values: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,173 @@
+"""Metrics of labels: one for each text (accuracy, macro F1), or one for each token of it (token accuracy, span F1).
+
+A text's label is the whole output and may contain spaces. The labels of tokens stand in one output, separated by
+spaces. F1 = 2·tp / (2·tp + fp + fn) is the harmonic mean of precision and recall, in percent.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sightline.evaluation.errors import conditions, even, exact_match, share
+from sightline.evaluation.intervals import Numbers
+from sightline.evaluation.measurement import Measurement, fingerprint
+
+
+def accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
+    """Percentage of outputs equal to their label as a whole; of several labels that are right, any will do."""
+    return replace(exact_match(hypotheses, references, lowercase=lowercase), name="accuracy")
+
+
+def macro_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
+    """Mean of the labels' F1, rare labels counting as much as frequent ones (scikit-learn's `average="macro"`).
+
+    Labels are those of the references and the outputs: one that is only ever given wrongly has an F1 of 0.
+    """
+    pairs = label_pairs(hypotheses, references, lowercase=lowercase, metric="macro-f1")
+    classes = tuple(sorted({label for pair in pairs for label in pair}))
+    place = {label: number for number, label in enumerate(classes)}
+    counts = np.zeros((len(pairs), len(classes), 3))  # (N, C, tp fp fn)
+    for row, (given, wanted) in zip(counts, pairs, strict=True):
+        if given == wanted:
+            row[place[given], 0] = 1
+        else:
+            row[place[given], 1] = 1
+            row[place[wanted], 2] = 1
+    single = _label_f1(counts.sum(axis=0))  # (C,)
+    worst = int(single.argmin())
+    return Measurement(
+        name="macro-F1",
+        better="higher",
+        statistics=counts.reshape(len(pairs), -1),  # (N, 3C)
+        values=_macro_f1,
+        conditions=conditions(references, lowercase, bs=None, seed=None, spaces="strip", average="macro"),
+        against=fingerprint("references", references),
+        detail=f"{len(classes)} labels, the lowest F1 {single[worst]:.2f} ({classes[worst]})",
+        classes=classes,
+    )
+
+
+def token_accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
+    """Percentage of tokens that have their label. Sentences are drawn again, not tokens, which err together."""
+    pairs = token_pairs(hypotheses, references, lowercase=lowercase, metric="token-accuracy")
+    right = [[one == other for one, other in zip(given, wanted, strict=True)] for given, wanted in pairs]
+    outcomes = np.array([each for sentence in right for each in sentence], dtype=np.bool_)  # (tokens of all,)
+    return Measurement(
+        name="token accuracy",
+        better="higher",
+        statistics=np.array([(sum(sentence), len(sentence)) for sentence in right], dtype=np.float64),  # (N, 2)
+        values=share,
+        conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze"),
+        against=fingerprint("references", references),
+        detail=f"{outcomes.sum()} of {outcomes.size} tokens",
+        outcomes=outcomes,
+    )
+
+
+def span_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
+    """F1 over the labelled spans that B-, I- and O tags mark (Ramshaw & Marcus 1995), all types together.
+
+    A span is right if its type and both its ends are. Ill-formed tags are read as conlleval does (seqeval's default):
+    an I- that continues nothing begins a span. Where there is no span at all F1 is 0, as in seqeval.
+    """
+    pairs = token_pairs(hypotheses, references, lowercase=False, metric="span-f1")
+    statistics = np.zeros((len(pairs), 3))  # (N, spans in both, in the output, in the reference)
+    for row, (given, wanted) in zip(statistics, pairs, strict=True):
+        found, right = _spans(given, lowercase), _spans(wanted, lowercase)
+        row[:] = len(found & right), len(found), len(right)
+    both, found_spans, right_spans = statistics.sum(axis=0).astype(int)
+    others = [tag for pair in pairs for tags in pair for tag in tags if not _is_tag(tag)]
+    beside = f"; {len(others)} labels are not B-, I- or O (the first: {others[0]})" if others else ""
+    return Measurement(
+        name="span F1",
+        better="higher",
+        statistics=statistics,
+        values=_span_f1,
+        conditions=conditions(
+            references, lowercase, bs=None, seed=None, spaces="squeeze", tags="conlleval", average="micro"
+        ),
+        against=fingerprint("references", references),
+        detail=f"{both} of {right_spans} spans found, {found_spans} in the outputs{beside}",
+    )
+
+
+def label_pairs(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, metric: str
+) -> list[tuple[str, str]]:
+    """The label given and the label wanted, text by text."""
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} outputs and references for {len(references)}: {metric} needs one for each")
+    for number, several in enumerate(references, start=1):
+        if isinstance(several, str):
+            raise TypeError(f"the references of output {number} are a text; write a list of texts: [{several!r}]")
+        if len(several) != 1:
+            raise ValueError(
+                f"output {number} has {len(several)} references; {metric} needs exactly one for each output "
+                "(accuracy takes several)"
+            )
+    return [
+        (even(hypothesis, lowercase), even(single, lowercase))
+        for hypothesis, (single,) in zip(hypotheses, references, strict=True)
+    ]
+
+
+def token_pairs(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, metric: str
+) -> list[tuple[list[str], list[str]]]:
+    """The labels given and the labels wanted, text by text, as many of one as of the other."""
+    pairs = [
+        (_split(given), _split(wanted))
+        for given, wanted in label_pairs(hypotheses, references, lowercase=lowercase, metric=metric)
+    ]
+    for number, (given, wanted) in enumerate(pairs, start=1):
+        if not wanted:
+            raise ValueError(f"the reference of sentence {number} has no labels; leave the sentence out of {metric}")
+        if len(given) != len(wanted):
+            raise ValueError(
+                f"sentence {number} has {len(given)} labels in the output and {len(wanted)} in the reference; "
+                f"{metric} needs one label for each token in both"
+            )
+    return pairs
+
+
+def _split(text: str) -> list[str]:
+    return [label for label in text.split(" ") if label]  # other kinds of space may be part of a label
+
+
+def _spans(tags: list[str], lowercase: bool) -> set[tuple[str, int, int]]:
+    """(type, first token, last token) of each span."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    read = [tag[0] + tag[1:].lower() for tag in tags] if lowercase else tags  # the B, I or O in front stays as it is
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* seems not to be NE tag")  # once for each; counted in the detail
+        return set(get_entities(read))
+
+
+def _is_tag(label: str) -> bool:
+    return label in ("O", "B", "I") or label.startswith(("B-", "I-"))
+
+
+def _label_f1(counts: Numbers) -> Numbers:
+    """F1 of counts (..., tp fp fn), 0 where there are none."""
+    right = 2 * counts[..., 0]
+    every = right + counts[..., 1] + counts[..., 2]
+    result: Numbers = 100 * np.divide(right, every, out=np.zeros_like(right), where=every > 0)
+    return result
+
+
+def _macro_f1(sums: Numbers) -> Numbers:
+    """Of (M, 3C) sums; a label that does not occur in them does not count, as if nobody had heard of it."""
+    counts = sums.reshape(len(sums), -1, 3)  # (M, C, tp fp fn)
+    result: Numbers = _label_f1(counts).sum(axis=1) / counts.any(axis=2).sum(axis=1)
+    return result
+
+
+def _span_f1(sums: Numbers) -> Numbers:
+    both, every = 2 * sums[:, 0], sums[:, 1] + sums[:, 2]
+    result: Numbers = 100 * np.divide(both, every, out=np.zeros_like(both), where=every > 0)
+    return result

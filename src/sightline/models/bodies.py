@@ -1,0 +1,20 @@
+"""Every encoder and every decoder under the name recipes give it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from sightline.models.transformer import TransformerDecoder, TransformerEncoder
+from sightline.models.window import WindowDecoder, WindowEncoder
+
+ENCODERS: dict[str, Any] = {
+    "transformer": TransformerEncoder,
+    "recurrent": RecurrentEncoder,
+    "window": WindowEncoder,
+}
+DECODERS: dict[str, Any] = {
+    "transformer": TransformerDecoder,
+    "recurrent": RecurrentDecoder,
+    "window": WindowDecoder,
+}

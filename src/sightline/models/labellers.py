@@ -1,0 +1,97 @@
+"""Encoders that answer with labels: one for each token (tagger), one for a whole text (classifier)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sightline.layers.dropout import Dropout
+from sightline.layers.embedding import Embedding, Output
+from sightline.layers.layout import Layout
+from sightline.layers.linear import Linear
+from sightline.layers.tap import TapModule
+from sightline.models.bodies import ENCODERS
+from sightline.models.protocol import Memory
+from sightline.recipe_model import Model, Pooling
+
+
+class Labeller(TapModule):
+    """What both have: embeddings, an encoder, and an output layer over the labels."""
+
+    def __init__(self, recipe: Model, source_size: int, labels: int, features: int) -> None:
+        super().__init__()
+        assert recipe.encoder is not None
+        self.source_embedding = Embedding(source_size, recipe.width)
+        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
+        self.output = Output(labels, features, None)
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        """Tokens (B, S) or (N,) → memory."""
+        memory: Memory = self.encoder(self.source_embedding(source), layout)
+        return memory
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(…, D) → (…, labels)."""
+        scores: Tensor = self.output(features)
+        return self.tap("logits", scores, "features Wᵀ + b")
+
+
+class Tagger(Labeller):
+    """One answer for each token: softmax(W h_t + b)."""
+
+    def __init__(self, recipe: Model, source_size: int, labels: int) -> None:
+        super().__init__(recipe, source_size, labels, recipe.width)
+        assert recipe.encoder is not None
+        self.dropout = Dropout(recipe.encoder.dropout)
+
+    def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
+        """Tokens (B, S) or (N,) → features (…, D)."""
+        return self.dropout(self.encode(source, layout).states)
+
+
+def pool(memory: Memory, kind: str) -> Tensor:
+    """States of each sequence → one vector (B, D).
+
+    `last` is where reading ended, in each direction (of a Transformer: the last token's state); `class` is the state of
+    the token that was set before the others.
+    """
+    if kind == "last" and memory.finals is not None:
+        return memory.finals[:, -1]
+    states, mask = memory.layout.pad(memory.states), memory.layout.key_mask()  # (B, S, D), (B, S)
+    if kind == "class":
+        return states[:, 0]
+    if kind == "last":
+        ends = memory.layout.lengths.clamp(min=1).to(states.device) - 1
+        return states.gather(1, ends[:, None, None].expand(-1, 1, states.shape[2]))[:, 0]
+    if kind == "max":
+        return (states if mask is None else states.masked_fill(~mask[..., None], float("-inf"))).amax(1)
+    return memory.mean()
+
+
+class Head(TapModule):
+    """A small network on the pooled vector: tanh(W p + b)."""
+
+    def __init__(self, recipe: Pooling, width: int) -> None:
+        super().__init__()
+        self.kind = recipe.kind
+        self.hidden = Linear(width, recipe.hidden or width)
+        self.dropout = Dropout(recipe.dropout)
+
+    def forward(self, memory: Memory) -> Tensor:
+        pooled = self.tap("pooled", pool(memory, self.kind), f"{self.kind}(h_1 … h_S)")
+        hidden = torch.tanh(self.hidden(self.dropout(pooled)))
+        return self.dropout(self.tap("features", hidden, "tanh(W p + b)", ["pooled"]))
+
+
+class Classifier(Labeller):
+    """One answer for a whole text: the states pooled, a small network, softmax."""
+
+    def __init__(self, recipe: Model, source_size: int, labels: int) -> None:
+        assert recipe.pooling is not None
+        super().__init__(recipe, source_size, labels, recipe.pooling.hidden or recipe.width)
+        self.pooling = Head(recipe.pooling, recipe.width)
+
+    def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
+        """Tokens (B, S) or (N,) → features (B, D)."""
+        features: Tensor = self.pooling(self.encode(source, layout))
+        return features

@@ -1,0 +1,71 @@
+"""Decoders that look at no encoder: language models, and translators that read and write one sequence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from sightline.layers.embedding import Embedding, Output
+from sightline.layers.layout import Layout, Padded
+from sightline.layers.tap import TapModule
+from sightline.models.bodies import DECODERS
+from sightline.models.protocol import Memory
+from sightline.recipe_model import Model
+
+
+class LanguageModel(TapModule):
+    """p(text), one token after the other."""
+
+    def __init__(self, recipe: Model, size: int) -> None:
+        super().__init__()
+        assert recipe.decoder is not None
+        self.embedding = Embedding(size, recipe.width)
+        self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, recipe.width, source=False)
+        self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.embedding)
+        self.looks: tuple[str, ...] = ()
+        self.longest: int | None = self.decoder.longest
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        """There is nothing to read: how many texts there are is all that is taken from tokens (B, S)."""
+        weight = self.embedding.weight
+        return Memory(weight.new_zeros(len(source), 0, weight.shape[1]), layout)
+
+    def begin(self, memory: Memory) -> Any:
+        """Where writing starts."""
+        return self.decoder.begin_blank(len(memory.states), memory.states)
+
+    def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
+        """Tokens (B·W, 1), (B, T) or (N,) → features (…, D) that predict the tokens after them."""
+        features, state = self.decoder.advance(self.embedding(tokens), state, layout)
+        return features, state
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(…, D) → (…, V)."""
+        scores: Tensor = self.output(features)
+        return self.tap("logits", scores, "features Wᵀ + b")
+
+    def blank(self, batch: int) -> Any:
+        """The state before the first token of each of so many texts."""
+        return self.decoder.begin_blank(batch, self.embedding.weight)
+
+    def forward(self, source: Tensor | None, source_layout: Layout | None, given: Tensor, layout: Layout) -> Tensor:
+        """Features for every token of whole texts."""
+        features, _ = self.advance(given, self.blank(layout.batch), layout)
+        return features
+
+
+class DecoderOnly(LanguageModel):
+    """p(target | source) with one body for both: source, start mark, target in one sequence.
+
+    In training the sequence comes as `given`; in search the source is taken in at once, and the start mark, which every
+    search begins with, separates it from what is written.
+    """
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        """Tokens (B, S) → their vectors."""
+        return Memory(self.embedding(source), layout)
+
+    def begin(self, memory: Memory) -> Any:
+        assert isinstance(memory.layout, Padded)
+        return self.decoder.begin_after(memory.states, memory.layout)

@@ -1,0 +1,51 @@
+"""A vocabulary of labels: whole words of a closed set, kept byte for byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from sightline.text.tokenizer import SPECIALS, UNK, Tokenizer, TokenizerError
+
+# A label may be spelled like a special, "<s>" say, and one vocabulary cannot hold both; so such a label has a
+# backslash after its "<" there ("<\s>"), one that is spelled so already has one more, and decoding takes it out again.
+_NAMES = "(?:" + "|".join(special[1:-1] for special in SPECIALS) + ")"
+_ESCAPE = "<\\"
+
+
+def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
+    """The labels of these texts: each text is one if `whole`, else they are separated by spaces.
+
+    Ids go by falling frequency, ties by code points. Nothing is normalized, cut or joined: what differs in a byte is
+    another label, and a label that is not in `texts` is UNK. Decoded labels have single spaces between them.
+    """
+    counts: Counter[str] = Counter()
+    for number, text in enumerate(texts, 1):
+        labels = [text] if whole else text.split(" ") if text else []
+        if "" in labels:
+            raise TokenizerError(f"text {number} ({text!r}) has an empty label; give each a name, or leave it out")
+        counts.update(labels)
+    if not counts:
+        raise TokenizerError("no labels can be learned from texts without any; check data.train")
+    labels = [_escaped(label) for label in sorted(counts, key=lambda label: (-counts[label], label))]
+    vocabulary = {label: number for number, label in enumerate([*SPECIALS, *labels])}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIALS[UNK]))
+    inner.add_special_tokens(list(SPECIALS))
+    head, tail = (r"\A", r"\z") if whole else ("(?<![^ ])", "(?![^ ])")
+    inner.normalizer = normalizers.Replace(Regex(rf"{head}<(?=\\*{_NAMES}>{tail})"), _ESCAPE)
+    plain = decoders.Replace(Regex(rf"\A<\\(?=\\*{_NAMES}>\z)"), "<")
+    if whole:
+        inner.decoder = plain
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+        spaced = decoders.WordPiece(prefix=" ", cleanup=False)  # a space before each but the first; none begins so
+        inner.decoder = decoders.Sequence([plain, spaced])
+    return Tokenizer(inner)
+
+
+def _escaped(label: str) -> str:
+    like_special = label[:1] == "<" and "<" + label[1:].lstrip("\\") in SPECIALS
+    return _ESCAPE + label[1:] if like_special else label

@@ -1,0 +1,130 @@
+"""Text for language models: one long stream of tokens, cut into windows.
+
+Transformers take windows in random order, cut at other places each epoch, each behind a start mark of its own.
+Recurrent models read on: the stream lies in as many rows as a batch has, a batch is the next window of every row, and
+each row starts from the state the window before it ended in (truncated backpropagation through time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from sightline.data.batching import shuffled
+from sightline.data.store import Store
+from sightline.recipe import Recipe
+from sightline.recipe_model import RecurrentDecoder
+from sightline.text.tokenizer import END, START, Vocabulary
+from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.sides import Sides, windows
+
+_WINDOWS = 17  # the stream of random numbers that places windows
+
+
+def stream_of(store: Store) -> np.ndarray:
+    """Every document with its end mark, one after the other."""
+    _, documents = store.take(np.arange(len(store)))
+    parts = [part for document in documents for part in (document, [END])]
+    return np.concatenate(parts).astype(np.uint32)
+
+
+def carries(recipe: Recipe) -> bool:
+    """Whether a window goes on from the state of the one before it."""
+    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoder)
+    if wanted and not able:
+        raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
+    return able if wanted is None else wanted
+
+
+@dataclass
+class WindowPlan:
+    """The windows of each epoch; an example is known by its number or, where rows go on, by its place in the stream."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    layout: str
+    store_for: Callable[[int], Store]  # epoch → store
+    shape: StaticShape | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        batches = self.recipe.training.batches
+        self.context, self.carry = batches.context, carries(self.recipe)
+        self.rows = max(1, batches.tokens // self.context)
+        if self.context > batches.tokens:
+            raise ValueError(
+                f"training.batches.context ({self.context}) is more than training.batches.tokens ({batches.tokens}); "
+                f"raise that to a multiple of it"
+            )
+        if self.layout == "static":  # a dummy sequence is always there, more of them where windows are missing
+            tokens = self.rows * self.context + 8
+            self.shape = StaticShape(tokens, self.rows + 1 + -(-tokens // self.context), self.context)
+        self._streams: dict[Path, np.ndarray] = {}
+        if self.carry and len(self.stream(0)) <= 2 * self.rows:
+            raise ValueError(
+                f"{len(self.stream(0))} tokens of text are too few for {self.rows} rows; lower training.batches.tokens"
+            )
+
+    def stream(self, epoch: int) -> np.ndarray:
+        """The text of an epoch."""
+        store = self.store_for(epoch)
+        if store.folder not in self._streams:
+            self._streams[store.folder] = stream_of(store)
+        return self._streams[store.folder]
+
+    def epoch(self, number: int) -> Sequence[np.ndarray]:
+        if self.carry:
+            return self._rows(number)
+        order = shuffled(len(self._bounds(number)) - 1, _WINDOWS, self.recipe.seed, number)
+        return [order[at : at + self.rows] for at in range(0, len(order), self.rows)]
+
+    def _bounds(self, epoch: int) -> np.ndarray:
+        """Where the windows of an epoch begin, and where the last one ends."""
+        offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
+        length = len(self.stream(epoch))
+        return np.unique(np.concatenate([[0], np.arange(offset, length, self.context), [length]]))
+
+    def _rows(self, number: int) -> list[np.ndarray]:
+        """The next window of every row; what is left over when the stream is divided is another part each epoch."""
+        length, spare = divmod(len(self.stream(number)) - 1, self.rows)
+        first = 1 + (number % (spare + 1))
+        begins = first + np.arange(self.rows) * length
+        return [begins + at for at in range(0, length, self.context)]
+
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
+        if self.carry:
+            return self._next_windows(epoch, examples)
+        sides = windows([], [np.concatenate([[START], window]) for window in self._cut(epoch, examples)])
+        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+
+    def _cut(self, epoch: int, examples: np.ndarray) -> list[np.ndarray]:
+        """The tokens wanted of some examples."""
+        if self.carry:
+            return [self.stream(epoch)[start : start + self.context] for start in examples]
+        bounds = self._bounds(epoch)
+        return [self.stream(epoch)[bounds[number] : bounds[number + 1]] for number in examples]
+
+    def _next_windows(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
+        first = self._rows(epoch)[0]
+        length = (len(self.stream(epoch)) - 1) // self.rows
+        width = min(self.context, length - int(examples[0] - first[0]))
+        table = self.stream(epoch)[examples[:, None] - 1 + np.arange(width + 1)]
+        made = padded_batch(windows([], list(table)), examples)
+        return replace(made, goes_on=bool(examples[0] != first[0]))
+
+    def waste(self, epoch: int = 0) -> float:
+        """The share of places that hold no token: of the last window, and of what fills a static shape."""
+        plan = self.epoch(epoch)
+        tokens = sum(self.batch(epoch, examples).tokens for examples in plan[-2:])
+        size = self.rows * self.context if self.shape is None else self.shape.tokens
+        return 0.0 if self.layout == "packed" else max(0.0, 1 - tokens / (size * len(plan[-2:])))
+
+    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+        """Windows of about so many tokens."""
+        return windows([], [np.full(size + 2, END) for size in sizes[0]])
+
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
+        """The windows of a batch, to be read by a person."""
+        return [{"text": self.vocabulary.target.decode(window.tolist())} for window in self._cut(epoch, examples)]

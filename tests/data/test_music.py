@@ -1,0 +1,393 @@
+"""Chorales as a language, and as sound."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.data.music import (
+    Chorale,
+    from_events,
+    read_chorales,
+    safe_transpositions,
+    salvage_events,
+    to_events,
+    transposed,
+    write_midi,
+)
+from sightline.data.sources import DataError
+
+FULL = [67, 62, 59, 43]
+PIECE = Chorale(((67, 62, 59, 43), (67, 62, None, 43), (69, 62, None, 43), (69, 60, 57, None)))
+PITCHES = st.none() | st.integers(0, 127)
+CHORALES = st.builds(Chorale, st.lists(st.tuples(PITCHES, PITCHES, PITCHES, PITCHES), max_size=40).map(tuple))
+CORPUS = Path(os.environ.get("SIGHTLINE_CORPORA", "")) / "jsb-chorales" / "jsb-chorales-16th.json.xz"
+
+
+def read(folder: Path, *pieces: Any) -> list[tuple[Any, ...]]:
+    path = folder / "music.json"
+    path.write_text(json.dumps({"train": list(pieces)}))
+    return [chorale.steps for chorale in read_chorales(path, "train")]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("rest", [-1, -1.0, None, float("nan")])
+def test_a_rest_may_be_minus_one_null_or_nan_and_a_pitch_may_have_a_point(tmp_path: Path, rest: float | None) -> None:
+    assert read(tmp_path, [[67.0, rest, 59, 43], [rest] * 4]) == [((67, None, 59, 43), (None,) * 4)]
+    assert all(type(pitch) is int for pitch in read(tmp_path, [[67.0, 62.0, 59.0, 43.0]])[0][0])
+
+
+def test_voices_that_cross_stay_who_they_are(tmp_path: Path) -> None:
+    assert read(tmp_path, [[60, 64, 50, 55]]) == [((60, 64, 50, 55),)]
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ([67, 62, 43], (67, 62, None, 43)),
+        ([62, 59, 43], (None, 62, 59, 43)),
+        ([67, 59, 43], (67, None, 59, 43)),
+        ([67, 62, 59], (67, 62, 59, None)),
+        ([45], (None, None, None, 45)),
+        ([], (None, None, None, None)),
+    ],
+)
+def test_a_voice_that_was_left_out_is_the_one_that_is_missed(
+    tmp_path: Path, short: list[int], whole: tuple[int | None, ...]
+) -> None:
+    full = tuple(FULL)
+    assert read(tmp_path, [FULL, short, FULL]) == [(full, whole, full)]
+    assert read(tmp_path, [short, FULL]) == [(whole, full)]
+    assert read(tmp_path, [FULL, short]) == [(full, whole)]
+
+
+def test_a_solo_stays_in_one_voice_even_where_it_comes_near_another(tmp_path: Path) -> None:
+    """The beginning of a training piece: 67 alone would be the alto's, but the line leads to the soprano's 74."""
+    (steps,) = read(tmp_path, [[67], [67], [74], [74], [74, 66, 57, 50]])
+    assert [step[0] for step in steps] == [67, 67, 74, 74, 74]
+    assert steps[0] == (67, None, None, None)
+
+
+def test_voices_enter_one_after_the_other(tmp_path: Path) -> None:
+    (steps,) = read(tmp_path, [[76], [76, 65], [74, 65, 56], [74, 65, 56, 48]])
+    assert steps[:3] == ((76, None, None, None), (76, 65, None, None), (74, 65, 56, None))
+
+
+def test_without_a_full_step_the_voices_are_filled_from_the_top(tmp_path: Path) -> None:
+    assert read(tmp_path, [[67, 62], []]) == [((67, 62, None, None), (None,) * 4)]
+
+
+@pytest.mark.parametrize(
+    ("piece", "message"),
+    [
+        ([FULL, [*FULL, 30]], r"music\.json, train, piece 2, step 2: 5 voices, \[67, .*; keep four"),
+        ([[67, "x", 59, 43]], r"piece 2, step 1: 'x' is not a whole number; write a MIDI pitch"),
+        ([[67, True, 59, 43]], r"piece 2, step 1: True is not a whole number"),
+        ([[67, 62.5, 59, 43]], r"piece 2, step 1: 62\.5 is not a whole number"),
+        ([[67, float("inf"), 59, 43]], r"piece 2, step 1: inf is not a whole number"),
+        ([[67, [62], 59, 43]], r"piece 2, step 1: \[62\] is not a whole number"),
+        ([FULL, FULL, [128, 62, 59, 43]], r"piece 2, step 3: 128 is not a MIDI pitch, 0\.\.127"),
+        ([[-2, 62, 59, 43]], r"piece 2, step 1: -2 is not a MIDI pitch"),
+        ([FULL, 67], r"piece 2, step 2: not a list but 67"),
+        ([[-1, 62]], r"piece 2, step 1: \[-1, 62\] has a rest and yet fewer than four voices"),
+        ([], r"train, piece 2: not a list of steps"),
+        ({"a": 1}, r"train, piece 2: not a list of steps"),
+    ],
+)
+def test_what_is_wrong_with_a_piece_is_named_with_its_place(tmp_path: Path, piece: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, [FULL], piece)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"train: 67", r"music\.json is not JSON \(.*\); give a file like"),
+        (b"\xff\xfe\x00", r"is not JSON"),
+        (b"[" * 200_000, r"is not JSON"),
+        (b"[[[67]]]", r"not an object but list"),
+        (b'{"test": [], "valid": []}', r"no part 'train', only 'test', 'valid'; set part"),
+        (b"{}", r"no part 'train', only none"),
+        (b'{"train": []}', r"part 'train' is not a list of pieces"),
+        (b'{"train": 3}', r"part 'train' is not a list of pieces"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "music.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_chorales(path, "train"))
+
+
+def test_a_file_that_is_missing_or_cut_off_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.json does not exist; check the name"):
+        list(read_chorales(tmp_path / "none.json", "train"))
+    path = tmp_path / "music.json.xz"
+    packed = lzma.compress(json.dumps({"train": [[FULL]]}).encode())
+    path.write_bytes(packed)
+    assert [chorale.steps for chorale in read_chorales(path, "train")] == [(tuple(FULL),)]
+    path.write_bytes(packed[:-20])
+    with pytest.raises(DataError, match=r"music\.json\.xz cannot be read or is damaged .*; get the file again"):
+        list(read_chorales(path, "train"))
+
+
+@pytest.mark.corpora
+@pytest.mark.skipif(not CORPUS.is_file(), reason="no jsb-chorales in $SIGHTLINE_CORPORA")
+def test_the_corpus_is_read_whole() -> None:
+    parts = {part: list(read_chorales(CORPUS, part)) for part in ("train", "valid", "test")}
+    assert {part: len(pieces) for part, pieces in parts.items()} == {"train": 229, "valid": 76, "test": 77}
+    words = {part: [to_events(piece).split() for piece in pieces] for part, pieces in parts.items()}
+    assert {part: sum(map(len, lines)) for part, lines in words.items()} == {
+        "train": 220_912,
+        "valid": 73_632,
+        "test": 75_600,
+    }
+    assert {part: sum(line.count("_") for line in lines) for part, lines in words.items()} == {
+        "train": 411,
+        "valid": 589,
+        "test": 284,
+    }
+    assert all(from_events(to_events(piece)) == piece for pieces in parts.values() for piece in pieces)
+    assert all(0 in safe for safe in safe_transpositions(parts["train"]))
+
+
+# Words
+
+
+def test_a_piece_is_a_line_of_four_words_a_step() -> None:
+    assert to_events(PIECE) == "67 62 59 43 67 62 _ 43 69 62 _ 43 69 60 57 _"
+
+
+@given(CHORALES)
+def test_words_and_pieces_are_inverses(chorale: Chorale) -> None:
+    text = to_events(chorale)
+    assert from_events(text) == chorale
+    assert to_events(from_events(text)) == text
+    salvage = salvage_events(text)
+    assert (salvage.chorale, salvage.dropped) == (chorale, 0)
+
+
+@pytest.mark.parametrize("word", ["128", "-1", "067", "+67", "6_7", "６７", "67.0", "R", "<unk>", "nan"])
+def test_a_word_that_is_not_of_the_language_is_an_error(word: str) -> None:
+    with pytest.raises(ValueError, match=r"word 6, .*: neither a MIDI pitch, 0\.\.127, nor a rest, '_'; use salvage"):
+        from_events(f"67 62 59 43 67 {word} 59 43")
+
+
+def test_a_step_that_is_not_complete_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"6 words are not four for every step, 2 over"):
+        from_events("67 62 59 43 67 62")
+
+
+def test_what_a_model_wrote_is_used_as_far_as_it_goes_and_the_rest_is_counted() -> None:
+    salvage = salvage_events("67 <unk> 59 43 128 62 -5 43 067 62 59 43 67 blah")
+    assert salvage.chorale.steps == ((67, None, 59, 43), (None, 62, None, 43), (None, 62, 59, 43))
+    assert (salvage.unknown, salvage.outside, salvage.unfinished, salvage.dropped) == (2, 2, 2, 6)
+
+
+def test_a_wrong_word_does_not_move_the_notes_after_it_to_another_voice() -> None:
+    assert salvage_events("x 62 59 43 67 62 59 43").chorale.steps[1] == (67, 62, 59, 43)
+
+
+@given(st.lists(st.sampled_from(["67", "_", "0", "127", "128", "x", "-1"])))
+def test_every_word_of_a_generated_text_is_used_or_counted(words: list[str]) -> None:
+    salvage = salvage_events(" ".join(words))
+    assert len(salvage.chorale.steps) * 4 + salvage.unfinished == len(words)
+    usable = sum(word in ("67", "_", "0", "127") for word in words[: len(words) // 4 * 4])
+    assert usable + salvage.dropped == len(words)
+
+
+def test_nothing_is_the_empty_piece() -> None:
+    assert from_events(" \n") == Chorale(())
+    assert to_events(Chorale(())) == ""
+
+
+def test_a_chorale_has_four_voices_that_midi_can_play() -> None:
+    with pytest.raises(ValueError, match=r"step 2, tenor: pitch 128 is not in 0\.\.127"):
+        Chorale(((67, 62, 59, 43), (67, 62, 128, 43)))
+    with pytest.raises(ValueError, match="step 1: 3 voices; give four"):
+        Chorale(((67, 62, 59),))  # type: ignore[arg-type]
+
+
+# Transposition
+
+
+def test_a_piece_moves_with_its_rests() -> None:
+    assert to_events(transposed(PIECE, 2)) == "69 64 61 45 69 64 _ 45 71 64 _ 45 71 62 59 _"
+    assert transposed(transposed(PIECE, -5), 5) == PIECE
+
+
+def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
+    assert transposed(PIECE, 58).steps[2][0] == 127
+    with pytest.raises(ValueError, match=r"step 3, soprano: 69 moved by 59 semitones is 128"):
+        transposed(PIECE, 59)
+    with pytest.raises(ValueError, match=r"step 1, bass: 43 moved by -44 semitones is -1"):
+        transposed(PIECE, -44)
+
+
+def test_a_piece_moves_as_far_as_every_voice_stays_in_its_range() -> None:
+    low, high = Chorale(((60, 55, 50, 40),)), Chorale(((70, 63, 61, 52),))
+    assert safe_transpositions([low, high]) == [range(9), range(-8, 1)]
+    assert safe_transpositions([Chorale(((65, None, 50, 46),))], seen=[low, high]) == [range(6)]
+    for shift in safe_transpositions([low], seen=[low, high])[0]:
+        assert 0 in safe_transpositions([transposed(low, shift)], seen=[low, high])[0]
+
+
+def test_a_piece_outside_what_was_seen_must_move_or_cannot() -> None:
+    seen = [Chorale(((60, 55, 50, 40),)), Chorale(((70, 63, 61, 52),))]
+    assert safe_transpositions([Chorale(((72, 60, 55, 45),))], seen=seen) == [range(-5, -1)]
+    assert list(safe_transpositions([Chorale(((40, None, None, 52),))], seen=seen)[0]) == []
+    assert list(safe_transpositions([PIECE], seen=[Chorale(((60, None, 50, 40),))])[0]) == []
+    assert safe_transpositions([Chorale(((None,) * 4,))], seen=seen) == [range(1)]
+
+
+# MIDI
+
+
+class Note(NamedTuple):
+    """A note as it is heard, in ticks."""
+
+    start: int
+    stop: int
+    pitch: int
+
+
+class Track(NamedTuple):
+    """What a reader of MIDI files finds in a track."""
+
+    meta: dict[int, bytes]
+    program: int | None
+    notes: list[Note]
+    length: int
+
+
+def number_at(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length number and where it ends."""
+    value = 0
+    for count in range(1, 5):
+        value = value * 128 + data[at] % 128
+        at += 1
+        if data[at - 1] < 128:
+            assert count == 1 or value >= 128 ** (count - 1), "longer than it need be"
+            return value, at
+    raise AssertionError("a number of more than four bytes")
+
+
+def parse_track(data: bytes) -> Track:
+    meta: dict[int, bytes] = {}
+    program, time, at = None, 0, 0
+    sounding: dict[int, int] = {}
+    notes: list[Note] = []
+    while at < len(data):
+        assert 0x2F not in meta, "something follows the end of the track"
+        delta, at = number_at(data, at)
+        time += delta
+        status = data[at]
+        if status == 0xFF:
+            length, start = number_at(data, at + 2)
+            meta[data[at + 1]] = data[start : start + length]
+            at = start + length
+        elif status >> 4 == 0xC:
+            program, at = data[at + 1], at + 2
+        else:
+            pitch, velocity = data[at + 1], data[at + 2]
+            assert max(pitch, velocity) < 128
+            if status >> 4 == 0x9 and velocity:
+                assert not sounding, "a voice sings one note at a time"
+                sounding[pitch] = time
+            else:
+                assert status >> 4 == 0x8
+                notes.append(Note(sounding.pop(pitch), time, pitch))
+            at += 3
+    assert not sounding
+    assert meta[0x2F] == b""
+    return Track(meta, program, notes, time)
+
+
+def parse(data: bytes) -> tuple[int, list[Track]]:
+    """The ticks of a quarter note, and the tracks."""
+    assert data[:8] == b"MThd\0\0\0\x06"
+    kind, count, division = (int.from_bytes(data[at : at + 2], "big") for at in (8, 10, 12))
+    assert kind == 1
+    tracks, at = [], 14
+    while at < len(data):
+        assert data[at : at + 4] == b"MTrk"
+        stop = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
+        tracks.append(parse_track(data[at + 8 : stop]))
+        at = stop
+    assert at == len(data)
+    assert len(tracks) == count
+    return division, tracks
+
+
+def written(chorale: Chorale, folder: Path, **options: Any) -> tuple[int, list[Track]]:
+    path = folder / "piece.mid"
+    write_midi(chorale, path, **options)
+    assert [found.name for found in folder.iterdir()] == ["piece.mid"]
+    return parse(path.read_bytes())
+
+
+def test_the_first_track_has_the_tempo_and_the_others_a_voice_each(tmp_path: Path) -> None:
+    _, tracks = written(PIECE, tmp_path)
+    assert int.from_bytes(tracks[0].meta[0x51], "big") == 750_000
+    assert tracks[0].meta[0x58][:2] == bytes([4, 2])
+    assert tracks[0].notes == []
+    assert [track.meta[0x03] for track in tracks[1:]] == [b"Soprano", b"Alto", b"Tenor", b"Bass"]
+    assert [track.program for track in tracks[1:]] == [52] * 4
+
+
+def test_a_pitch_that_repeats_is_one_held_note(tmp_path: Path) -> None:
+    division, (_, soprano, alto, tenor, bass) = written(PIECE, tmp_path)
+    sixteenth = division // 4
+
+    def in_steps(track: Track) -> list[tuple[float, float, int]]:
+        return [(note.start / sixteenth, note.stop / sixteenth, note.pitch) for note in track.notes]
+
+    assert in_steps(soprano) == [(0, 2, 67), (2, 4, 69)]
+    assert in_steps(alto) == [(0, 3, 62), (3, 4, 60)]
+    assert in_steps(tenor) == [(0, 1, 59), (3, 4, 57)]
+    assert in_steps(bass) == [(0, 3, 43)]
+
+
+@given(chorale=CHORALES.filter(lambda chorale: bool(chorale.steps)))
+def test_a_midi_file_holds_every_note_and_no_other(tmp_path_factory: pytest.TempPathFactory, chorale: Chorale) -> None:
+    division, tracks = written(chorale, tmp_path_factory.mktemp("midi"))
+    for index, track in enumerate(tracks[1:]):
+        heard: list[int | None] = [None] * len(chorale.steps)
+        for note in track.notes:
+            for step in range(note.start * 4 // division, note.stop * 4 // division):
+                assert heard[step] is None
+                heard[step] = note.pitch
+        assert heard == chorale.voice(index)
+        assert len(track.notes) == sum(pitch is not None for pitch, _ in groupby(heard))
+
+
+@pytest.mark.parametrize("tempo", [60, 80, 97.5, 240])
+def test_a_piece_lasts_as_long_as_its_steps(tmp_path: Path, tempo: float) -> None:
+    silence = ((None,) * 4,) * 200
+    chorale = Chorale(silence + PIECE.steps * 4000 + silence)  # long enough for times of one, two, three bytes
+    division, tracks = written(chorale, tmp_path, tempo=tempo)
+    beat = int.from_bytes(tracks[0].meta[0x51], "big") / 1e6
+    for track in tracks:
+        assert track.length / division * beat == pytest.approx(len(chorale.steps) / 4 * 60 / tempo, rel=1e-6)
+
+
+@pytest.mark.parametrize("tempo", [0, -80, 3, 1e9, float("inf"), float("nan")])
+def test_a_tempo_that_cannot_be_written_is_an_error(tmp_path: Path, tempo: float) -> None:
+    with pytest.raises(ValueError, match=r"tempo: .* quarter notes a minute cannot be written"):
+        write_midi(PIECE, tmp_path / "piece.mid", tempo=tempo)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_piece_without_steps_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"piece\.mid: the piece has no steps"):
+        write_midi(Chorale(()), tmp_path / "piece.mid")

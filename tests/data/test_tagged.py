@@ -1,0 +1,401 @@
+"""Files with one word a line, and their way back."""
+
+from __future__ import annotations
+
+import lzma
+import os
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.data.sources import DataError, Example
+from sightline.data.tagged import Block, Form, form_of, joined, read_columns, read_conllu, sentences, words_of
+
+CONLLU = """\
+# sent_id = 1
+# text = Vámonos al mar 10 000 veces
+1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tVamos\tir\tVERB\tV\tMood=Imp\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\tP\t_\t1\tobj\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\tE\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\tD\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\tN\t_\t1\tobl\t_\t_
+6\t10 000\t10 000\tNUM\tM\t_\t7\tnummod\t_\tx y
+6.1\tveces\tvez\tNOUN\tN\t_\t_\t_\t1:obl\t_
+
+# sent_id = 2
+1\t👍🏽\t_\tSYM\tS\t_\t0\troot\t_\t_
+"""
+CONLL_2003 = """\
+-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+
+Peter NNP B-NP B-PER
+"""
+CONLLU_WORDS = ["Vamos nos a el mar 10\u00a0000", "👍🏽"]
+
+
+def write(folder: Path, content: str, name: str = "a.conllu") -> Path:
+    path = folder / name
+    path.write_bytes(content.encode())
+    return path
+
+
+def row(*cells: str, id_: int | str = 1) -> str:
+    return "\t".join([str(id_), *cells, *"_" * (9 - len(cells))])
+
+
+def blocks(content: str, form: Form, word: int = 1) -> list[Block]:
+    return list(sentences(content.split("\n"), form, word, name="a"))
+
+
+def test_conllu_gives_words_and_their_labels(tmp_path: Path) -> None:
+    path = write(tmp_path, CONLLU)
+    labels = ["VERB PRON ADP DET NOUN NUM", "SYM"]
+    assert list(read_conllu(path)) == [Example(*pair) for pair in zip(CONLLU_WORDS, labels, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("column", "labels"),
+    [
+        ("form", "Vamos nos a el mar 10\u00a0000"),
+        ("lemma", "ir nosotros a el mar 10\u00a0000"),
+        ("xpos", "V P E D N M"),
+        ("feats", "Mood=Imp _ _ _ _ _"),
+        ("deprel", "root obj case det obl nummod"),
+    ],
+)
+def test_any_column_of_conllu_can_be_the_label(tmp_path: Path, column: str, labels: str) -> None:
+    assert next(read_conllu(write(tmp_path, CONLLU), column)).target == labels
+
+
+def test_a_column_that_conllu_has_not_is_answered_with_those_it_has(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.conllu: no column 'pos' .* form, lemma, upos, xpos, feats, deprel"):
+        read_conllu(write(tmp_path, CONLLU), "pos")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["1\tonly\tthree"], r"line 3: 3 columns with tabs .* CoNLL-U has 10; mend"),
+        (["word"], r"line 3: 1 column with"),
+        ([" "], r"line 3: 1 column with"),
+        ([row("a", "a", "X", id_=2)], r"line 3: id 2 is out of order where 1 should come"),
+        ([row("a", "a", "X"), row("b", "b", "X")], r"line 4: id 1 is out of order where 2 .* blank line between"),
+        ([row("a", "a", "X"), row("b", "b", "X", id_="1-2")], r"line 4: id 1-2 is out of order where 2"),
+        ([row("a", id_="1-2"), row("b", id_="1-3")], r"line 4: id 1-3 is out of order where 3"),
+        ([row("a", id_="2-3")], r"line 3: id 2-3 is out of order where 1"),
+        ([row("a", "a", "X"), row("b", id_="2-1")], r"line 4: id 2-1 is out of order"),
+        ([row("a", id_="1-2"), row("a", "a", "X"), "", ""], r"line 5: the sentence ends with word 1, .* on to 2"),
+        ([row("a", id_="1-2"), row("a", "a", "X")], r"line 4: the sentence ends with word 1"),
+        ([row("a", id_="1.1")], r"line 3: id 1\.1 is out of order where 0\.1"),
+        ([row("a", "a", "X"), row("b", id_="1.2")], r"line 4: id 1\.2 is out of order where 1\.1"),
+        ([row("a", id_="one")], r"line 3: 'one' is no id"),
+        ([row("a", id_="01")], r"line 3: '01' is no id"),
+        ([row("a", id_="")], r"line 3: '' is no id"),
+        ([row("a", "a", "X"), row("b", "b", "_", id_=2)], r"line 4: 'b' has no label in column upos \('_'\); fill"),
+        ([row("a", "a", "")], r"line 3: 'a' has no label"),
+        ([row("", "a", "X")], r"line 3: the word is empty"),
+        ([row("  ", "a", "X")], r"line 3: the word is empty .*; write it in"),
+    ],
+)
+def test_conllu_that_is_not_right_is_named_by_its_line(tmp_path: Path, lines: Sequence[str], message: str) -> None:
+    path = write(tmp_path, "\n".join([row("fine", "fine", "ADJ"), "", *lines]))
+    with pytest.raises(DataError, match=rf"a\.conllu, {message}"):
+        list(read_conllu(path))
+
+
+def test_an_empty_node_may_stand_before_the_first_word(tmp_path: Path) -> None:
+    path = write(tmp_path, "\n".join([row("none", id_="0.1"), row("a", "a", "X")]))
+    assert list(read_conllu(path)) == [Example("a", "X")]
+
+
+def test_columns_may_be_set_off_by_spaces_and_documents_begin_with_no_word(tmp_path: Path) -> None:
+    path = write(tmp_path, CONLL_2003, "a.conll")
+    assert list(read_columns(path, label=4)) == [Example("EU rejects", "B-ORG O"), Example("Peter", "B-PER")]
+    assert next(read_columns(path, word=2, label=1)) == Example("NNP VBZ", "EU rejects")
+
+
+def test_columns_may_be_set_off_by_tabs_and_then_have_spaces_inside(tmp_path: Path) -> None:
+    path = write(tmp_path, "-DOCSTART- -X- O\nNew York\tB LOC\n \n\nis\tO\textra\n\n", "a.tsv")
+    assert list(read_columns(path)) == [Example("New\u00a0York", "B\u00a0LOC"), Example("is", "O")]
+
+
+def test_files_with_windows_line_ends_and_compressed_files_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv.xz"
+    path.write_bytes(lzma.compress(b"a\tX\r\nb\tY\r\n\r\nc\tZ\r\n"))
+    assert list(read_columns(path)) == [Example("a b", "X Y"), Example("c", "Z")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a\tX\nb", r"line 2: 1 column, and the label should be in column 2; mend"),
+        ("New\nYork X", r"line 1: 1 column, and the label"),
+        ("a\tX\nNew York", r"line 2: 1 column"),
+        ("a\tX\nb\t", r"line 2: 'b' has no label in column 2"),
+        ("a\tX\n\tX", r"line 2: the word is empty"),
+        ("a\tX\n  \tX", r"line 2: the word is empty"),
+        ("a X\nNew York X", r"line 2: 3 columns .*, and line 1 has 2; mend the line, or set all columns off by tabs"),
+        ("a X\n X", r"line 2: 1 column \(' X'\), and line 1 has 2"),
+        ("a X\nb\tX", r"line 2: a tab \('b\\tX'\), and line 1 has none; use tabs"),
+        ("-DOCSTART-\n\na X\nb\tX", r"line 4: a tab .* line 3 has none"),
+    ],
+)
+def test_a_column_file_that_is_not_right_is_named_by_its_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=rf"a\.tsv, {message}"):
+        list(read_columns(write(tmp_path, content, "a.tsv")))
+
+
+def test_columns_of_words_and_labels_are_counted_from_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\tX\n", "a.tsv")
+    with pytest.raises(DataError, match=r"a\.tsv: word column 0; columns are counted from 1"):
+        read_columns(path, word=0)
+    with pytest.raises(DataError, match="label column 0"):
+        read_columns(path, label=0)
+    with pytest.raises(DataError, match=r"line 1: 2 columns, and the word should be in column 3"):
+        list(read_columns(path, word=3))
+
+
+def test_a_document_mark_is_one_only_as_a_whole_word() -> None:
+    assert blocks("-DOCSTART-x\tO", "columns")[0].words == ("-DOCSTART-x",)
+    assert blocks("-DOCSTART-\tO", "columns")[0].words == ()
+
+
+@pytest.mark.parametrize("word", ["😀", "\u200b", "...", "\u0301", "\u00a0", "\u2028", "\ufeff", "#", "_", "\x0b"])
+def test_a_word_can_be_anything(tmp_path: Path, word: str) -> None:
+    twice = [Example(f"x {word}", "X Y")]
+    assert list(read_conllu(write(tmp_path, f"{row('x', '_', 'X')}\n{row(word, '_', 'Y', id_=2)}\n"))) == twice
+    assert list(read_columns(write(tmp_path, f"x\tX\n{word}\tY\n", "a.tsv"))) == twice
+    assert list(read_columns(write(tmp_path, f"x X\n{word} Y\n", "a.col"))) == twice
+    assert words_of(twice[0].source) == ["x", word]
+
+
+def test_words_are_joined_by_spaces_and_hide_their_own() -> None:
+    assert joined(["New York", "is", "\u200b"]) == "New\u00a0York is \u200b"
+    assert words_of("New\u00a0York is \u200b") == ["New\u00a0York", "is", "\u200b"]
+    assert joined([]) == "" and words_of("") == []
+    with pytest.raises(ValueError, match="word 2 of 3 is empty"):
+        joined(["a", "", "b"])
+
+
+@given(st.lists(st.text(min_size=1)))
+def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
+    assert words_of(joined(words)) == [word.replace(" ", "\u00a0") for word in words]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.conllu", "conllu"),
+        ("a.CoNLLU", "conllu"),
+        ("a.conllu.xz", "conllu"),
+        ("a.conllu.gz", "conllu"),
+        ("a.tsv", "columns"),
+        ("a.conll", "columns"),
+        ("a.conll.zst", "columns"),
+        ("a.col", "columns"),
+        ("a.bio.bz2", "columns"),
+        ("a.txt", "text"),
+        ("a.conllu.txt", "text"),
+        ("a.xz", "text"),
+        ("conllu", "text"),
+    ],
+)
+def test_a_suffix_tells_the_form(name: str, form: str) -> None:
+    assert form_of(Path("folder.conllu") / name) == form
+
+
+def test_only_the_label_column_of_conllu_changes() -> None:
+    first, second = blocks(CONLLU.removesuffix("\n"), "conllu")
+    assert [joined(first.words), joined(second.words)] == CONLLU_WORDS
+    changed = first.tagged(list("ABCDEF"), "xpos") + second.tagged("G", "xpos")
+    expected = CONLLU
+    for old, new in zip(["\tV\t", "\tP\t", "\tE\t", "\tD\t", "\tN\t", "\tM\t", "\tS\t"], "ABCDEFG", strict=True):
+        expected = expected.replace(old, f"\t{new}\t", 1)
+    assert "\n".join(changed) + "\n" == expected
+    assert first.tagged(["X"] * 6) == first.tagged(["X"] * 6, "upos")
+
+
+def test_only_the_label_column_of_columns_changes_and_odd_spacing_stays() -> None:
+    (block,) = blocks("EU  NNP B-NP   B-ORG \nrejects VBZ B-VP O", "columns")
+    assert block.tagged(["O", "B-X"], 4) == ["EU  NNP B-NP   O ", "rejects VBZ B-VP B-X"]
+    assert block.tagged(["A", "B"]) == ["EU  A B-NP   B-ORG ", "rejects B B-VP O"]
+    assert block.tagged(["A\u00a0C", "B C"], 5) == [
+        "EU  NNP B-NP   B-ORG  A\u00a0C",
+        "rejects VBZ B-VP O B\u00a0C",
+    ]
+
+
+def test_a_missing_label_column_is_appended() -> None:
+    (words,) = blocks("The\nNew York", "columns")
+    assert words.words == ("The", "New\u00a0York")
+    assert words.tagged(["DET", "A\u00a0B"]) == ["The\tDET", "New York\tA B"]
+    (tabs,) = blocks("The\tX\nNew York", "columns")
+    assert tabs.tagged(["DET", "PROPN"]) == ["The\tDET", "New York\tPROPN"]
+    with pytest.raises(DataError, match=r"a, line 2: 1 column, so a label cannot become column 3; .* column 2"):
+        tabs.tagged(["DET", "PROPN"], 3)
+
+
+def test_a_label_that_has_not_changed_is_not_touched() -> None:
+    (block,) = blocks("a\tB\u00a0C\nb\tB C\nc\t B ", "columns")
+    assert block.labels() == ["B\u00a0C", "B\u00a0C", "B"]
+    assert block.tagged(block.labels()) == list(block.lines)
+
+
+def test_text_gives_a_line_of_labels_for_every_line() -> None:
+    content = "The  cat\u00a0s\n\n sleeps "
+    assert [block.words for block in blocks(content, "text")] == [("The", "cat\u00a0s"), (), ("sleeps",)]
+    given = [["DET", "A B"], [], ["VERB"]]
+    lines = [block.tagged(labels) for block, labels in zip(blocks(content, "text"), given, strict=True)]
+    assert lines == [["DET A\u00a0B"], [""], ["VERB"]]
+    with pytest.raises(ValueError, match="a, line 1: plain text has no labels"):
+        blocks(content, "text")[0].labels()
+
+
+@pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns"), ("a b", "text")])
+def test_labels_that_do_not_fit_are_refused(content: str, form: Form) -> None:
+    block = next(block for block in blocks(content.removesuffix("\n"), form) if block.words)
+    count = len(block.words)
+    with pytest.raises(ValueError, match=rf"a, line \d: {count + 1} labels for {count} words"):
+        block.tagged(["X"] * (count + 1))
+    with pytest.raises(ValueError, match=rf"0 labels for {count} words"):
+        block.tagged([])
+    for label in ("", " ", "a\tb", "a\nb"):
+        with pytest.raises(ValueError, match=r"cannot be a label"):
+            block.tagged(["X"] * (count - 1) + [label])
+
+
+def test_a_column_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no column 'pos' in CoNLL-U; choose one of form"):
+        blocks(CONLLU, "conllu")[0].tagged(["X"] * 6, "pos")
+    for column in ("upos", 0):
+        with pytest.raises(ValueError, match=rf"column {column!r} of a column file; give a number"):
+            blocks("a\tX", "columns")[0].tagged(["X"], column)
+
+
+def test_a_sentence_is_given_out_before_the_next_is_read() -> None:
+    lines = iter(["a\tX", "", "b\tY", "", "c\tZ"])
+    stream = sentences(lines, "columns")
+    assert next(stream).words == ("a",)
+    assert next(lines) == "b\tY"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns")])
+def test_lines_keep_their_ends(content: str, form: Form, end: str) -> None:
+    lines = content.replace("\n", end).splitlines(keepends=True)
+    again = [block.tagged(["new"] * len(block.words)) for block in sentences(lines, form)]
+    column = {"conllu": 3, "columns": 1}[form]
+    for old, new in zip(lines, chain.from_iterable(again), strict=True):
+        assert new.endswith(end)
+        if old != new:
+            separator = "\t" if form == "conllu" else " "
+            cells = old.split(separator)
+            cells[column] = "new"
+            assert new == separator.join(cells)
+    assert "".join(chain.from_iterable(block.tagged(["X"]) for block in sentences(["w" + end], "text"))) == "X" + end
+
+
+def cell(*, spaces: bool) -> st.SearchStrategy[str]:
+    text = st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n" + " " * (not spaces)), min_size=1
+    )
+    return text.filter(lambda word: word.strip(" ") != "" and not word.startswith("-DOCSTART-"))
+
+
+ANY, DENSE = cell(spaces=True), cell(spaces=False)
+COMMENT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n")).map("#".__add__)
+
+
+@st.composite
+def conllu_lines(draw: st.DrawFn) -> list[str]:
+    """Sentences with comments, multiword tokens and empty nodes between any number of blank lines."""
+    lines = [""] * draw(st.integers(0, 2))
+    for _ in range(draw(st.integers(0, 3))):
+        lines += draw(st.lists(COMMENT, max_size=2))
+        for number in range(1, 1 + draw(st.integers(0, 4))):
+            if draw(st.booleans()):
+                lines.append("\t".join([f"{number}-{number}", *draw(st.lists(ANY, min_size=9, max_size=9))]))
+            lines.append("\t".join([str(number), *draw(st.lists(ANY, min_size=9, max_size=9))]))
+            if draw(st.booleans()):
+                lines.append("\t".join([f"{number}.1", *draw(st.lists(ANY, min_size=9, max_size=9))]))
+        lines += [""] * draw(st.integers(1, 3))
+    return lines[: len(lines) - draw(st.integers(0, 1))] if lines else lines
+
+
+@st.composite
+def column_lines(draw: st.DrawFn) -> list[str]:
+    """Rows of two to four columns and document marks, between blank lines or none."""
+    separator = draw(st.sampled_from(["\t", " ", "  "]))
+    width = draw(st.integers(2, 4))
+    rows = st.lists(ANY if separator == "\t" else DENSE, min_size=width, max_size=width).map(separator.join)
+    if separator != "\t":
+        rows = st.tuples(st.sampled_from(["", " "]), rows, st.sampled_from(["", " "])).map("".join)
+    return draw(st.lists(st.one_of(rows, st.sampled_from(["", " ", "-DOCSTART-", "-DOCSTART- -X- O"]))))
+
+
+@given(lines=conllu_lines(), column=st.sampled_from(["form", "lemma", "upos", "xpos", "feats", "deprel"]))
+def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: str) -> None:
+    parts = list(sentences(lines, "conllu"))
+    assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
+    assert [line for block in parts for line in block.lines] == lines
+
+
+@given(lines=conllu_lines(), label=DENSE)
+def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: list[str], label: str) -> None:
+    tagged = [line for block in sentences(lines, "conllu") for line in block.tagged([label] * len(block.words))]
+    for old, new in zip(lines, tagged, strict=True):
+        before, after = old.split("\t"), new.split("\t")
+        if len(before) == 10 and before[0].isdigit():
+            assert after[3].strip(" ").replace(" ", "\u00a0") == label
+            before[3] = after[3]
+        assert before == after
+
+
+@given(lines=column_lines(), column=st.integers(1, 2))
+def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], column: int) -> None:
+    parts = list(sentences(lines, "columns"))
+    assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
+    assert all(words_of(joined(block.words)) == list(block.words) for block in parts)
+
+
+@given(st.lists(st.lists(DENSE).map(" ".join)))
+def test_text_with_its_words_for_labels_is_the_same_file(lines: list[str]) -> None:
+    assert [line for block in sentences(lines, "text") for line in block.tagged(block.words)] == lines
+
+
+@pytest.fixture
+def ewt() -> Path:
+    """The English Web Treebank; without it the test is skipped."""
+    folder = Path(os.environ.get("SIGHTLINE_CORPORA") or "nowhere") / "ud-ewt"
+    if not folder.is_dir():
+        pytest.skip("no ud-ewt in $SIGHTLINE_CORPORA")
+    return folder
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    ("part", "count", "words"), [("train", 12_544, 204_577), ("dev", 2_001, 25_147), ("test", 2_077, 25_094)]
+)
+def test_the_english_web_treebank_is_read_whole_and_comes_back_exactly(
+    ewt: Path, part: str, count: int, words: int
+) -> None:
+    path = ewt / f"{part}.conllu.xz"
+    examples = list(read_conllu(path))
+    assert len(examples) == count
+    assert sum(len(words_of(example.source)) for example in examples) == words
+    assert all(len(words_of(example.source)) == len(words_of(example.target)) for example in examples)
+    assert len({label for example in examples for label in words_of(example.target)}) == 17
+    with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
+        content = file.read()
+    parts = list(sentences(content.split("\n"), "conllu"))
+    for column in ("upos", "feats"):
+        assert "\n".join(line for block in parts for line in block.tagged(block.labels(column), column)) == content

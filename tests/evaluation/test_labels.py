@@ -1,0 +1,210 @@
+"""Metrics of labels: scikit-learn's and seqeval's definitions, and tests between systems that keep labels apart."""
+
+from __future__ import annotations
+
+import math
+import random
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import seqeval.metrics
+
+from sightline.comparison.quality import judge
+from sightline.comparison.seeds import randomization
+from sightline.evaluation.measurement import Measurement, aligned
+from sightline.evaluation.metrics import METRICS, measure, measure_bits_per_character, score
+from sightline.evaluation.significance import approximate_randomization, check_comparable, mcnemar, paired_bootstrap
+
+TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-MISC"]
+
+
+def single(labels: list[str]) -> list[list[str]]:
+    return [[label] for label in labels]
+
+
+def tagged(size: int, seed: int) -> tuple[list[str], list[str]]:
+    """Outputs and references in which I- follows anything."""
+    draw = random.Random(seed)
+    references = [draw.choices(TAGS, k=draw.randint(1, 9)) for _ in range(size)]
+    outputs = [[tag if draw.random() < 0.7 else draw.choice(TAGS) for tag in tags] for tags in references]
+    return [" ".join(tags) for tags in outputs], [" ".join(tags) for tags in references]
+
+
+def test_a_label_is_right_as_a_whole_and_any_of_several_will_do() -> None:
+    result = score("accuracy", ["New York", "York", "b "], [["New York"], ["New York"], ["a", "b"]])
+    assert (result.name, result.detail) == ("accuracy", "2 of 3")
+    assert result.value == pytest.approx(200 / 3)
+    assert result.signature.startswith("nrefs:var|case:mixed|spaces:strip|ci:wilson|version:sightline-")
+
+
+def test_the_interval_of_a_perfect_accuracy_still_has_a_width() -> None:
+    assert str(score("accuracy", ["a"] * 1000, [["a"]] * 1000)) == "accuracy 100.00 [99.62, 100.00]"
+
+
+def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:
+    outputs, wanted = ["a", "a", "b", "x", "a", "c"], ["a", "a", "b", "b", "c", "c"]
+    found = score("macro-f1", outputs, single(wanted))
+    # a: tp 2 fp 1; b: tp 1 fn 1; c: tp 1 fn 1; x: fp 1
+    assert found.value == pytest.approx(100 * (4 / 5 + 2 / 3 + 2 / 3 + 0) / 4)
+    assert found.detail == "4 labels, the lowest F1 0.00 (x)"
+    assert found.low < found.value < found.high
+    assert found.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:strip|average:macro|version:")
+
+
+def test_macro_f1_folds_case_where_asked() -> None:
+    assert score("macro-f1", ["A", "b"], single(["a", "B"]), bootstrap=0).value == 0
+    assert score("macro-f1", ["A", "b"], single(["a", "B"]), lowercase=True, bootstrap=0).value == 100
+
+
+def test_a_label_that_does_not_occur_in_a_resample_does_not_count() -> None:
+    found = measure("macro-f1", ["a", "b", "c"], single(["a", "b", "d"]))
+    only_first = found.statistics[[0, 0, 0]].sum(axis=0)
+    first_and_last = found.statistics[[0, 2, 2]].sum(axis=0)
+    np.testing.assert_allclose(found.values(np.stack([only_first, first_and_last])), [100, 100 / 3])
+
+
+def test_token_accuracy_counts_tokens_and_keeps_sentences_together() -> None:
+    found = measure("token-accuracy", ["N V", "D N N"], single(["N N", "D N N"]))
+    assert (found.value, found.detail) == (80, "4 of 5 tokens")
+    np.testing.assert_array_equal(found.statistics, [[1, 2], [3, 3]])
+    assert found.outcomes is not None
+    assert found.outcomes.tolist() == [True, False, True, True, True]
+    assert (found.score().low, found.score().high) == (50, 100)  # all of one sentence, or all of the other
+
+
+@pytest.mark.parametrize("name", ["token-accuracy", "span-f1"])
+def test_another_number_of_labels_than_tokens_is_refused_with_the_sentence(name: str) -> None:
+    with pytest.raises(ValueError, match="sentence 2 has 3 labels in the output and 2 in the reference"):
+        measure(name, ["O", "O O O"], single(["O", "O O"]))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"sentence 1 has no labels; leave the sentence out of {name}"):
+        measure(name, [""], single([" "]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["macro-f1", "token-accuracy", "span-f1"])
+def test_several_references_are_refused_where_one_is_needed(name: str) -> None:
+    with pytest.raises(ValueError, match=f"output 2 has 2 references; {name} needs exactly one"):
+        measure(name, ["O", "O"], [["O"], ["O", "B-PER"]])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("output", "reference"),
+    [
+        ("B-PER I-PER O B-LOC", "B-PER I-PER O B-LOC"),
+        ("B-PER I-PER I-PER", "B-PER I-PER O"),
+        ("I-PER I-PER O", "B-PER I-PER O"),  # an I- that continues nothing begins a span
+        ("B-PER I-LOC O", "B-PER I-PER O"),  # a change of type ends one
+        ("B-PER B-PER", "B-PER I-PER"),
+        ("O I-LOC B-LOC", "O I-LOC I-LOC"),
+        ("B I O", "B I O"),  # spans without a type
+        ("S-PER O B-LOC E-LOC", "S-PER O B-LOC I-LOC"),
+        ("B-A-B I-A-B", "B-A-B I-A-C"),
+        ("O O", "O O"),
+    ],
+)
+def test_span_f1_is_seqevals(output: str, reference: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of F1 without spans
+        theirs = seqeval.metrics.f1_score([reference.split()], [output.split()])
+    assert score("span-f1", [output], [[reference]], bootstrap=0).value == pytest.approx(100 * theirs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_span_f1_of_many_sentences_is_seqevals_micro_average(seed: int) -> None:
+    outputs, references = tagged(40, seed)
+    theirs = seqeval.metrics.f1_score([text.split() for text in references], [text.split() for text in outputs])
+    found = score("span-f1", outputs, single(references))
+    assert found.value == pytest.approx(100 * theirs)
+    assert found.low < found.value < found.high
+    assert "|tags:conlleval|average:micro|" in found.signature
+
+
+def test_folding_case_leaves_the_tags_readable() -> None:
+    assert score("span-f1", ["B-per I-PER"], [["B-PER I-Per"]], lowercase=True, bootstrap=0).value == 100
+    assert score("span-f1", ["B-per I-per"], [["B-PER I-PER"]], bootstrap=0).value == 0
+
+
+def test_labels_that_are_no_tags_are_pointed_out_once() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = measure("span-f1", ["NOUN B-PER"], single(["VERB B-PER"]))
+    assert found.detail.endswith("2 labels are not B-, I- or O (the first: NOUN)")
+    assert "not B-" not in measure("span-f1", ["O B-PER"], single(["O B-PER"])).detail
+
+
+def test_bits_per_character_are_nats_shared_by_characters() -> None:
+    found = measure_bits_per_character([math.log(2) * 6, math.log(2) * 2], [2, 2])
+    assert (found.name, found.better) == ("bits/char", "lower")
+    assert found.value == pytest.approx(2)
+    assert found.detail == f"{2 * math.log(2):.4f} nats per character, 4 characters"
+    assert (found.score().low, found.score().high) == pytest.approx((1, 3))
+    with pytest.raises(ValueError, match="bits-per-character needs at least one sentence, and at least one character"):
+        measure_bits_per_character([1.0], [0])
+    with pytest.raises(ValueError, match=r"call measure_bits_per_character\(nll, characters\)"):
+        score("bits-per-character", ["a"], [["a"]])
+
+
+def test_measurements_are_named_as_their_metric() -> None:
+    found = [measure(name, ["O"], [["O"]]) for name in ("accuracy", "macro-f1", "token-accuracy", "span-f1")]
+    found.append(measure_bits_per_character([1.0], [1]))
+    metrics = [METRICS[name] for name in ("accuracy", "macro-f1", "token-accuracy", "span-f1", "bits-per-character")]
+    assert [(each.name, each.better) for each in found] == [(metric.label, metric.better) for metric in metrics]
+
+
+# --- between systems ---------------------------------------------------------------------------------------------
+
+
+def labelled(seed: int, labels: str) -> Measurement:
+    """A system that gives one of `labels` where it errs."""
+    draw = random.Random(seed)
+    wanted = random.Random(0).choices("abc", k=80)
+    return measure("macro-f1", [w if draw.random() < 0.7 else draw.choice(labels) for w in wanted], single(wanted))
+
+
+def test_alignment_changes_no_score() -> None:
+    measurements = [labelled(1, "abcx"), labelled(2, "abcyz")]
+    wide = aligned(measurements)
+    assert wide[0].classes == wide[1].classes == ("a", "b", "c", "x", "y", "z")
+    for before, after in zip(measurements, wide, strict=True):
+        assert after.statistics.shape == (80, 18)
+        assert after.score() == before.score()
+
+
+def test_systems_that_give_different_labels_are_tested_label_by_label() -> None:
+    baseline, system = labelled(1, "abcx"), labelled(1, "abcy")  # as many columns, of other labels
+    renamed = replace(system, classes=baseline.classes)  # the same errors under one name: no difference at all
+    for test in (paired_bootstrap, approximate_randomization):
+        assert test(baseline, renamed).difference == test(baseline, system).difference == 0
+    swapped = approximate_randomization(labelled(1, "abcx"), labelled(2, "aaay"), trials=500)
+    by_hand = approximate_randomization(*aligned([labelled(1, "abcx"), labelled(2, "aaay")]), trials=500)
+    assert swapped == by_hand
+
+
+def test_columns_of_different_labels_are_refused_where_nobody_aligned_them() -> None:
+    with pytest.raises(ValueError, match=r"over 4 labels and over 4 that are not the same.*aligned"):
+        check_comparable(labelled(1, "abcx"), labelled(1, "abcy"))
+    several = [labelled(1, "abcx"), labelled(2, "abcx")]
+    with pytest.raises(ValueError, match="do not fit together"):
+        randomization(several, [labelled(3, "abcy")])
+
+
+def test_runs_of_several_seeds_with_different_labels_are_judged() -> None:
+    verdict = judge("macro-f1", [labelled(1, "abcx"), labelled(2, "abcy")], [labelled(3, "abc"), labelled(4, "abz")])
+    assert verdict.mcnemar is None
+    assert 0 < verdict.p <= 1
+
+
+def test_mcnemar_goes_over_the_tokens_of_taggers_and_the_texts_of_classifiers() -> None:
+    references = single(["N V D", "N N", "D"])
+    baseline, system = (
+        measure("token-accuracy", outputs, references) for outputs in (["N N N", "N N", "D"], ["N V D", "N V", "D"])
+    )
+    found = judge("token-accuracy", [baseline], [system]).mcnemar
+    assert found is not None
+    assert (found.metric, found.only_baseline_right, found.only_system_right) == ("token accuracy", 1, 2)
+    assert found.difference == pytest.approx(system.value - baseline.value)
+    whole = [measure("accuracy", outputs, single(["a", "b", "c"])) for outputs in (["a", "x", "x"], ["a", "b", "c"])]
+    assert judge("accuracy", whole[:1], whole[1:]).mcnemar == mcnemar([1, 0, 0], [1, 1, 1], metric="accuracy")
+    spans = [measure("span-f1", ["B-PER"], [["B-PER"]])]
+    assert judge("span-f1", spans, spans).mcnemar is None
