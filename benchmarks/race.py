@@ -16,7 +16,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -114,6 +114,21 @@ def work(build: Callable[[Any], Contestant], setting: Setting, threads: int, pip
         raise
 
 
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Processes started inside have these variables too."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 @dataclass
 class Worker:
     """The parent's end of a contestant."""
@@ -128,7 +143,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=work, args=(build, setting, threads, there), daemon=True)
-        process.start()
+        with _environment(dict(getattr(setting, "environment", ()))):  # PyTorch reads some of it when it is imported
+            process.start()
         there.close()
         return Worker(setting, process, here)
 
@@ -184,6 +200,14 @@ def race(build: Callable[[Any], Contestant], settings: Sequence[Setting], option
             continue
         print(f"  ready: {setting.name} ({first.steps} steps to warm up, {first.rate:,.0f}/s)", flush=True)
         workers.append(worker)
+    if together:  # the warm-up was one step, compiling; what the next do for the first time is not timed either
+        for worker in list(workers):
+            worker.begin(options.seconds)
+            try:
+                worker.end()
+            except RuntimeError as error:
+                print(f"  out:   {error}", flush=True)
+                workers.remove(worker)
     for number in range(options.rounds):
         for worker in workers:
             worker.turns.append(worker.quiet_turn(options))

@@ -10,6 +10,11 @@ AdamW (fused), clipping. What is counted is real (non-padding) target tokens a s
 step is made of: making the batch, forward, loss, backward, clipping, optimizer.
 
 Every contestant has its own best batching and batch size (found with `--scan`). How they take turns: race.py.
+
+On CUDA the peers are given more than a training could have: both sides of the corpus joined end to end and cut into
+768 rows of 32 tokens, so that there is one shape to compile, no padding, no mask and nothing to bucket; replayed as a
+CUDA graph, too. Whatever batching of sentence pairs an expert would find, the same compiled models would hardly be
+faster with it. Real batches for them are there on request (`--only`).
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -29,7 +35,8 @@ import corpus as text
 from peers import BASE, SMALL, MarianStep, Size, TorchStep
 from race import add_options, only, print_table, race, save, summarize
 
-WIDTHS = (16, 24, 32, 40, 48, 64, 80, 128)  # static shapes for the compiled peers
+WIDTHS = (16, 24, 32, 48, 64, 128)  # static shapes for the compiled peers, each compiled once
+EXPANDABLE = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)  # for batches that are never of one size
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,11 @@ class Setting:
     tokens: int  # tokens a side of a batch
     device: str = "cpu"
     precision: str = "float32"
-    compile: str = "no"  # no, dynamic (one graph for all shapes) or static (one for each of a few widths)
+    compile: str = "no"  # no, dynamic (one graph for all shapes), static (one for each), graph (replayed by CUDA too)
     multiple: int = 1  # lengths of padded batches are rounded up to this
+    widths: tuple[int, ...] = ()  # batches of a few static shapes instead; longer pairs are left out
+    block: int = 0  # or text joined end to end and cut into rows of this length
+    environment: tuple[tuple[str, str], ...] = ()  # variables of its process
     keep_memory: bool = False  # tell malloc not to give freed memory back, which saves page faults
     small: bool = False  # smallest sizes, to try the benchmark itself
 
@@ -78,6 +88,26 @@ class Contestant:
             after_step(self.step())
 
 
+def blocks(corpus: text.Corpus, rows: int, width: int) -> Iterator[text.Batch]:
+    """Both sides joined end to end, `</s>` after each sentence, cut into (rows, width) with no padding, for ever.
+
+    What stands beside what are not translations: this is to see how fast a model can be, not to train it.
+    """
+    size = rows * width
+    sides = (corpus.source, corpus.target)
+    count = min(len(corpus), 1 + 40 * size // max(1, int(min(side.lengths.mean() for side in sides))))
+    source, target = (
+        np.concatenate([np.append(side.sentence(index), text.END) for index in range(count)]).astype(np.int64)
+        for side in sides
+    )
+    steps = min(len(source) // size, (len(target) - 1) // size)
+    while True:
+        for start in range(0, steps * size, size):
+            cut = (source[start : start + size], target[start : start + size], target[start + 1 : start + size + 1])
+            given, inputs, labels = (torch.from_numpy(part.reshape(rows, width)) for part in cut)
+            yield text.Batch(given, inputs, labels, size, padded=False)
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {"marian": MarianStep, "torch": TorchStep}
 
 
@@ -94,16 +124,26 @@ class Peer(Contestant):
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.loss: Callable[..., torch.Tensor] = self.model
+        if setting.compile == "dynamic":
+            # else source and target lengths that happen to be equal in the first batch are taken to be one, and the
+            # next batch compiles everything again
+            torch.fx.experimental._config.use_duck_shape = False  # type: ignore[attr-defined]
         if static:
-            self.loss = torch.compile(self.model, dynamic=setting.compile == "dynamic")
+            mode = "reduce-overhead" if setting.compile == "graph" else None
+            self.loss = torch.compile(self.model, dynamic=setting.compile == "dynamic", mode=mode)
         if setting.device == "cuda":
             torch.set_float32_matmul_precision("high")
+            # where shapes change, not cuDNN's attention: it plans anew for each, which took a second on a B200
+            # (modelscope/FunASR#3704) and is most likely why these peers once ran at a tenth of their speed here
+            torch.backends.cuda.enable_cudnn_sdp(bool(setting.widths or setting.block))
         self.batches = self._batches()
 
     def _batches(self) -> Iterator[text.Batch]:
         setting, cuda = self.setting, self.setting.device == "cuda"
-        if setting.compile == "static":
-            for rows, width in text.endless(text.buckets(self.corpus, setting.tokens, WIDTHS), seed=1):
+        if setting.block:
+            yield from blocks(self.corpus, setting.tokens // setting.block, setting.block)
+        elif setting.widths:
+            for rows, width in text.endless(text.buckets(self.corpus, setting.tokens, setting.widths), seed=1):
                 yield text.assemble(self.corpus, rows, width)
         else:
             plan = text.plan(self.corpus, setting.tokens, multiple=setting.multiple, real=cuda)
@@ -121,8 +161,10 @@ class Peer(Contestant):
     def step(self) -> int:
         batch = next(self.batches)
         source, inputs, labels = (self._move(part) for part in (batch.source, batch.inputs, batch.labels))
-        padded = batch.padded or self.setting.compile != "no"
+        padded = not self.setting.block and (batch.padded or self.setting.compile != "no")
         self.optimizer.zero_grad(set_to_none=True)
+        if self.setting.compile == "graph":
+            torch.compiler.cudagraph_mark_step_begin()
         with self._autocast():
             loss = self.loss(source, inputs, labels, padded)
         loss.backward()
@@ -219,18 +261,23 @@ CPU = [
 ]
 CUDA = [
     Setting("sightline", "sightline", 25_000, "cuda", "bf16"),
-    Setting("marian compiled, lengths x8", "marian", 25_000, "cuda", "bf16", "dynamic", multiple=8),
-    Setting("torch compiled, lengths x8", "torch", 25_000, "cuda", "bf16", "dynamic", multiple=8),
+    Setting("marian compiled, unpadded", "marian", 24_576, "cuda", "bf16", "static", block=32),
+    Setting("torch compiled, unpadded", "torch", 24_576, "cuda", "bf16", "static", block=32),
+    Setting("marian compiled, unpadded, CUDA graph", "marian", 24_576, "cuda", "bf16", "graph", block=32),
+    Setting("torch compiled, unpadded, CUDA graph", "torch", 24_576, "cuda", "bf16", "graph", block=32),
 ]
-# On request: with lengths of any size they compile again and again on CUDA (most likely for each remainder by 8);
-# a graph for each width costs minutes too, and a quarter of padding.
+# On request, real batches: pairs of up to 48 tokens in one shape, all pairs in a few (compiled one after another, which
+# takes minutes), or sorted by length, as little padding as there can be and hardly two batches of one shape.
 CUDA_MORE = [
-    Setting("marian compiled", "marian", 25_000, "cuda", "bf16", "dynamic"),
-    Setting("torch compiled", "torch", 25_000, "cuda", "bf16", "dynamic"),
-    Setting("marian", "marian", 25_000, "cuda", "bf16"),
-    Setting("torch", "torch", 25_000, "cuda", "bf16"),
-    Setting("marian static", "marian", 25_000, "cuda", "bf16", "static"),
-    Setting("torch static", "torch", 25_000, "cuda", "bf16", "static"),
+    replace(setting, name=f"{model} {setting.name}".strip(), model=model)
+    for model in ("marian", "torch")
+    for setting in (
+        Setting("compiled, one width", model, 25_000, "cuda", "bf16", "static", widths=(48,)),
+        Setting("compiled, few widths", model, 25_000, "cuda", "bf16", "static", widths=WIDTHS),
+        Setting("compiled, lengths x8", model, 25_000, "cuda", "bf16", "dynamic", multiple=8, environment=EXPANDABLE),
+        Setting("compiled", model, 25_000, "cuda", "bf16", "dynamic", environment=EXPANDABLE),
+        Setting("", model, 25_000, "cuda", "bf16", environment=EXPANDABLE),
+    )
 ]
 
 
@@ -241,6 +288,8 @@ def chosen(options: argparse.Namespace) -> list[Setting]:
     if options.scan:
         tokens = [int(size) for size in options.scan.split(",")]
         settings = [replace(each, name=f"{each.name} {size}", tokens=size) for each in settings for size in tokens]
+    if options.small and options.device == "cuda" and not torch.cuda.is_available():  # the same, to be tried here
+        settings = [replace(each, device="cpu", precision="float32", tokens=each.tokens // 16) for each in settings]
     return [replace(setting, small=options.small) for setting in settings]
 
 

@@ -49,11 +49,12 @@ def test_packed_kernels_count_the_pairs_inside_each_sequence(
     assert all(operator in name for name in (*forward.by_operator, *backward.by_operator))
 
 
+@pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(("cell", "gates"), [("elman", 1), ("gru", 3), ("lstm", 4)])
-def test_cudnn_counts_as_on_paper(cuda: torch.device, cell: str, gates: int) -> None:
+def test_cudnn_counts_as_on_paper(cuda: torch.device, cell: str, gates: int, mixed: bool) -> None:
     layer = Recurrence(cell, 6, 5, bidirectional=True).to(cuda)
     x = torch.randn(3, 7, 6, device=cuda, requires_grad=True)
-    with count_flops() as forward:
+    with count_flops() as forward, torch.autocast("cuda", torch.bfloat16, enabled=mixed):
         states, _ = layer.read(x, Padded.of([7, 2, 4], cuda))
     with count_flops() as backward:
         states.sum().backward()
@@ -85,12 +86,12 @@ def test_a_step_costs_what_tiny_ones_tell(
     model = Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), 60, 60).to(cuda)
     shape = StaticShape(tokens=600, sequences=24, longest=64) if layout == "static" else None
     plan = a_plan(layout, shape, precision)
-    held = torch.cuda.memory_allocated(cuda)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         cost = step_cost(model, plan, cuda)
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert peak_memory(cuda) < held + 2**20  # reset, but for a tiny batch and the workspaces of libraries
+    # reset, but for a tiny batch; libraries keep what they took to work with (32 MiB for the first product of a thread)
+    assert peak_memory(cuda) < torch.cuda.memory_allocated(cuda) + 2**20
     batch = some_batch(layout, shape)
     assert cost(batch) == step_flops(model, batch.to(cuda), plan.recipe.training, cuda)
 

@@ -231,13 +231,22 @@ def test_cudnn_multiplies_each_weight_with_each_token(packed: bool) -> None:
     assert count.total == 2 * (13 if packed else 12) * 20 * (6 + 5)
 
 
+def test_cudnn_under_autocast_gives_biases_as_columns_too_and_they_are_not_counted() -> None:
+    sizes = (120, 100, 20, 20)  # as a flat buffer has them: W (20, 6), U (20, 5) and two biases
+    weights = [torch.empty(size, 1, device="meta") for size in sizes]
+    x, start = torch.empty(4, 3, 6, device="meta"), torch.empty(1, 3, 5, device="meta")
+    with count_flops() as count:
+        torch.ops.aten._cudnn_rnn(x, weights, 4, None, start, start, 2, 5, 0, 1, False, 0.0, True, False, [], None)
+    assert count.total == 2 * 12 * 20 * (6 + 5)
+
+
 @pytest.mark.parametrize(
     ("operator", "names"),
     [
         *((f"aten._scaled_dot_product_{kernel}", {1: "query", 2: "key", 3: "value"}) for kernel in FUSED),
         ("torch_attn._varlen_attn_backward", {1: "query", 2: "key", 3: "value", 6: "cu_seq_q", 7: "cu_seq_k"}),
-        ("aten._cudnn_rnn_backward", {0: "input", 1: "weight"}),
-        ("aten.mkldnn_rnn_layer_backward", {0: "input", 1: "weight1", 4: "weight4"}),
+        ("aten._cudnn_rnn_backward", {0: "input", 1: "weight", 2: "weight_stride0"}),
+        ("aten.mkldnn_rnn_layer_backward", {0: "input", 1: "weight1", 2: "weight2"}),
     ],
 )
 def test_backward_formulas_look_at_the_arguments_they_mean(operator: str, names: dict[int, str]) -> None:

@@ -56,14 +56,10 @@ class CountedModel(nn.Module):
         """Tokens (B·W, T) → log-probabilities (B·W, T, V) of what follows each."""
         sentences, width = state.recent.shape[:2]
         past = torch.cat([state.recent.flatten(0, 1), tokens.cpu()], dim=1)
-        before, rows = state.recent.shape[2], []
-        for row in past.numpy():
-            ends = range(before + 1, len(row) + 1)
-            rows.append(
-                [np.log(self.trained.distribution(row[max(0, end - self.trained.order) : end])) for end in ends]
-            )
+        order, ends = self.trained.order, range(state.recent.shape[2] + 1, past.shape[1] + 1)
+        rows = [[self.trained.distribution(row[max(0, end - order) : end]) for end in ends] for row in past.numpy()]
         with np.errstate(divide="ignore"):
-            features = torch.from_numpy(np.asarray(rows, np.float32)).to(tokens.device)
+            features = torch.from_numpy(np.log(np.asarray(rows, np.float32))).to(tokens.device)
         recent = past[:, -order:].unflatten(0, (sentences, width))
         return features, NgramState(recent)
 

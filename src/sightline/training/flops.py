@@ -76,18 +76,30 @@ def _packed_attention(query: int, offsets: int, times: int) -> Formula:
 
 
 def _recurrence(times: int) -> Formula:
-    """A whole recurrent layer, or several: the tokens come first, matrices are the weights with two axes."""
+    """A whole recurrent layer, or several: every weight matrix meets every token, which come first."""
 
     def count(arguments: tuple[Any, ...], result: Any) -> int:
         tokens: int = arguments[0].shape[:-1].numel()  # (B, T, ·), or (N, ·) without padding
-        return times * 2 * tokens * sum(weight.numel() for weight in _weights(arguments) if weight.dim() == 2)
+        return times * 2 * tokens * sum(weight.numel() for weight in _matrices(arguments))
 
     return count
 
 
-def _weights(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
-    """cuDNN's operators take a list of weights and biases after the tokens, oneDNN's take four tensors."""
-    yield from arguments[1] if isinstance(arguments[1], list | tuple) else arguments[1:5]
+def _matrices(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
+    """The weights without the biases, told by their places: under autocast cuDNN's come as columns of a flat buffer.
+
+    cuDNN's operators take a list and how many of it belong to a layer and direction: two matrices, two biases if there
+    are any, the matrix of a projection if there is one. oneDNN's take two matrices and two biases.
+    """
+    weights = arguments[1]
+    if not isinstance(weights, list | tuple):
+        yield from arguments[1:3]
+        return
+    group: int = arguments[2]
+    for number, weight in enumerate(weights):
+        place = number % group
+        if place < 2 or (group % 2 == 1 and place == group - 1):
+            yield weight
 
 
 _FUSED = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
