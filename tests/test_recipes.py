@@ -10,7 +10,14 @@ import pytest
 
 import sightline
 from sightline.recipe import Recipe
-from sightline.recipe_data import PatternSource, TextSource, TsvSource
+from sightline.recipe_data import (
+    ChoralesSource,
+    ConlluSource,
+    PatternSource,
+    PlainSource,
+    TextSource,
+    TsvSource,
+)
 from sightline.recipe_files import load_recipe, save_recipe, shipped_recipes
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]
@@ -35,6 +42,16 @@ def make_corpus(recipe: Recipe, folder: Path) -> None:
             write(folder / source.target, [pair[1] for pair in pairs])
         elif isinstance(source, TsvSource):
             write(folder / source.file, [f"{left} {n}\t{right} {n}" for n in range(20) for left, right in pairs])
+        elif isinstance(source, PlainSource):
+            write(folder / source.file, [pair[1] for pair in pairs])
+        elif isinstance(source, ConlluSource):
+            rows = ("{0}\t{1}\t{1}\tNOUN\tNN\t_\t0\troot\t_\t_".format(*word) for word in ((1, "dogs"), (2, "bark")))
+            write(folder / source.file, [*list(rows), ""] * 9)
+        elif isinstance(source, ChoralesSource):
+            pieces = [[[67, 62, 59, 43]] * 40] * 3
+            write(folder / source.file, [json.dumps({"train": pieces, "valid": pieces, "test": pieces})])
+        elif isinstance(source, PatternSource) and "[01]" in source.pattern:
+            write(folder / source.file, [f"{number % 2} {pair[1]}" for number, pair in enumerate(pairs)])
         elif isinstance(source, PatternSource):
             words = ["abcdefghij"[number % 10] * (number // 10) for number in range(100)]
             write(folder / source.file, [word + line for word in words for line in SPELLED])
@@ -54,6 +71,7 @@ def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatc
         "training.limits.steps=2",
         "training.validate_every=2",
         "training.batches.tokens=256",
+        "training.batches.context=32",
         "training.precision=float32",
         "training.device=cpu",
         "training.log_every=1",
@@ -61,7 +79,8 @@ def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatc
     ]
     run = sightline.train(name, small, out=tmp_path / "run")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2]
+    if "ngram" not in name:  # which takes no steps
+        assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2]
     assert len(sightline.load(run).predict(["3. 5. 2021", "a b"])) == 2
 
 
