@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.layers.layout import Padded
+from sightline.layers.recurrent import Recurrence
 from sightline.models.seq2seq import Seq2Seq
 from sightline.training.batches import padded_batch
 from sightline.training.sides import translation
@@ -75,3 +77,16 @@ def test_gradients_in_bfloat16_are_those_in_float32_up_to_rounding(
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_on_cuda(build_model: Callable[..., Seq2Seq], name: str, cuda: torch.device) -> None:
     check(build_model, name, cuda)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
+def test_a_recurrence_on_cuda_is_not_half_precise(cell: str, cuda: torch.device) -> None:
+    layer = Recurrence(cell, 6, 5).to(cuda)
+    x = torch.randn(3, 7, 6, device=cuda)
+    exact, _ = layer(x, layer.start(3, x))
+    with torch.autocast("cuda", torch.bfloat16):
+        states, hidden = layer(x.bfloat16(), layer.start(3, x.bfloat16()))
+        read, _ = layer.read(x, Padded.of([7, 2, 4], cuda))
+    assert {states.dtype, read.dtype, *(part.dtype for part in hidden)} == {torch.float32}
+    torch.testing.assert_close(states, exact, rtol=0.02, atol=0.02)

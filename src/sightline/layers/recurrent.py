@@ -6,11 +6,11 @@ Both use the same parameters, those of torch.nn.RNN, GRU and LSTM, and tests hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from sightline.layers.layout import Layout
 from sightline.layers.linear import linear
@@ -93,8 +93,22 @@ class Recurrence(TapModule):
         if self.heard or x.shape[1] == 1:
             return self.unrolled(x, hidden)
         start = tuple(part[None].contiguous() for part in hidden)
-        states, final = self.kernel(x, start if self.parts == 2 else start[0])
+        states, final = self._fused(x, start if self.parts == 2 else start[0])
         return states, tuple(part[0] for part in (final if self.parts == 2 else (final,)))
+
+    def _fused(self, x: Any, start: Any = None) -> Any:
+        """PyTorch's kernel over all steps.
+
+        Under autocast cuDNN's runs in float16, whatever type was asked for (torch 2.11), and nothing scales the loss
+        so that small gradients survive that. So on CUDA a recurrence stays in float32 (its products in TF32).
+        """
+        device = (x.data if isinstance(x, PackedSequence) else x).device.type
+        if device != "cuda" or not torch.is_autocast_enabled(device):
+            return self.kernel(x, start)
+        with torch.autocast(device, enabled=False):
+            start = tuple(part.float() for part in start) if isinstance(start, tuple) else start
+            start = start.float() if isinstance(start, Tensor) else start
+            return self.kernel(x.to(torch.float32), start)
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """The same by the formula, step by step."""
@@ -107,14 +121,14 @@ class Recurrence(TapModule):
     def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         """In one direction, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden after the last token."""
         packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-        output, final = self.kernel(packed)
+        output, final = self._fused(packed)
         states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
         return states, tuple(part[0] for part in (final if self.parts == 2 else (final,)))
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """A whole batch, each sequence from and to its own ends: (B, T, ·) → states (B, T, D·dir), final (B, D·dir)."""
         packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-        output, final = self.kernel(packed)
+        output, final = self._fused(packed)
         states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
         hidden = final[0] if self.parts == 2 else final  # (dir, B, D)
         self.tap("states", states, f"{self.cell}(x_t, h_t−1)")
