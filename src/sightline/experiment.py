@@ -59,10 +59,9 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     """The model a recipe describes, with its weights drawn from the recipe's seed."""
     torch.manual_seed(step_seed(recipe.seed, 0))
     model, source, target = recipe.model, vocabulary.source.size, vocabulary.target.size
-    if recipe.task == "tag":
-        return Tagger(model, source, target)
-    if recipe.task == "classify":
-        return Classifier(model, source, target)
+    if recipe.task in ("tag", "classify"):
+        kind = Tagger if recipe.task == "tag" else Classifier
+        return kind(model, vocabulary.source.pieces(range(source)), target)
     if recipe.task == "language-model":
         return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
     return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)

@@ -126,14 +126,17 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     model = recipe.model
     if recipe.task == "language-model":
         return  # its text is cut into windows
-    for side, body, lengths in (
-        ("source", model.encoder, store.source_lengths),
-        ("target", model.decoder, store.target_lengths),
-    ):
+    marks = "an end mark"
+    sides = [("source", model.encoder, store.source_lengths), ("target", model.decoder, store.target_lengths)]
+    if model.pooling is not None and model.pooling.kind == "class":
+        marks = "two marks"
+    if model.encoder is None:  # all in one sequence
+        sides, marks = [("pair", model.decoder, store.source_lengths + store.target_lengths)], "two marks"
+    for side, body, lengths in sides:
         if isinstance(body, TransformerBody) and body.positions.kind == "learned" and len(lengths):
             worst = int(lengths.argmax())
-            if lengths[worst] + 1 > body.positions.longest:
+            if lengths[worst] + (1 if marks == "an end mark" else 2) > body.positions.longest:
                 raise ValueError(
-                    f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and an end "
-                    f"mark, more than positions.longest ({body.positions.longest}); raise it, or take the example out"
+                    f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
+                    f"more than positions.longest ({body.positions.longest}); raise it, or take the example out"
                 )

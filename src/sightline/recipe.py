@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Clean, Data
-from sightline.recipe_model import Model, Ngram, RecurrentDecoder, TransformerBody
+from sightline.recipe_model import Model, Ngram, RecurrentDecoder, RecurrentEncoder, TransformerBody
 from sightline.recipe_sections import Probability, Section
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -231,6 +231,8 @@ class Recipe(Section):
         most = self.data.clean.max_tokens + 1
         if self.task == "seq2seq" and self.model.encoder is None:
             return 2 * most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
+        if self.model.pooling is not None and self.model.pooling.kind == "class":
+            return most + 1, "the longest text data.clean.max_tokens lets through, with its end mark and class token"
         return most, "the longest sentence data.clean.max_tokens lets through, with its end mark"
 
     def _check_task(self) -> None:
@@ -241,6 +243,8 @@ class Recipe(Section):
             raise ValueError(f"task: {self.task} needs model.{missing[0]}")
         if extra := sorted(present - allowed):
             raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
+        if self.model.spelling is not None and self.task not in ("classify", "tag"):
+            raise ValueError(f"model.spelling is for classifiers and taggers, not for task: {self.task}; leave it out")
         decoder = self.model.decoder
         if isinstance(decoder, Ngram) and self.task != "language-model":
             raise ValueError(
@@ -250,6 +254,13 @@ class Recipe(Section):
         if alone and isinstance(decoder, RecurrentDecoder) and decoder.attention.kind != "none":
             raise ValueError(
                 f"model.decoder.attention.kind: {decoder.attention.kind} has no encoder to look at; set it to none"
+            )
+        encoder, pooling = self.model.encoder, self.model.pooling
+        forward = isinstance(encoder, RecurrentEncoder) and not encoder.bidirectional
+        if forward and pooling is not None and pooling.kind == "class":
+            raise ValueError(
+                "model.pooling.kind: class looks at the state of the first token, where an encoder that reads forwards "
+                "has seen no other; set it to last, or model.encoder.bidirectional: true"
             )
         if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
             known = ", ".join(TASK_METRICS[self.task])

@@ -126,6 +126,31 @@ class DatesSource(Source):
     seed: int = 1
 
 
+class SequencesSource(Source):
+    """The built-in drill: random sequences of letters and the same, copied or reversed (data/sequences.py)."""
+
+    kind: Literal["sequences"] = "sequences"
+    change: Literal["copy", "reverse"] = "copy"
+    part: Literal["train", "validation", "test"]
+    examples: int = Field(10_000, ge=1)
+    lengths: tuple[int, int] = Field((1, 40), description="fewest and most letters; every length is as likely")
+    symbols: int = Field(26, ge=2, le=26, description="how many letters there are, from a on")
+    seed: int = 1
+
+    @model_validator(mode="after")
+    def _lengths_are_a_range(self) -> SequencesSource:
+        if not 1 <= self.lengths[0] <= self.lengths[1]:
+            raise ValueError(f"lengths {list(self.lengths)} must be [from, to] with 1 <= from <= to")
+        return self
+
+    @property
+    def file(self) -> str:
+        """What a model card shows in place of a file name."""
+        fewest, most = self.lengths
+        what = f"built-in sequences of {fewest} to {most} letters, {self.change}"
+        return f"{what}, part {self.part}, {self.examples:,} examples"
+
+
 AnySource = Annotated[
     TextSource
     | TsvSource
@@ -135,7 +160,8 @@ AnySource = Annotated[
     | ConlluSource
     | ColumnsSource
     | ChoralesSource
-    | DatesSource,
+    | DatesSource
+    | SequencesSource,
     Field(discriminator="kind"),
 ]
 

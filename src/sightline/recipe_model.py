@@ -63,6 +63,35 @@ class FeedForward(Section):
     dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
 
 
+class HeadAttention(Section):
+    """How the heads of a Transformer look: by default as in Vaswani et al. 2017; the variants are to be compared with.
+
+    They hold for self-attention and for attention to a source alike.
+    """
+
+    kind: Literal["softmax", "linear"] = Field(
+        "softmax",
+        description="linear: no softmax; the scores themselves, divided by how many keys are seen, are weights",
+    )
+    scaled: bool = Field(True, description="divide the scores q·k by the root of the head width")
+    projections: bool = Field(
+        True,
+        description="false: queries, keys and values are the states themselves, cut into heads; nothing is learned",
+    )
+    groups: int | None = Field(
+        None, ge=1, description="heads of keys and values, each shared by several of queries; by default one for each"
+    )
+
+    @model_validator(mode="after")
+    def _groups_have_something_to_share(self) -> HeadAttention:
+        if self.groups is not None and not self.projections:
+            raise ValueError(
+                f"attention.groups ({self.groups}) share projected keys and values, and attention.projections: false "
+                f"has none; leave one of them out"
+            )
+        return self
+
+
 class TransformerBody(Section):
     """A stack of attention and feed-forward blocks (Vaswani et al. 2017)."""
 
@@ -72,8 +101,23 @@ class TransformerBody(Section):
     feedforward: FeedForward = FeedForward()
     norm: Norm = Norm()
     positions: Positions = Positions()
+    attention: HeadAttention = HeadAttention()
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _attention_fits(self) -> TransformerBody:
+        groups = self.attention.groups
+        if groups is not None and self.heads % groups:
+            raise ValueError(f"heads ({self.heads}) is not divisible by attention.groups ({groups})")
+        # What ALiBi subtracts makes a softmax's weight small; without one it would make it large and negative.
+        # A bias that is learned (t5) or asked for by the query (shaw) finds its own sign.
+        if self.attention.kind == "linear" and self.positions.kind == "alibi":
+            raise ValueError(
+                "positions.kind: alibi fades what is far through the softmax, and attention.kind: linear has none; "
+                "take rotary, t5 or shaw positions, or attention.kind: softmax"
+            )
+        return self
 
 
 class RecurrentEncoder(Section):
@@ -149,6 +193,20 @@ class Pooling(Section):
     dropout: Probability = 0.1
 
 
+class Spelling(Section):
+    """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
+
+    width: int = Field(64, ge=1, description="of a character")
+    channels: int = Field(256, ge=1)
+    window: int = Field(3, ge=1, description="characters seen at once; odd")
+
+    @model_validator(mode="after")
+    def _window_is_odd(self) -> Spelling:
+        if self.window % 2 == 0:
+            raise ValueError(f"model.spelling.window ({self.window}) must be odd: as many characters on either side")
+        return self
+
+
 class WordVectors(Section):
     """Embeddings to start from: a word2vec or GloVe file, text or binary."""
 
@@ -168,6 +226,7 @@ class Model(Section):
     decoder: AnyDecoder | None = None
     pooling: Pooling | None = Field(None, description="of a classifier")
     word_vectors: WordVectors | None = None
+    spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sightline.allocation import keep_freed_memory
-from sightline.answering import Prediction, build_answerer
+from sightline.answering import Answerer, Continuer, Prediction, build_answerer
 from sightline.data.sources import Example, read
 from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
+from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.metrics import Measurement, Score, measure, measure_bits_per_character, measure_perplexity
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
@@ -23,7 +24,7 @@ from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.preparation import LABELS, data_folder
-from sightline.recipe import Decoding, MetricName, Recipe, TaskName
+from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, TaskName
 from sightline.recipe_files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import END, Vocabulary
@@ -31,6 +32,7 @@ from sightline.training.checkpoints import load_parameters
 from sightline.training.windows import carries
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
+WINDOW = 256  # tokens or characters of text that intervals and tests of a language model draw together
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,28 @@ class Report:
     sentences: int
     scores: list[Score]
     outputs: list[str]
+    tokens: int | None = None  # of the text a language model was measured by, end marks included
+    confusion: Confusion | None = None  # of a classifier or a tagger
 
     def to_dict(self) -> dict[str, Any]:
-        return {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
+        """For JSON."""
+        found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
+        if self.tokens is not None:
+            found["tokens"] = self.tokens
+        if self.confusion is not None:
+            found["confusion"] = self.confusion.to_dict()
+        return found
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A text as a language model takes it: tokens with end marks, −log p of each, and where in the text each ends."""
+
+    test: TestSet
+    text: str  # as the tokenizer sees it, a newline for each end mark
+    stream: np.ndarray
+    losses: np.ndarray
+    ends: np.ndarray
 
 
 class Run:
@@ -76,7 +97,8 @@ class Run:
 
     def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
-        self.answerer = build_answerer(recipe, vocabulary, model, device)
+        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device)
+        self._heard: _Heard | None = None  # the last text: its metrics are all made of the same losses
 
     @staticmethod
     def load(folder: str | Path, *, device: str = "auto") -> Run:
@@ -105,8 +127,10 @@ class Run:
     # --- predicting -----------------------------------------------------------------------------------------------
 
     def options(self, **changes: Any) -> Decoding:
-        """The recipe's decoding section with some keys changed."""
+        """The recipe's decoding section with some keys changed; who asks for a beam wants a search, no drawing."""
         given = {key: value for key, value in changes.items() if value is not None}
+        if "beam" in given and "sample" not in given:
+            given["sample"] = None
         if "nbest" in given and "beam" not in given and "sample" not in given:
             given["beam"] = max(given["nbest"], self.recipe.decoding.beam)
         return Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
@@ -131,6 +155,12 @@ class Run:
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; put the one text into a list: predict([text])")
         return [guesses[0].text for guesses in self.predict_nbest(texts, self.options(**changes))]
+
+    def stream(self, text: str, options: Decoding | None = None, *, write: Callable[[str], None]) -> Prediction:
+        """Go on after a text with a language model, and hand over what is new as soon as it is known."""
+        if not isinstance(self.answerer, Continuer):
+            raise ValueError(f"{self.folder} is not a language model but task: {self.recipe.task}; use predict")
+        return self.answerer.stream(text, options or self.recipe.decoding, write)
 
     def align(self, text: str, output: str | None = None) -> Alignment | None:
         """Where the model looked while it wrote `output` (its own prediction, if none is given)."""
@@ -177,10 +207,22 @@ class Run:
             self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics
         ]
-        return Report(test.name, len(test.sources), scores, outputs)
+        count = len(self._listened(test).stream) if self.recipe.task == "language-model" else None
+        return Report(test.name, len(test.sources), scores, outputs, count, self._confusion(test, outputs))
+
+    def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
+        lowercase = self.recipe.evaluation.lowercase
+        if self.recipe.task == "classify":
+            return Confusion.of(outputs, test.references, lowercase=lowercase)
+        if self.recipe.task == "tag":
+            return Confusion.of_tokens(outputs, test.references, lowercase=lowercase)
+        return None
 
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
+        if metric not in TASK_METRICS[self.recipe.task]:
+            known = ", ".join(TASK_METRICS[self.recipe.task])
+            raise ValueError(f"{metric} is not for task: {self.recipe.task} ({self.folder}); use {known}")
         if self.recipe.task == "language-model":
             return self._text_measure(metric, test)
         if metric == "perplexity":
@@ -195,17 +237,47 @@ class Run:
         return measure_perplexity(-found, [len(target) + 1 for target in targets])
 
     def _text_measure(self, metric: MetricName, test: TestSet) -> Measurement:
-        """Perplexity or bits per character of a language model on documents, window by window."""
-        context, target = self.recipe.training.batches.context, self.vocabulary.target
-        documents = target.encode_many([document for documents in test.references for document in documents])
-        stream = np.concatenate([part for document in documents for part in (document, [END])])
-        losses = self.text_losses(stream)
-        cuts = np.arange(context, len(stream), context)
-        nll = [float(part.sum()) for part in np.split(losses, cuts)]
+        """Perplexity or bits per character of a language model on documents, window by window.
+
+        Windows are of the text, not of the recipe: those of models with other contexts are the same, and those of
+        characters are so for other tokenizers too.
+        """
+        heard = self._listened(test)
         if metric == "perplexity":
-            return measure_perplexity(nll, [len(part) for part in np.split(losses, cuts)])
-        characters = [max(1, len(target.decode(part.tolist()))) for part in np.split(stream, cuts)]
-        return measure_bits_per_character(nll, characters)
+            cuts = np.arange(WINDOW, len(heard.stream), WINDOW)
+            parts = np.split(heard.losses, cuts)
+            return measure_perplexity([float(part.sum()) for part in parts], [len(part) for part in parts])
+        count = -(-len(heard.text) // WINDOW)
+        windows = np.minimum(
+            (np.ceil(heard.ends).astype(np.int64) - 1) // WINDOW, count - 1
+        )  # by their last characters
+        nll = np.bincount(windows, heard.losses, minlength=count)
+        characters = np.diff([*range(0, len(heard.text), WINDOW), len(heard.text)])
+        return measure_bits_per_character(nll, characters, text=heard.text)
+
+    def _listened(self, test: TestSet) -> _Heard:
+        if self._heard is None or self._heard.test is not test:
+            target = self.vocabulary.target
+            texts = [document for documents in test.references for document in documents]
+            stream = [np.asarray([*tokens, END]) for tokens in target.encode_many(texts)]
+            plain = [target.normalize(text) + "\n" for text in texts]
+            starts = np.cumsum([0, *map(len, plain)])
+            ends = [start + self._ends(ids, text) for start, ids, text in zip(starts, stream, plain, strict=False)]
+            joined = np.concatenate(stream)
+            self._heard = _Heard(test, "".join(plain), joined, self.text_losses(joined), np.concatenate(ends))
+        return self._heard
+
+    def _ends(self, ids: np.ndarray, text: str) -> np.ndarray:
+        """How far into a text, its end mark included, each token reaches.
+
+        From the lengths of the pieces, stretched to the length of the text: a piece that is unknown, and the space
+        before the first word, are written otherwise than they stand there.
+        """
+        known, places = np.unique(ids[:-1], return_inverse=True)
+        lengths = np.asarray([len(piece) for piece in self.vocabulary.target.pieces(known.tolist())], np.int64)
+        ends = np.cumsum(lengths[places])
+        stretched = ends * ((len(text) - 1) / ends[-1]) if len(ends) else ends
+        return np.append(stretched, len(text))
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""

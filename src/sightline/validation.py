@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from sightline.answering import build_answerer
+from sightline.decoding.generate import generate
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.metrics import METRICS, score
 from sightline.preparation import Prepared
 from sightline.recipe import MetricName
+from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
 from sightline.training.sides import sides_of
@@ -71,7 +73,7 @@ class Validator:
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         """The metric by which training stops."""
         if METRICS[name].measure is None:
-            return _from_loss(name, loss)
+            return math.exp(min(loss, 700.0))
         examples = self.prepared.references
         outputs = self._answers(model, [each.source for each in examples], self.recipe.training.stopping.beam)
         references = [[example.target] for example in examples]
@@ -102,27 +104,31 @@ class TextValidator(Validator):
         )
         return float(losses.mean())
 
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        if name != "bits-per-character":
+            return super().metric(model, name, loss)
+        characters = len(self.prepared.vocabulary.target.decode(self.stream.tolist()))
+        return loss * len(self.stream) / math.log(2) / max(1, characters)
+
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
         count, target = self.recipe.training.samples, self.prepared.vocabulary.target
         if not count:
             return []
-        starts = np.linspace(0, max(0, len(self.stream) - _PROMPT - _CONTINUATION), count).astype(int)
-        prompts = [target.decode(self.stream[at : at + _PROMPT].tolist()) for at in starts]
-        longest = self.recipe.longest_sequence()[0] - _PROMPT - 1
-        options = self.recipe.decoding.model_copy(
-            update={"nbest": 1, "max_length": max(1, min(_CONTINUATION, longest)), "beam": 1}
-        )
-        answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
-        found = [guesses[0].text for guesses in answerer.answer(prompts, options)]
-        real = [target.decode(self.stream[at : at + _PROMPT + _CONTINUATION].tolist()) for at in starts]
+        context = self.recipe.training.batches.context
+        begin = min(_PROMPT, context // 2)  # a prompt and its continuation are no longer than a window
+        more = min(_CONTINUATION, context - begin)
+        starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
+        prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
+        options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
+        found = generate(model, None, options, device=self.device, prefixes=prompts)  # type: ignore[arg-type]
         return [
-            {"source": prompt, "reference": text, "output": output}
-            for prompt, text, output in zip(prompts, real, found, strict=True)
+            {
+                "source": target.decode(prompt),
+                "reference": target.decode(self.stream[at : at + begin + more].tolist()),
+                "output": target.decode(guesses[0].tokens),
+            }
+            for at, prompt, guesses in zip(starts, prompts, found, strict=True)
         ]
-
-
-def _from_loss(name: MetricName, loss: float) -> float:
-    return loss / math.log(2) if name == "bits-per-character" else math.exp(min(loss, 700.0))
 
 
 def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Module], Validation]:

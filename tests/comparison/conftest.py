@@ -13,6 +13,7 @@ import yaml
 
 import sightline
 from sightline.comparison import Comparison
+from task_runs import trained_tasks
 
 WORDS = {
     "hund": "dog",
@@ -123,3 +124,11 @@ def pair(trained: dict[str, Path]) -> Comparison:
 def seeded(trained: dict[str, Path]) -> Comparison:
     """Two systems of two seeds each."""
     return sightline.compare(list(trained.values()), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Run folders of the other tasks, by name; shared, so not to be changed."""
+    names = ["lm-gru", "lm-transformer", "lm-lines", "lm-bpe", "lm-squeezed", "classify-mean", "classify-max"]
+    with trained_tasks(tmp_path_factory.mktemp("tasks"), [*names, "tag-gru", "names-gru", "names-lstm"]) as runs:
+        yield runs

@@ -139,3 +139,22 @@ def test_several_samples_come_best_first(script: type[Any]) -> None:
     for hypothesis in found:
         logs = sum(math.log(SHARES[word]) for word in hypothesis.tokens) + math.log(SHARES[END])
         assert hypothesis.log_probability == pytest.approx(logs, abs=1e-4)  # float32 sums near −30
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_every_token_is_heard_as_it_is_chosen(model: Seq2Seq, drawn: bool) -> None:
+    chosen = options(2, seed=5) if drawn else Decoding(beam=1, max_length=12)
+    heard: list[Any] = []
+    found = generate(model, [[5, 6, 7]], chosen, prefixes=[[8, 9]], heard=lambda newest: heard.append(newest.clone()))
+    said = torch.stack(heard, dim=2)[0].tolist()  # (W, steps)
+    ended = sorted([token for token in row if token not in (0, END)] for row in said)
+    assert ended == sorted(hypothesis.tokens for hypothesis in found[0])
+    assert all(row[:2] == [8, 9] for row in said)
+    assert tokens(found) == tokens(generate(model, [[5, 6, 7]], chosen, prefixes=[[8, 9]]))
+
+
+def test_a_beam_or_several_sentences_cannot_be_heard(model: Seq2Seq) -> None:
+    with pytest.raises(ValueError, match="a beam of 3 has no words to tell before its end"):
+        generate(model, [[5]], Decoding(beam=3), heard=lambda newest: None)
+    with pytest.raises(ValueError, match="only one sentence can be heard at a time, not 2"):
+        generate(model, [[5], [6]], options(), heard=lambda newest: None)

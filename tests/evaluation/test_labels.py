@@ -6,18 +6,26 @@ import math
 import random
 import warnings
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
-import seqeval.metrics
 
 from sightline.comparison.quality import judge
 from sightline.comparison.seeds import randomization
+from sightline.evaluation.labels import entities
 from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, measure, measure_bits_per_character, score
 from sightline.evaluation.significance import approximate_randomization, check_comparable, mcnemar, paired_bootstrap
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-LOC", "I-LOC", "I-MISC"]
+
+
+@pytest.fixture(scope="module")
+def seqeval() -> Any:
+    """What others call it by; it draws in scikit-learn, so only tests have it."""
+    return pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install -e '.[dev]'")
 
 
 def single(labels: list[str]) -> list[list[str]]:
@@ -103,21 +111,38 @@ def test_several_references_are_refused_where_one_is_needed(name: str) -> None:
         ("O O", "O O"),
     ],
 )
-def test_span_f1_is_seqevals(output: str, reference: str) -> None:
+def test_span_f1_is_seqevals(seqeval: Any, output: str, reference: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of F1 without spans
-        theirs = seqeval.metrics.f1_score([reference.split()], [output.split()])
+        theirs = seqeval.f1_score([reference.split()], [output.split()])
     assert score("span-f1", [output], [[reference]], bootstrap=0).value == pytest.approx(100 * theirs)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_span_f1_of_many_sentences_is_seqevals_micro_average(seed: int) -> None:
+def test_span_f1_of_many_sentences_is_seqevals_micro_average(seqeval: Any, seed: int) -> None:
     outputs, references = tagged(40, seed)
-    theirs = seqeval.metrics.f1_score([text.split() for text in references], [text.split() for text in outputs])
+    theirs = seqeval.f1_score([text.split() for text in references], [text.split() for text in outputs])
     found = score("span-f1", outputs, single(references))
     assert found.value == pytest.approx(100 * theirs)
     assert found.low < found.value < found.high
     assert "|tags:conlleval|average:micro|" in found.signature
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_entities_are_seqevals_whatever_follows_whatever(seqeval: Any, length: int) -> None:
+    get_entities = seqeval.sequence_labeling.get_entities
+    labels = ["O", "B-A", "I-A", "I-B", "B", "I", "E-A", "S-B", "NOUN", "I-A-B", "."][: 11 if length < 4 else 8]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels that are no tags
+        for tags in product(labels, repeat=length):
+            assert entities(tags) == get_entities(list(tags)), tags
+
+
+def test_entities_read_ill_formed_tags_as_the_most_that_can_be_meant() -> None:
+    assert entities(["B-PER", "I-PER", "O", "I-LOC"]) == [("PER", 0, 1), ("LOC", 3, 3)]
+    assert entities(["B-PER", "I-LOC", "B-LOC"]) == [("PER", 0, 0), ("LOC", 1, 1), ("LOC", 2, 2)]
+    assert entities(["O", "B", "I"]) == [("_", 1, 2)]
+    assert entities([]) == []
 
 
 def test_folding_case_leaves_the_tags_readable() -> None:

@@ -13,7 +13,13 @@ import pytest
 import sacrebleu
 
 from sightline.evaluation.intervals import resampled_sums, wilson
-from sightline.evaluation.metrics import METRICS, perplexity, score
+from sightline.evaluation.metrics import (
+    METRICS,
+    measure_bits_per_character,
+    measure_perplexity,
+    perplexity,
+    score,
+)
 
 WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]
 
@@ -121,8 +127,12 @@ def test_no_bootstrap_means_no_interval_and_valid_json() -> None:
 
 
 def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
+    of_losses = {
+        "perplexity": measure_perplexity([1.0], [1]),
+        "bits-per-character": measure_bits_per_character([1.0], [1]),
+    }
     for name, metric in METRICS.items():
-        result = perplexity([1.0], [1]) if metric.score is None else score(name, ["a b"], [["a b"]])
+        result = of_losses[name].score() if metric.score is None else score(name, ["a b"], [["a b"]])
         assert (result.better, result.name) == (metric.better, metric.label)
         assert result.beats(result.value - 1) == (metric.better == "higher")
         assert not result.beats(result.value)

@@ -21,7 +21,20 @@ SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a do
 PLACES = {"pre": True, "post": False}
 
 
-def body(place: str, activation: str, *, positions: str = "none", norm: str = "layer") -> TransformerBody:
+VARIANTS: dict[str, dict[str, Any]] = {
+    "unscaled": {"scaled": False},
+    "bare": {"projections": False},
+    "bare-unscaled": {"projections": False, "scaled": False},
+    "linear": {"kind": "linear"},
+    "bare-linear": {"kind": "linear", "projections": False, "scaled": False},
+    "multi-query": {"groups": 1},
+    "linear-multi-query": {"kind": "linear", "groups": 1},
+}
+
+
+def body(
+    place: str, activation: str, *, positions: str = "none", norm: str = "layer", attention: str | None = None
+) -> TransformerBody:
     return TransformerBody.model_validate(
         {
             "layers": 2,
@@ -29,6 +42,7 @@ def body(place: str, activation: str, *, positions: str = "none", norm: str = "l
             "feedforward": {"kind": activation, "width": INNER},
             "norm": {"kind": norm, "place": place},
             "positions": {"kind": positions, "longest": 16},
+            "attention": {} if attention is None else VARIANTS[attention],
             "dropout": 0.0,
         }
     )
@@ -151,9 +165,10 @@ def test_whole_stacks_are_torchs(place: str, activation: str) -> None:
 # --- order -------------------------------------------------------------------------------------------------------
 
 
-def permuted_difference(place: str, norm: str, positions: str) -> float:
+def permuted_difference(place: str, norm: str, positions: str, attention: str | None = None) -> float:
     """How far encode(permute(x)) is from permute(encode(x))."""
-    encoder = randomized(TransformerEncoder(body(place, "relu", positions=positions, norm=norm), WIDTH))
+    recipe = body(place, "relu", positions=positions, norm=norm, attention=attention)
+    encoder = randomized(TransformerEncoder(recipe, WIDTH))
     x, layout = torch.randn(2, 6, WIDTH, dtype=torch.float64), Padded.of([6, 6])
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     before, after = encoder(x, layout).states, encoder(x[:, order], layout).states
@@ -171,6 +186,12 @@ def test_without_positions_permuting_the_input_permutes_the_output(place: str, n
 @pytest.mark.parametrize("place", PLACES)
 def test_with_positions_the_order_matters(place: str, positions: str) -> None:
     assert permuted_difference(place, "layer", positions) > 1e-3
+
+
+@pytest.mark.parametrize("attention", VARIANTS)
+def test_variants_of_attention_are_blind_to_order_too_but_for_positions(attention: str) -> None:
+    assert permuted_difference("pre", "layer", "none", attention) < 1e-12
+    assert permuted_difference("pre", "layer", "sinusoidal", attention) > 1e-3
 
 
 def test_a_decoder_past_its_learned_positions_says_so(build_model: Callable[..., Seq2Seq]) -> None:
@@ -224,3 +245,102 @@ def test_in_training_too_batch_norm_finds_the_same_padded_and_packed(
     torch.testing.assert_close(packed[1].unpad(padded), flat, rtol=0, atol=1e-5)
     for (name, ours), theirs in zip(one.named_buffers(), other.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5, msg=name)
+
+
+# --- variants of attention ---------------------------------------------------------------------------------------
+
+PLACED = [
+    (attention, positions)
+    for attention in VARIANTS
+    for positions in ("sinusoidal", "rotary", "alibi", "t5", "shaw")
+    if not ("linear" in attention and positions == "alibi")
+]
+FLOAT = {"rtol": 0.0, "atol": 2e-5}  # features of order one, float32 kernels that add in different orders
+
+
+@pytest.fixture(params=PLACED, ids="-".join)
+def variant(request: pytest.FixtureRequest, build_model: Callable[..., Seq2Seq]) -> Seq2Seq:
+    attention, positions = request.param
+    recipe = body("pre", "relu", positions=positions, attention=attention).model_dump()
+    return build_model(recipe, recipe)
+
+
+def begun(model: Seq2Seq, lengths: list[int], sources: Tensor) -> Any:
+    return model.begin(model.encode(sources, Padded.of(lengths)))
+
+
+@torch.no_grad()
+def test_with_every_variant_cached_is_uncached(variant: Seq2Seq) -> None:
+    lengths, sources, tokens = [5, 2, 4], torch.randint(4, 13, (3, 5)), torch.randint(4, 13, (3, 9))
+    whole, _ = variant.advance(tokens, begun(variant, lengths, sources))
+    for cuts in ([1] * 9, [4, 1, 4]):
+        state, found = begun(variant, lengths, sources), []
+        for part in tokens.split(cuts, dim=1):
+            features, state = variant.advance(part, state)
+            found.append(features)
+        torch.testing.assert_close(torch.cat(found, dim=1), whole, **FLOAT)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_with_every_variant_packed_is_padded(variant: Seq2Seq, grad: bool) -> None:
+    sources, targets = [5, 2, 4], [4, 6, 1]
+    tokens, packed = torch.randint(4, 13, (2, 11)), (Packed.of(sources), Packed.of(targets))
+    rows = [layout.pad(part).masked_fill(~layout.key_mask(), 9) for layout, part in zip(packed, tokens, strict=True)]
+    with torch.set_grad_enabled(grad):
+        flat = variant(tokens[0], packed[0], tokens[1], packed[1])
+        padded = variant(rows[0], Padded.of(sources), rows[1], Padded.of(targets))
+    torch.testing.assert_close(packed[1].unpad(padded), flat, **FLOAT)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("steps", [1, 2])  # before and after the caches first grew
+def test_with_every_variant_sentences_and_hypotheses_find_their_own_past(variant: Seq2Seq, steps: int) -> None:
+    """Two sentences change places and one leaves; then each goes on as two hypotheses."""
+    lengths, sources, tokens = [5, 2, 4], torch.randint(4, 13, (3, 5)), torch.randint(4, 13, (3, 4))
+    memory = variant.encode(sources, Padded.of(lengths))
+    before = memory.states.clone()
+    state = variant.begin(memory)
+    for place in range(steps):
+        _, state = variant.advance(tokens[:, place : place + 1], state)
+    kept = torch.tensor([2, 0])
+    state = state.keep(kept).select(torch.zeros(2, 2, dtype=torch.int64))
+    new = torch.tensor([[7], [8], [9], [10]])
+    found, _ = variant.advance(new, state)
+    assert torch.equal(memory.states, before)  # the caches have a memory of their own
+
+    rows = kept.repeat_interleave(2)
+    pasts = torch.cat([tokens[rows, :steps], new], dim=1)
+    alone = begun(variant, [lengths[row] for row in rows.tolist()], sources[rows])
+    torch.testing.assert_close(found[:, 0], variant.advance(pasts, alone)[0][:, -1], **FLOAT)
+
+
+def test_with_every_variant_the_gradient_reaches_every_parameter(variant: Seq2Seq) -> None:
+    tokens = torch.randint(4, 13, (2, 11))
+    features = variant(tokens[0], Packed.of([5, 2, 4]), tokens[1], Packed.of([4, 6, 1]))
+    loss = nn.functional.cross_entropy(variant.logits(features), torch.arange(11))
+    for name, parameter in variant.named_parameters():
+        (gradient,) = torch.autograd.grad(loss, parameter, retain_graph=True, allow_unused=True)
+        assert gradient is not None and gradient.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_caches_hold_the_heads_that_are_shared_and_no_more(build_model: Callable[..., Seq2Seq]) -> None:
+    recipe = body("pre", "relu", positions="rotary", attention="multi-query").model_dump()
+    model = build_model(recipe, recipe)
+    _, state = model.advance(torch.full((3, 1), 5), begun(model, [5, 2, 4], torch.full((3, 5), 6)))
+    for cache in state.caches:
+        for part in (*cache.own, *cache.source):
+            assert part.shape[1] == 1 and part.shape[3] == WIDTH // HEADS
+
+
+def test_without_a_variant_the_weights_have_the_names_and_shapes_they_always_had() -> None:
+    decoder = TransformerDecoder(body("pre", "relu"), WIDTH)
+    shapes = {name: tuple(tensor.shape) for name, tensor in decoder.layers[0].state_dict().items()}
+    for part in ("attention", "cross"):
+        found = {name: shape for name, shape in shapes.items() if name.startswith(part + ".")}
+        assert found == {
+            f"{part}.project.weight": (3 * WIDTH, WIDTH),
+            f"{part}.project.bias": (3 * WIDTH,),
+            f"{part}.output.weight": (WIDTH, WIDTH),
+            f"{part}.output.bias": (WIDTH,),
+        }

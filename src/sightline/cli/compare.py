@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from sightline.run import TestSet
 
 
 def compare(
@@ -14,7 +17,9 @@ def compare(
         str | None, typer.Option(help="A test set of the recipes, or `validation`; by default the first all have.")
     ] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines, instead of a test set.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="The file of right answers, line by line.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The file of right answers, line by line; for language models, the text.")
+    ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The run that others are held against; by default the first.")
     ] = None,
@@ -35,29 +40,26 @@ def compare(
 ) -> None:
     """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
 
-    Runs that differ only in their seed are one system, shown as mean and deviation.
+    Runs that differ only in their seed are one system, shown as mean and deviation. All runs must be of one task;
+    language models are compared by the test text itself, others by what they make of it.
 
     Examples:
 
     - `sightline compare runs/lstm runs/transformer`
     - `sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html`
     - `sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex`
+    - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     """
     from sightline.comparison import compare as compare_runs
     from sightline.comparison import print_comparison
-    from sightline.comparison.exports import WRITERS
-    from sightline.comparison.figures import check_figure, write_figure
+    from sightline.comparison.exports import Export
+    from sightline.comparison.figures import check_figure
     from sightline.comparison.progress import shown
-    from sightline.comparison.test_sets import from_files
-    from sightline.files import write_atomically
 
-    if (source is None) != (reference is None):
-        raise ValueError("--source and --reference go together: give both, or neither")
-    if on is not None and source is not None:
+    if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
-    files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json}
-    wanted = [path for path in (*files.values(), figure) if path is not None]
-    for path in wanted:  # better known before the work than after it
+    files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
+    for path in filter(None, files.values()):  # better known before the work than after it
         if not path.absolute().parent.is_dir():
             raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
     if figure is not None:
@@ -65,7 +67,7 @@ def compare(
     with shown() as progress:
         comparison = compare_runs(
             runs,
-            on=from_files(source, reference) if source is not None and reference is not None else on,
+            on=on if source is None and reference is None else _own_test_set(runs[0], source, reference),
             baseline=baseline,
             metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
             lowercase=lowercase,
@@ -73,13 +75,22 @@ def compare(
             device=device,
             progress=progress,
         )
+        export = Export(comparison)
         for number, (form, place) in enumerate(files.items()):
             if place is not None:
-                progress(f"writing {place.name}", number, len(files) + 1)
-                write_atomically(place, WRITERS[form](comparison))
-        if figure is not None:
-            progress(f"drawing {figure.name}", len(files), len(files) + 1)
-            write_figure(comparison, figure)
+                progress(f"writing {place.name}", number, len(files))
+                export.write(form, place)
     print_comparison(comparison)
-    for path in wanted:
+    for path in export.written:
         typer.echo(f"wrote {path}", err=True)
+    export.finish()
+
+
+def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
+    """The files given, read as the task of the runs wants it."""
+    from sightline.comparison.test_sets import from_files
+    from sightline.recipe_files import load_recipe
+    from sightline.run_folder import need, read_config
+
+    read_config(run)
+    return from_files(source, reference, load_recipe(need(run, "recipe.yaml", "copy the whole run folder")))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from sightline.evaluation.confusion import Confusion
+    from sightline.recipe import Decoding
+    from sightline.run import Report, Run, TestSet
+
+_LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
+_MISTAKES = 10
 
 
 def evaluate(
@@ -14,53 +23,137 @@ def evaluate(
         str | None, typer.Option(help="A test set of the recipe, or `validation`; by default every test.")
     ] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines, instead of a test set.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="The file of right answers, line by line.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="The file of right answers, line by line; for language models, the text.")
+    ] = None,
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Alpha of the length penalty.")] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
     outputs: Annotated[Path | None, typer.Option(help="Write the outputs there, one a line.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the scores there.")] = None,
+    confusion: Annotated[
+        Path | None, typer.Option(help="Classifiers and taggers: draw what is taken for what (.png or .svg).")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Score a run, each metric with its signature and 95% interval.
+
+    For classifiers and taggers it also shows which labels are taken for which.
 
     Examples:
 
     - `sightline evaluate runs/dates`
     - `sightline evaluate runs/en-de --on test_2016 --beam 5`
     - `sightline evaluate runs/en-de --source my.en --reference my.de --metrics bleu,chrf,ter`
+    - `sightline evaluate runs/sst2 --confusion confusion.png`
+    - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
     import json
 
-    from sightline.data.sources import read
     from sightline.files import write_atomically
     from sightline.recipe import Evaluation
-    from sightline.recipe_data import TextSource
-    from sightline.run import Run, TestSet
+    from sightline.run import Run
 
-    if (source is None) != (reference is None):
-        raise ValueError("--source and --reference go together: give both, or neither")
     loaded = Run.load(run, device=device)
+    task = loaded.recipe.task
+    if task == "language-model" and outputs is not None:
+        raise ValueError("--outputs: a language model is measured by the text itself and writes none; leave it out")
+    if confusion is not None:
+        _check_confusion(confusion, task)
     section = loaded.recipe.evaluation
     changed = {"lowercase": lowercase or section.lowercase}
     if metrics is not None:
-        changed["metrics"] = tuple(metrics.split(","))  # type: ignore[assignment]
+        changed["metrics"] = tuple(name.strip() for name in metrics.split(","))  # type: ignore[assignment]
     evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
     loaded.recipe = loaded.recipe.model_copy(update={"evaluation": evaluation})
-    if source is not None and reference is not None:
-        files = TextSource(source=str(source), target=str(reference))
-        tests = [TestSet.of(source.name, read(files, None))]
-    else:
-        tests = [loaded.test_set(name) for name in ([on] if on else list(loaded.recipe.data.tests) or ["validation"])]
+    tests = _tests(loaded, on, source, reference)
     options = loaded.options(beam=beam, length_penalty=length_penalty)
     reports = [loaded.evaluate(test, options) for test in tests]
     for report in reports:
-        print(f"{report.on}: {report.sentences:,} sentences, beam {options.beam}")
-        for found in report.scores:
-            print(f"  {found}  {found.signature}")
+        _print_report(report, task, options)
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for report in reports for line in report.outputs))
     if json_file is not None:
-        record = [{"run": str(run), "beam": options.beam, **report.to_dict()} for report in reports]
+        how = {"beam": options.beam} if task == "seq2seq" else {}
+        record = [{"run": str(run), **how, **report.to_dict()} for report in reports]
         write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    if confusion is not None:
+        _draw(reports, confusion, run)
+
+
+def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None) -> list[TestSet]:
+    """The files given, or the test sets of the recipe."""
+    if source is None and reference is None:
+        return [run.test_set(name) for name in ([on] if on else list(run.recipe.data.tests) or ["validation"])]
+    if on is not None:
+        raise ValueError("--on and --reference name two test sets; give one of them")
+    from sightline.comparison.test_sets import from_files
+
+    return [from_files(source, reference, run.recipe)]
+
+
+def _print_report(report: Report, task: str, options: Decoding) -> None:
+    print(f"{report.on}: {_size(report, task, options)}")
+    for found in report.scores:
+        print(f"  {found}  {found.signature}")
+    if report.confusion is not None:
+        print()
+        _print_confusion(report.confusion, "words" if task == "tag" else "texts")
+
+
+def _size(report: Report, task: str, options: Decoding) -> str:
+    """What was measured, and how where that can be chosen."""
+    if report.tokens is not None:
+        return f"{report.tokens:,} tokens"
+    if task == "seq2seq":
+        return f"{report.sentences:,} sentences, beam {options.beam}"
+    if task == "tag" and report.confusion is not None:
+        return f"{report.sentences:,} sentences, {int(report.confusion.counts.sum()):,} words"
+    return f"{report.sentences:,} texts"
+
+
+def _print_confusion(confusion: Confusion, items: str) -> None:
+    """The whole matrix, or of many labels only what goes wrong most."""
+    from sightline.inspection.confusion_picture import TerminalConfusion, confusion_text
+
+    if len(confusion.labels) > _LARGEST_MATRIX:
+        found = confusion.mistakes(_MISTAKES)
+        if not found:
+            print(f"no label of {len(confusion.labels)} is taken for another")
+            return
+        print(f"what is taken for what most often, of {len(confusion.labels)} labels ({items}):")
+        support = dict(zip(confusion.labels, confusion.support.tolist(), strict=True))
+        for right, given, count in found:
+            print(f"  {count:>7,}  {right} → {given}  ({100 * count / support[right]:.1f}% of {right})")
+    elif sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(TerminalConfusion(confusion))
+    else:
+        print(confusion_text(confusion), end="")
+
+
+def _check_confusion(path: Path, task: str) -> None:
+    """Better known before the work than after it."""
+    from importlib.util import find_spec
+
+    if task not in ("classify", "tag"):
+        raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not task: {task}")
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"{path}: a confusion is drawn as .png or .svg; name the file so")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
+
+
+def _draw(reports: list[Report], path: Path, run: Path) -> None:
+    """A picture for each test set; of several, each file bears the name of its own."""
+    from sightline.inspection.confusion_picture import draw_confusion
+
+    for report in reports:
+        place = path if len(reports) == 1 else path.with_stem(f"{path.stem}-{report.on}")
+        if report.confusion is not None:
+            draw_confusion(report.confusion, place, title=f"{run.name} on {report.on}")
+            print(f"wrote {place}", file=sys.stderr)

@@ -1,44 +1,73 @@
-"""`sightline predict`: lines in, lines out, as they come."""
+"""`sightline predict`: lines in, lines out, as they come; a prompt in, and text streams out."""
 
 from __future__ import annotations
 
 import json
-import queue
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-_WINDOW = 2048  # most lines decoded together
+from sightline.cli.lines import escaped, lines_of, windows
+
+if TYPE_CHECKING:
+    from sightline.answering import Prediction
+    from sightline.cli.pieces import Pieces
+    from sightline.recipe import Decoding
+    from sightline.run import Run
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    file: Annotated[Path, typer.Argument(help="A text file (may be compressed), or - for standard input.")] = Path("-"),
+    file: Annotated[
+        Path | None, typer.Argument(help="A text file (may be compressed), or - for standard input (the default).")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Language models: go on after this text, and print what comes as it comes.")
+    ] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, with their scores, tab-separated.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Alpha of the length penalty.")] = None,
     coverage_penalty: Annotated[float | None, typer.Option(help="Beta of the coverage penalty.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Most tokens of an output.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
-    temperature: Annotated[float, typer.Option(help="With --sample: below 1 sharper, above 1 flatter.")] = 1.0,
+    temperature: Annotated[
+        float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; else the recipe's, or 1.")
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="With --sample: the same seed, the same outputs.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="With --sample: the same seed, the same outputs.")] = None,
     prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Write where the model looked, one JSON object a line, to this file.")
     ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="Taggers: conllu, columns or text; by default what the file's name says."),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Taggers: where labels are written, if not where they were learned.")
+    ] = None,
+    midi: Annotated[
+        Path | None, typer.Option(help="Models of chorales: write the first piece there, or all into a folder.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
 ) -> None:
-    """Predict one output line for each input line, in order, as the lines come.
+    r"""Predict one output line for each input line, in order, as the lines come.
+
+    Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
+    .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
+
+    Language models go on after each line. What they write may have several lines, and is printed as one: a newline as
+    `\n`, a carriage return as `\r`, a backslash as `\\`. After a `--prompt` the text comes raw, as it is written.
 
     Examples:
 
@@ -47,9 +76,11 @@ def predict(
     - `sightline predict runs/en-de test.en --nbest 5 --beam 8`
     - `sightline predict runs/en-de test.en --sample --top-p 0.9 --seed 7`
     - `sightline predict runs/dates dates.txt --alignments looks.jsonl`
+    - `sightline predict runs/shakespeare --prompt "ROMEO:" --sample --temperature 0.8`
+    - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
+    - `sightline predict runs/sst2 reviews.txt --nbest 2`
+    - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
-    import warnings
-
     import torch
 
     from sightline.run import Run
@@ -57,49 +88,153 @@ def predict(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = Run.load(run, device=device)
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed} if sample else None
-    options = loaded.options(
-        beam=beam,
-        nbest=nbest,
-        length_penalty=length_penalty,
-        coverage_penalty=coverage_penalty,
-        max_length=max_length,
-        sample=drawing,
-    )
-    if alignments is not None and not loaded.model.looks:
-        raise ValueError(f"{run} has no attention to show (model.decoder.attention.kind is none)")
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    changes = {
+        "beam": beam,
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+        "max_length": max_length,
+        "sample": _sampling(loaded, sample, drawing, beam),
+    }
+    _check_task(loaded, changes, nbest=nbest, prompt=prompt, form=form, column=column, alignments=alignments, midi=midi)
+    if prompt is not None and file is not None:
+        raise ValueError(f"--prompt and {file} are two inputs; give one of them")
+    options = loaded.options(**changes, nbest=nbest)
+    pieces = None
+    if midi is not None:
+        from sightline.cli.pieces import Pieces
+
+        pieces = Pieces(midi, loaded.recipe)
+        prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
+    if prompt is not None:
+        _go_on(loaded, prompt, options, nbest, pieces)
+        return
+    if loaded.recipe.task == "tag":
+        from sightline.cli.tagged_files import form_for, tag_file
+
+        chosen = form_for(file, form)
+        if chosen != "text":
+            if nbest is not None:
+                raise ValueError(
+                    "--nbest has no place in a tagged file, which has one label for each word; leave it out"
+                )
+            tag_file(loaded, file, chosen, column)
+            return
+    _each_line(loaded, file, options, nbest, prefixes, alignments, pieces)
+
+
+def _sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:
+    """How to draw, if that is asked for, or changed where the recipe draws by itself."""
+    given = {key: value for key, value in drawing.items() if value is not None}
+    own = run.recipe.decoding.sample
+    if wanted or (given and own is not None and beam is None):
+        return {**({} if own is None else own.model_dump()), **given}
+    if given:
+        option = next(iter(given)).replace("_", "-")
+        raise ValueError(f"--{option} says how to draw, and nothing is drawn; add --sample")
+    return None
+
+
+def _check_task(
+    run: Run, changes: dict[str, Any], *, nbest: int | None, alignments: Path | None, **others: Any
+) -> None:
+    """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
+    task = run.recipe.task
+    if alignments is not None and (task != "seq2seq" or not run.model.looks):
+        why = "model.decoder.attention.kind is none" if task == "seq2seq" else f"task: {task}"
+        raise ValueError(f"{run.folder} has no attention to show ({why})")
+    belongs = {"prompt": "language-model", "midi": "language-model", "form": "tag", "column": "tag"}
+    for name, value in others.items():
+        if value is not None and belongs[name] != task:
+            option = "format" if name == "form" else name
+            raise ValueError(f"--{option} is for task: {belongs[name]}, and {run.folder} is task: {task}")
+    if task in ("classify", "tag"):
+        for name, value in changes.items():
+            if value is not None:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is for models that write, and {run.folder} gives labels "
+                    f"(task: {task}); leave it out"
+                )
+    if task == "tag" and nbest is not None and nbest > 1:
+        raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
+
+
+# --- a prompt ----------------------------------------------------------------------------------------------------
+
+
+def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: Pieces | None) -> None:
+    """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
     unknown = _Unknown()
-    beginnings = iter(_lines(prefixes)) if prefixes is not None else None
+    unknown.look(run, prompt)
+    longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
+    if longest is not None and begun + options.max_length > longest:
+        room = f"{longest - begun:,} new ones at most, not {options.max_length:,}"
+        print(f"sightline: this model has learned positions for {longest:,} tokens, so {room}", file=sys.stderr)
+    if nbest is None and (options.sample is not None or options.beam == 1):
+
+        def write(text: str) -> None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+        texts = [run.stream(prompt, options, write=write).text]
+        print(flush=True)
+    else:
+        guesses = run.predict_nbest([prompt], options)[0]
+        texts = [guess.text for guess in guesses]
+        print(texts[0] if nbest is None else _shown(run, guesses, nbest), flush=True)
+    if pieces is not None:
+        for text in texts:
+            pieces.take(text)
+    unknown.tell()
+
+
+# --- lines -------------------------------------------------------------------------------------------------------
+
+
+def _each_line(
+    run: Run,
+    file: Path | None,
+    options: Decoding,
+    nbest: int | None,
+    prefixes: Path | None,
+    alignments: Path | None,
+    pieces: Pieces | None,
+) -> None:
+    unknown = _Unknown()
+    beginnings = iter(lines_of(prefixes)) if prefixes is not None else None
     with _output(alignments) as looks:
         done = 0
-        for window in _windows(_lines(file)):
+        for window in windows(lines_of(file)):
             forced = None if beginnings is None else _next_prefixes(beginnings, len(window), done, prefixes)
             for text in window:
-                unknown.look(loaded, text)
-            found = loaded.predict_nbest(window, options, prefixes=forced, first=done)
+                unknown.look(run, text)
+            found = run.predict_nbest(window, options, prefixes=forced, first=done)
             for text, guesses in zip(window, found, strict=True):
-                print(_shown(guesses, nbest), flush=False)
+                print(_shown(run, guesses, nbest), flush=False)
                 if looks is not None:
-                    looks.write(json.dumps(_looked(loaded, text, guesses[0]), ensure_ascii=False) + "\n")
+                    looks.write(json.dumps(_looked(run, text, guesses[0]), ensure_ascii=False) + "\n")
+                if pieces is not None:
+                    for guess in guesses:
+                        pieces.take(guess.text)
             done += len(window)
             sys.stdout.flush()
-    if unknown.count:
-        warnings.showwarning = lambda message, *_: print(f"sightline: {message}", file=sys.stderr)  # type: ignore[assignment]
-        warnings.warn(unknown.message(), stacklevel=1)
+    unknown.tell()
 
 
-def _shown(guesses: list[Any], nbest: int | None) -> str:
+def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
+    """The outputs for a line, in one line."""
+    from sightline.answering import one_line
+
+    even = escaped if run.recipe.task == "language-model" else one_line
     if nbest is None:
-        return str(guesses[0].text)
-    return "\t".join(f"{guess.score:.4f}\t{guess.text}" for guess in guesses)
+        return even(guesses[0].text)
+    return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
 
 
-def _looked(run: Any, text: str, guess: Any) -> dict[str, Any]:
+def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
     source = run.vocabulary.source.encode(text)
-    if not source:
-        return {"source": [], "target": [], "weights": []}
-    found: dict[str, Any] = run.alignment_of(source, guess.tokens).to_dict()
-    return found
+    found = run.alignment_of(source, guess.tokens) if source else None
+    return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
 
 
 class _Unknown:
@@ -108,7 +243,7 @@ class _Unknown:
     def __init__(self) -> None:
         self.count, self.lines, self.examples = 0, 0, dict[str, None]()
 
-    def look(self, run: Any, text: str) -> None:
+    def look(self, run: Run, text: str) -> None:
         pieces = run.vocabulary.source.unknown(text)
         if pieces:
             self.count += len(pieces)
@@ -117,9 +252,15 @@ class _Unknown:
                 if len(self.examples) < 8:
                     self.examples[piece] = None
 
-    def message(self) -> str:
-        shown = ", ".join(repr(piece) for piece in self.examples)
-        return f"{self.count} pieces on {self.lines} lines are not in the vocabulary and were read as unknown: {shown}"
+    def tell(self) -> None:
+        """On standard error, if there was anything."""
+        if self.count:
+            shown = ", ".join(repr(piece) for piece in self.examples)
+            print(
+                f"sightline: {self.count} pieces on {self.lines} lines are not in the vocabulary and were read as "
+                f"unknown: {shown}",
+                file=sys.stderr,
+            )
 
 
 @contextmanager
@@ -129,54 +270,6 @@ def _output(path: Path | None) -> Iterator[IO[str] | None]:
     else:
         with path.open("w", encoding="utf-8") as file:
             yield file
-
-
-def _lines(file: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input, split at newlines alone."""
-    from sightline.data.sources import read_lines
-
-    if file is not None and str(file) != "-":
-        yield from read_lines(file)
-        return
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8").rstrip("\n").rstrip("\r")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"standard input, line {number}: byte {error.start + 1} is not UTF-8; convert the text, "
-                f"e.g. with: iconv -f LATIN1 -t UTF-8"
-            ) from error
-
-
-def _windows(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Whatever lines are there, up to a window: one by one from a person, many at once from a file."""
-    ready: queue.Queue[str | BaseException | None] = queue.Queue(2 * _WINDOW)
-
-    def work() -> None:
-        try:
-            for line in lines:
-                ready.put(line)
-            ready.put(None)
-        except BaseException as error:  # handed on, to be raised where it is seen
-            ready.put(error)
-
-    threading.Thread(target=work, daemon=True, name="lines").start()
-    end: str | BaseException | None = ""
-    while isinstance(end, str):
-        window: list[str] = []
-        end = ready.get()
-        while isinstance(end, str):
-            window.append(end)
-            if len(window) == _WINDOW:
-                break
-            try:
-                end = ready.get(timeout=0.02)
-            except queue.Empty:
-                break
-        if window:
-            yield window
-    if end is not None:
-        raise end
 
 
 def _next_prefixes(beginnings: Iterator[str], count: int, done: int, path: Path | None) -> list[str]:

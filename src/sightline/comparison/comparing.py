@@ -9,7 +9,7 @@ import torch
 
 from sightline.comparison.journals import read_journal
 from sightline.comparison.progress import Progress, silent
-from sightline.comparison.quality import Scoring, choose_scoring, judge, measured
+from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured
 from sightline.comparison.recipe_differences import Difference, differences, written
 from sightline.comparison.results import Comparison, Member, Quality, System
 from sightline.comparison.systems import (
@@ -17,13 +17,14 @@ from sightline.comparison.systems import (
     Group,
     Runs,
     choose_baseline,
+    common_task,
     group_by_seed,
     load_contestants,
     trained_on,
 )
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
-from sightline.comparison.where import Looked, find_where, training_frequencies
+from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
 from sightline.comparison.wording import plural
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import Score
@@ -48,24 +49,19 @@ def compare(
     systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is a test set that
     all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
     named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
+    Language models are measured by the test text itself, and decode nothing.
     """
     contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
+    common_task(contestants)
     groups, notes = group_by_seed(contestants)
     groups = choose_baseline(groups, baseline)
     contestants = [contestant for group in groups for contestant in group.contestants]
     test, other_tests = common_test_set(contestants, on)
     scoring = choose_scoring(contestants, metrics, lowercase)
-    decoded = take_turns(contestants, test.sources, progress)
+    check_text(contestants, test, scoring)
+    decoded = _decode(contestants, test, progress)
     systems, looked = _systems(groups, test, scoring, decoded, progress)
-    frequencies = training_frequencies(contestants[0].run, groups[0].name, progress)
-    where = find_where(
-        test,
-        looked,
-        scoring.metrics[0],
-        frequencies,
-        lowercase=scoring.folds_case(contestants[0]),
-        progress=progress,
-    )
+    where = _where(groups[0], test, scoring, looked, progress)
     return Comparison(
         test=test,
         other_tests=other_tests,
@@ -77,11 +73,29 @@ def compare(
             *notes,
             *scoring.notes,
             *_unfinished_notes(contestants),
-            *_decoding_notes(groups),
+            *_task_notes(groups),
             *_device_notes(groups),
         ],
         decoded_on=_machine(contestants[0]),
     )
+
+
+def _decode(contestants: Sequence[Contestant], test: TestSet, progress: Progress) -> dict[str, Decoded]:
+    if contestants[0].run.recipe.task == "language-model":
+        return {contestant.name: Decoded([], 0.0) for contestant in contestants}
+    return take_turns(contestants, test.sources, progress)
+
+
+def _where(baseline: Group, test: TestSet, scoring: Scoring, looked: dict[str, Looked], progress: Progress) -> Where:
+    """Where the systems differ, as far as their task leaves anything to look at."""
+    first, metric = baseline.contestants[0], scoring.metrics[0]
+    task, lowercase = first.run.recipe.task, scoring.folds_case(first)
+    if task == "language-model":
+        return Where.nowhere(metric, {name: each.run for name, each in looked.items()})
+    if task != "seq2seq":
+        return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
+    frequencies = training_frequencies(first.run, baseline.name, progress)
+    return find_where(test, looked, metric, frequencies, lowercase=lowercase, progress=progress)
 
 
 def _systems(
@@ -148,6 +162,17 @@ def _unfinished_notes(contestants: Sequence[Contestant]) -> list[str]:
     steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in contestants}
     told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
     return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
+
+
+def _task_notes(groups: Sequence[Group]) -> list[str]:
+    """What the task means for the comparison."""
+    task = groups[0].contestants[0].run.recipe.task
+    if task == "language-model":
+        return [
+            "Language models are measured by the test text itself, so there are no outputs to show and no decoding "
+            "to time."
+        ]
+    return _decoding_notes(groups) if task == "seq2seq" else []
 
 
 def _decoding_notes(groups: Sequence[Group]) -> list[str]:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,7 @@ def json_text(comparison: Comparison) -> str:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def _html(comparison: Comparison) -> str:
-    from sightline.comparison.page import page
-
-    return page(comparison)
-
-
 WRITERS: dict[str, Callable[[Comparison], str]] = {
-    "html": _html,
     "markdown": markdown,
     "latex": latex,
     "csv": csv_text,
@@ -173,17 +167,60 @@ WRITERS: dict[str, Callable[[Comparison], str]] = {
 _SUFFIXES = {"html": "html", "markdown": "md", "latex": "tex", "csv": "csv", "json": "json"}
 
 
+class ExportError(ValueError):
+    """Something could not be written or drawn; everything else was."""
+
+
+class Export:
+    """Writes a comparison to files. What fails is remembered while the rest is written, and told in the end."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        self.written: list[Path] = []
+        self.failures: list[tuple[str, Exception]] = []
+
+    def write(self, form: str, path: Path) -> None:
+        """One of `html` and `WRITERS`, or `figure`."""
+        try:
+            if form == "figure":
+                from sightline.comparison.figures import write_figure
+
+                write_figure(self.comparison, path)
+            elif form == "html":
+                from sightline.comparison.page import page
+
+                write_atomically(path, page(self.comparison, partial(self._not_drawn, path)))
+            else:
+                write_atomically(path, WRITERS[form](self.comparison))
+        except Exception as error:  # a drawing that fails, or a full disk, must not lose the other files
+            self.failures.append((str(path), error))
+        else:
+            self.written.append(path)
+
+    def finish(self) -> None:
+        """Say what failed, if anything did."""
+        if self.failures:
+            told = "; ".join(f"{place}: {str(error) or type(error).__name__}" for place, error in self.failures)
+            rest = ", ".join(str(path) for path in self.written) or "nothing else was asked for"
+            raise ExportError(f"not all could be written or drawn ({told}); written: {rest}") from self.failures[0][1]
+
+    def _not_drawn(self, path: Path, title: str, error: Exception) -> None:
+        self.failures.append((f"{title} in {path}", error))
+
+
 def write_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
-    """Write comparison.html, .md, .tex, .csv, .json and, where matplotlib is installed, .png into a folder."""
+    """Write comparison.html, .md, .tex, .csv, .json and, where matplotlib is installed, .png into a folder.
+
+    A picture that cannot be drawn is an error once all the rest is written.
+    """
+    from sightline.comparison.figures import can_draw
+
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    export = Export(comparison)
     for form, suffix in _SUFFIXES.items():
-        written.append(place / f"comparison.{suffix}")
-        write_atomically(written[-1], WRITERS[form](comparison))
-    from sightline.comparison.figures import can_draw, write_figure
-
+        export.write(form, place / f"comparison.{suffix}")
     if can_draw():
-        written.append(place / "comparison.png")
-        write_figure(comparison, written[-1])
-    return written
+        export.write("figure", place / "comparison.png")
+    export.finish()
+    return export.written

@@ -213,6 +213,9 @@ def _draw_costs(comparison: Comparison, place: SubFigure) -> None:
     known = [(label, values) for label, values in costs if any(values)]
     title = f"{METRICS[metric].label} on {comparison.test.name} against cost"
     place.suptitle(title, fontsize=11, x=0.01, ha="left", parse_math=False)
+    if not known:  # n-gram models have no parameters and take no FLOPs
+        place.text(0.5, 0.5, "no cost was written down", ha="center")
+        return
     row = place.subplots(1, len(known), squeeze=False, sharey=True)[0]
     for axes, (label, values) in zip(row, known, strict=True):
         _draw_points(axes, comparison, metric, values)

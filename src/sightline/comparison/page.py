@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib import resources
 
@@ -19,6 +19,7 @@ from sightline.comparison.tables import (
     Table,
     differences_table,
     frequency_table,
+    label_table,
     length_table,
     luck_table,
     main_table,
@@ -36,8 +37,11 @@ from sightline.version import version
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def page(comparison: Comparison) -> str:
-    """The whole page."""
+Failed = Callable[[str, Exception], None]  # what could not be drawn, and why
+
+
+def page(comparison: Comparison, failed: Failed | None = None) -> str:
+    """The whole page. Where a picture cannot be drawn it says so, if there is somebody to tell; else it fails."""
     names = " · ".join(system.name for system in comparison.systems[:4])
     more = f" and {len(comparison.systems) - 4} more" if len(comparison.systems) > 4 else ""
     title = f"{names}{more} on {comparison.test.name}"
@@ -47,8 +51,8 @@ def page(comparison: Comparison) -> str:
         _section("table", "Quality and cost", _table(main_table(comparison)) + _notes(footnotes(comparison))),
         _table_section("luck", luck_table(comparison)),
         _table_section("recipes", differences_table(comparison)),
-        _section("curves", "How they learned", _picture(comparison, "curves", "Learning curves")),
-        _section("costs", "Quality against cost", _picture(comparison, "costs", "Quality against cost")),
+        _section("curves", "How they learned", _picture(comparison, "curves", "Learning curves", failed)),
+        _section("costs", "Quality against cost", _picture(comparison, "costs", "Quality against cost", failed)),
         _section("where", "Where they differ", _where(comparison)),
         _table_section("runs", runs_table(comparison)),
     ]
@@ -123,10 +127,20 @@ def _notes(notes: Sequence[str]) -> str:
 # --- pictures ----------------------------------------------------------------------------------------------------
 
 
-def _picture(comparison: Comparison, part: str, title: str) -> str:
-    """Drawn twice, for light and for dark paper; the browser takes the one that fits."""
+def _picture(comparison: Comparison, part: str, title: str, failed: Failed | None) -> str:
     if not figures.can_draw():
         return "<p>Pictures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
+    try:
+        return _drawn(comparison, part, title)
+    except Exception as error:  # whatever a drawing trips over, the tables are worth having
+        if failed is None:
+            raise
+        failed(title, error)
+        return f"<p>This picture could not be drawn: {escape(str(error))}</p>"
+
+
+def _drawn(comparison: Comparison, part: str, title: str) -> str:
+    """Twice, for light and for dark paper; the browser takes the one that fits."""
     light, dark = (
         base64.b64encode(figures.draw(comparison, "svg", parts=(part,), on=paper)).decode()
         for paper in (figures.LIGHT, figures.DARK)
@@ -142,7 +156,9 @@ def _picture(comparison: Comparison, part: str, title: str) -> str:
 
 
 def _where(comparison: Comparison) -> str:
-    tables = (length_table(comparison), frequency_table(comparison), position_table(comparison))
+    if not comparison.writes:
+        return "<p>Language models are measured by the text itself: they wrote nothing that could differ.</p>"
+    tables = [make(comparison) for make in (label_table, length_table, frequency_table, position_table)]
     note = looked_at(comparison)
     parts = [_notes([note])] if note else []
     parts += [_titled(table) for table in tables if table.rows]

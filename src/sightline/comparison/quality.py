@@ -12,7 +12,7 @@ from sightline.comparison.systems import Contestant
 from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
-from sightline.recipe import MetricName
+from sightline.recipe import TASK_METRICS, MetricName
 from sightline.run import TestSet
 from sightline.run_folder import RunError
 
@@ -36,6 +36,9 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
     notes: list[str] = []
     if metrics is not None:
         chosen = [_known(name) for name in dict.fromkeys(metrics)]
+        task = contestants[0].run.recipe.task
+        if wrong := [name for name in chosen if name not in TASK_METRICS[task]]:
+            raise RunError(f"{wrong[0]} is not for task: {task}; choose from {', '.join(TASK_METRICS[task])}")
     else:
         chosen = [name for name in recipes[0].metrics if all(name in each.metrics for each in recipes)]
         every = dict.fromkeys(name for each in recipes for name in each.metrics)
@@ -46,12 +49,30 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
         raise RunError(f"the recipes have no metric in common ({have}); choose with --metrics, e.g. bleu,chrf")
     if "perplexity" in chosen and (reason := _other_tokens(contestants)):
         if chosen == ["perplexity"] or metrics is not None:
-            raise RunError(f"{reason}; leave perplexity out, or compare by another metric with --metrics")
+            lm = contestants[0].run.recipe.task == "language-model"
+            example = ", e.g. bits-per-character" if lm else ""
+            raise RunError(f"{reason}; leave perplexity out, or compare by another metric with --metrics{example}")
         chosen.remove("perplexity")
         notes.append(f"Perplexity is left out: {reason}.")
     scoring = Scoring(chosen, lowercase, recipes[0].bootstrap, notes)
     _check_signatures(contestants, scoring)
     return scoring
+
+
+def check_text(contestants: Sequence[Contestant], test: TestSet, scoring: Scoring) -> None:
+    """Refuse bits per character of language models whose tokenizers make different texts of one."""
+    if "bits-per-character" not in scoring.metrics:
+        return
+    first = contestants[0]
+    texts = [text for several in test.references for text in several]
+    ours = [first.run.vocabulary.target.normalize(text) for text in texts]
+    for other in contestants[1:]:
+        if [other.run.vocabulary.target.normalize(text) for text in texts] != ours:
+            raise RunError(
+                f"{first.name} and {other.name} do not read the same text of {test.name}, for their tokenizers change "
+                f"it differently, and bits per character are those of one text; train both with the same "
+                f"tokenizer.normalize, lowercase and spaces, or compare by perplexity"
+            )
 
 
 def measured(contestant: Contestant, test: TestSet, outputs: Sequence[str], scoring: Scoring) -> list[Measurement]:

@@ -36,8 +36,9 @@ class Member:
     scores: dict[MetricName, Score]
 
     @property
-    def sentences_per_second(self) -> float:
-        return len(self.outputs) / self.seconds
+    def sentences_per_second(self) -> float | None:
+        """None where nothing was decoded."""
+        return len(self.outputs) / self.seconds if self.outputs else None
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,10 @@ class System:
         return Cost.mean([member.cost for member in self.members])
 
     @property
-    def sentences_per_second(self) -> float:
-        return sum(len(member.outputs) for member in self.members) / sum(member.seconds for member in self.members)
+    def sentences_per_second(self) -> float | None:
+        """None where nothing was decoded."""
+        count = sum(len(member.outputs) for member in self.members)
+        return count / sum(member.seconds for member in self.members) if count else None
 
     def shown_member(self, metric: MetricName) -> Member:
         """The run that stands for the system where outputs are shown: the one nearest to the mean of its seeds."""
@@ -174,6 +177,11 @@ class Comparison:
     def seeded(self) -> bool:
         """Whether some system has several seeds."""
         return any(len(system.members) > 1 for system in self.systems)
+
+    @property
+    def writes(self) -> bool:
+        """Whether the systems have outputs; language models are measured by a given text and have none."""
+        return any(member.outputs for system in self.systems for member in system.members)
 
     def best(self, metric: MetricName, among: list[System] | None = None) -> System:
         """The system with the best value; the first of equals."""

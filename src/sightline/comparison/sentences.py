@@ -6,6 +6,7 @@ from sightline.comparison.results import Comparison, System
 from sightline.comparison.seeds import SEED, TRIALS
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import LEVEL, written_p
+from sightline.run import WINDOW
 
 
 def answers(comparison: Comparison) -> list[str]:
@@ -17,7 +18,7 @@ def _answer(comparison: Comparison, system: System) -> str:
     metric = comparison.metrics[0]
     baseline, verdict = comparison.baseline, system.verdicts[metric]
     label = METRICS[metric].label
-    change = f"{label} {verdict.difference:+.2f}, p {written_p(verdict.p)}"
+    change = f"{label} {verdict.difference:+.{METRICS[metric].digits}f}, p {written_p(verdict.p)}"
     if _same_outputs(baseline, system):
         said = f"{system.name} is not different from {baseline.name}: it has the same outputs ({change})"
     elif verdict.difference == 0:
@@ -43,15 +44,15 @@ def _price(comparison: Comparison, system: System) -> str:
 
 
 def _same_outputs(baseline: System, system: System) -> bool:
-    return (
-        len(baseline.members) == len(system.members) == 1 and baseline.members[0].outputs == system.members[0].outputs
-    )
+    if len(baseline.members) > 1 or len(system.members) > 1 or not system.members[0].outputs:
+        return False
+    return baseline.members[0].outputs == system.members[0].outputs
 
 
 def footnotes(comparison: Comparison) -> list[str]:
     """What a reader of the table needs to know; signatures come last."""
     notes = [
-        f"{comparison.test.name}: {len(comparison.test.sources):,} sentences. Baseline: {comparison.baseline.name}. "
+        f"{comparison.test.name}: {_size(comparison)}. Baseline: {comparison.baseline.name}. "
         + (
             "All runs have these test sets too: " + ", ".join(comparison.other_tests) + "."
             if comparison.other_tests
@@ -64,6 +65,13 @@ def footnotes(comparison: Comparison) -> list[str]:
     notes.append(_cost_note(comparison))
     notes += comparison.notes
     return [*(note.strip() for note in notes), *signatures(comparison)]
+
+
+def _size(comparison: Comparison) -> str:
+    count = len(comparison.test.sources)
+    if comparison.writes:
+        return f"{count:,} sentences"
+    return f"{count:,} document{'s'[: count != 1]}"
 
 
 def looked_at(comparison: Comparison) -> str:
@@ -82,7 +90,8 @@ def signatures(comparison: Comparison) -> list[str]:
 
 
 def _value_note(comparison: Comparison) -> str:
-    note = "Value [95% interval over the test sentences]."
+    what = "the test sentences" if comparison.writes else f"windows of {WINDOW} tokens or characters of the text"
+    note = f"Value [95% interval over {what}]."
     if comparison.seeded:
         note += (
             " Of several seeds: mean ± standard deviation over the seeds (n−1), and the interval of a single run "
@@ -131,9 +140,13 @@ def _cost_note(comparison: Comparison) -> str:
     mean = " (mean over the seeds)" if comparison.seeded else ""
     return (
         f"Cost of one training{mean}: target tokens; FLOPs of the matrix products, a multiply-add counted as two; "
-        "time; largest memory (of tensors on CUDA, of the process on the CPU). "
-        f"Sentences/s: decoding, measured now on {comparison.decoded_on}, all runs in turns"
-        + ("; some needed less than a second, too little for more than a rough idea." if _hurried(comparison) else ".")
+        "time; largest memory (of tensors on CUDA, of the process on the CPU)."
+    ) + (_speed_note(comparison) if comparison.writes else "")
+
+
+def _speed_note(comparison: Comparison) -> str:
+    return f" Sentences/s: decoding, measured now on {comparison.decoded_on}, all runs in turns" + (
+        "; some needed less than a second, too little for more than a rough idea." if _hurried(comparison) else "."
     )
 
 

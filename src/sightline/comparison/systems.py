@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sightline.comparison.progress import Progress
 from sightline.comparison.recipe_differences import differ_only_in_seed
-from sightline.recipe import Decoding
+from sightline.recipe import Decoding, TaskName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 
@@ -65,6 +65,18 @@ def load_contestants(runs: Runs, *, beam: int | None, device: str, progress: Pro
         run = Run.load(folder, device=device)
         contestants.append(Contestant(name, run, run.options(beam=beam)))
     return contestants
+
+
+def common_task(contestants: Sequence[Contestant]) -> TaskName:
+    """The task of all runs; those of several are refused, for no score means the same in both."""
+    first = contestants[0]
+    for other in contestants[1:]:
+        if other.run.recipe.task != first.run.recipe.task:
+            raise RunError(
+                f"{first.name} is task: {first.run.recipe.task} and {other.name} is task: {other.run.recipe.task}; "
+                f"what they do cannot be held against each other, so compare runs of one task"
+            )
+    return first.run.recipe.task
 
 
 def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[str]]:

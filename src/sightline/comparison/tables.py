@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sightline.comparison import wording
-from sightline.comparison.results import Comparison, Quality, System, Verdict
+from sightline.comparison.results import Comparison, Member, Quality, System, Verdict
 from sightline.comparison.seeds import SAMPLES, SEED, TRIALS
 from sightline.comparison.where import Contrast
 from sightline.comparison.wording import NOTHING
-from sightline.evaluation.metrics import METRICS
+from sightline.evaluation.metrics import METRICS, Score
 
 _ORDINALS = ("first", "second", "third", "fourth", "last")
 
@@ -54,6 +54,23 @@ class Table:
 _COSTS = ("parameters", "tokens", "FLOPs", "time", "sentences/s", "memory")
 
 
+def _costs(comparison: Comparison, system: System | Member) -> list[str]:
+    """The cells below `_COSTS`."""
+    cost = system.cost
+    return [
+        wording.count(system.parameters),
+        wording.count(cost.tokens),
+        wording.power(cost.flops),
+        wording.duration(cost.seconds),
+        *([wording.rate(system.sentences_per_second)] if comparison.writes else []),
+        wording.memory(cost.peak_memory),
+    ]
+
+
+def _cost_titles(comparison: Comparison) -> list[str]:
+    return [title for title in _COSTS if title != "sentences/s" or comparison.writes]
+
+
 def main_table(comparison: Comparison) -> Table:
     """A row for each system: quality, luck and cost."""
     columns = [Column("system", number=False)]
@@ -62,7 +79,7 @@ def main_table(comparison: Comparison) -> Table:
     for metric in comparison.metrics:
         label = METRICS[metric].label
         columns += [Column(label), Column(f"Δ {label} (p)")]
-    columns += [Column(title) for title in _COSTS]
+    columns += [Column(title) for title in _cost_titles(comparison)]
     rows = [_row(comparison, system) for system in comparison.systems]
     title = f"{wording.plural(len(rows), 'system')} on {comparison.test.name}"
     return Table(title, columns, rows, best=frozenset(_best(comparison)))
@@ -76,7 +93,7 @@ def narrow_tables(comparison: Comparison) -> list[Table]:
     for number, metric in enumerate(comparison.metrics):
         place = first + 2 * number
         tables.append(replace(whole.only([*range(first), place, place + 1]), title=METRICS[metric].label))
-    costs = range(len(whole.columns) - len(_COSTS), len(whole.columns))
+    costs = range(len(whole.columns) - len(_cost_titles(comparison)), len(whole.columns))
     return [*tables, replace(whole.only([0, *costs]), title="What they cost")]
 
 
@@ -87,25 +104,19 @@ def _row(comparison: Comparison, system: System) -> list[str]:
     for metric in comparison.metrics:
         verdict = system.verdicts.get(metric)
         cells += [_value(system.qualities[metric]), "baseline" if verdict is None else _change(verdict)]
-    cost = system.cost
-    return [
-        *cells,
-        wording.count(system.parameters),
-        wording.count(cost.tokens),
-        wording.power(cost.flops),
-        wording.duration(cost.seconds),
-        wording.rate(system.sentences_per_second),
-        wording.memory(cost.peak_memory),
-    ]
+    return [*cells, *_costs(comparison, system)]
 
 
 def _value(quality: Quality) -> str:
-    deviation = "" if quality.deviation is None else f" ± {quality.deviation:.2f}"
-    return f"{quality.value:.2f}{deviation} [{quality.low:.2f}, {quality.high:.2f}]"
+    digits = METRICS[quality.metric].digits
+    deviation = "" if quality.deviation is None else f" ± {quality.deviation:.{digits}f}"
+    return f"{quality.value:.{digits}f}{deviation} [{quality.low:.{digits}f}, {quality.high:.{digits}f}]"
 
 
 def _change(verdict: Verdict) -> str:
-    return f"{verdict.difference:+.2f}{'*' if verdict.significant else ''} ({wording.probability(verdict.p)})"
+    digits = METRICS[verdict.metric].digits
+    mark = "*" if verdict.significant else ""
+    return f"{verdict.difference:+.{digits}f}{mark} ({wording.probability(verdict.p)})"
 
 
 def _best(comparison: Comparison) -> Iterable[tuple[int, int]]:
@@ -135,7 +146,7 @@ def luck_table(comparison: Comparison) -> Table:
     for system in comparison.others:
         for metric, verdict in system.verdicts.items():
             first, second = verdict.randomization, verdict.seeds
-            row = [system.name, METRICS[metric].label, f"{verdict.difference:+.2f}"]
+            row = [system.name, METRICS[metric].label, f"{verdict.difference:+.{METRICS[metric].digits}f}"]
             row += [wording.probability(first.p), wording.probability(first.p_with_ties)]
             row += [NOTHING if second is None else wording.probability(second.p)] if with_seeds else []
             row += [wording.probability(verdict.bootstrap.p)]
@@ -171,26 +182,25 @@ def runs_table(comparison: Comparison) -> Table:
     """Every single run."""
     columns = [Column("run", number=False), Column("system", number=False), Column("seed")]
     columns += [Column(METRICS[metric].label) for metric in comparison.metrics]
-    columns += [Column(title) for title in ("steps", *_COSTS)] + [Column("trained on", number=False)]
+    columns += [Column(title) for title in ("steps", *_cost_titles(comparison))] + [Column("trained on", number=False)]
     rows = [
         [
             member.name,
             system.name,
             str(member.seed),
-            *(f"{score.value:.2f} [{score.low:.2f}, {score.high:.2f}]" for score in member.scores.values()),
+            *(_score(score) for score in member.scores.values()),
             NOTHING if member.cost.steps is None else f"{member.cost.steps:,.0f}",
-            wording.count(member.parameters),
-            wording.count(member.cost.tokens),
-            wording.power(member.cost.flops),
-            wording.duration(member.cost.seconds),
-            wording.rate(member.sentences_per_second),
-            wording.memory(member.cost.peak_memory),
+            *_costs(comparison, member),
             member.trained_on,
         ]
         for system in comparison.systems
         for member in system.members
     ]
     return Table("Every run", columns, rows)
+
+
+def _score(score: Score) -> str:
+    return f"{score.value:.{score.digits}f} [{score.low:.{score.digits}f}, {score.high:.{score.digits}f}]"
 
 
 def differences_table(comparison: Comparison) -> Table:
@@ -209,6 +219,16 @@ def length_table(comparison: Comparison) -> Table:
         for bucket in where.lengths
     ]
     return Table(f"{where.corpus_metric} by length of the reference", columns, rows)
+
+
+def label_table(comparison: Comparison) -> Table:
+    """F1 of every label, of classifiers and taggers."""
+    columns = [Column("label", number=False), Column("wanted"), *(Column(system.name) for system in comparison.systems)]
+    rows = [
+        [each.label, f"{each.wanted:,}", *(f"{value:.1f}" for value in each.f1.values())]
+        for each in comparison.where.labels
+    ]
+    return Table("F1 of each label", columns, rows)
 
 
 def frequency_table(comparison: Comparison) -> Table:

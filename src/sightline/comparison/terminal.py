@@ -13,6 +13,7 @@ from sightline.comparison.tables import (
     Table,
     differences_table,
     frequency_table,
+    label_table,
     length_table,
     luck_table,
     main_table,
@@ -94,9 +95,12 @@ def _blocks(comparison: Comparison, *, width: int | None) -> Iterator[Block]:
     yield _narrowed(differences_table(comparison), width)
     if note := looked_at(comparison):
         yield Block("Where they differ", None, [Line.plain(note)])
-    for table in (length_table(comparison), frequency_table(comparison), position_table(comparison)):
+    makers = (label_table, length_table, frequency_table, position_table)
+    for table in (make(comparison) for make in makers):
         if table.rows:
             yield _narrowed(table, width)
+    if not comparison.where.contrasts:
+        return
     yield from _contrast(comparison, _shown_contrast(comparison))
 
 

@@ -8,16 +8,30 @@ from pathlib import Path
 
 from sightline.comparison.systems import Contestant
 from sightline.data.sources import DataError, Example, read
-from sightline.recipe_data import TextSource
+from sightline.recipe import Recipe
+from sightline.recipe_data import PlainSource, TextSource
 from sightline.run import TestSet
 from sightline.run_folder import RunError
 
 _REMEDY = "give a test set that all have with --on, or files with --source and --reference"
 
 
-def from_files(source: Path, reference: Path) -> TestSet:
-    """A test set of one's own: two files, line by line."""
-    return TestSet.of(source.name, read(TextSource(source=str(source), target=str(reference)), None))
+def from_files(source: Path | None, reference: Path | None, recipe: Recipe | None = None) -> TestSet:
+    """A test set of one's own, for runs of such a recipe (by default one of pairs): two files, line by line.
+
+    Language models have one, the text; it is cut into documents as the validation text is.
+    """
+    if recipe is not None and recipe.task == "language-model":
+        if source is not None or reference is None:
+            raise ValueError("--source: language models read no source; give their text with --reference alone")
+        own = recipe.data.validation
+        document = own.document if isinstance(own, PlainSource) else "line"
+        text = PlainSource(file=str(reference), document=document)
+        return TestSet.of(reference.name, read(text, None), recipe.task)
+    if source is None or reference is None:
+        raise ValueError("--source and --reference go together: give both, or neither")
+    pairs = read(TextSource(source=str(source), target=str(reference)), None)
+    return TestSet.of(source.name, pairs, "seq2seq" if recipe is None else recipe.task)
 
 
 def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
@@ -38,7 +52,7 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
             continue
         seen.add(origin)
         _check_same(name, first, examples, other, _examples(other, name))
-    test = TestSet.of(name, examples)
+    test = TestSet.of(name, examples, first.run.recipe.task)
     _check_not_empty(test)
     shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -22,6 +22,7 @@ from sightline.evaluation.breakdowns import (
     quality_by_length,
     quality_by_position,
 )
+from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.contrasts import (
     ChangedSentences,
     NgramContrasts,
@@ -31,18 +32,19 @@ from sightline.evaluation.contrasts import (
     word_contrasts,
 )
 from sightline.evaluation.intervals import Numbers
+from sightline.evaluation.measurement import aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.preparation import data_folder
-from sightline.recipe import MetricName
+from sightline.recipe import MetricName, TaskName
 from sightline.run import Run, TestSet
 
 _MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
 _TOLD_EVERY = 20_000
 
-# BLEU is made for corpora, exact match knows only two grades, perplexity is not about outputs: where single sentences
-# are ranked, chrF stands in for them.
-_OF_SENTENCES: dict[MetricName, MetricName] = {"bleu": "chrf", "exact": "chrf", "perplexity": "chrf"}
+# BLEU is made for corpora, exact match knows only two grades: where single sentences are ranked, chrF stands in for
+# them, as it does everywhere for what is made of losses and not about outputs.
+_OF_SENTENCES: dict[MetricName, MetricName] = {"bleu": "chrf", "exact": "chrf"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,15 @@ class Contrast:
 
 
 @dataclass(frozen=True)
+class LabelQuality:
+    """A label, how many texts or tokens have it, and how well each system gives it (F1 in percent)."""
+
+    label: str
+    wanted: int
+    f1: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Where:
     """All that was found, and with which metrics, runs and word counts."""
 
@@ -73,6 +84,13 @@ class Where:
     frequencies: list[FrequencyBucket]
     positions: list[SentencePart]
     contrasts: list[Contrast]
+    labels: list[LabelQuality] = field(default_factory=list)  # of classifiers and taggers, most wanted first
+
+    @staticmethod
+    def nowhere(metric: MetricName, runs: dict[str, str]) -> Where:
+        """Of systems that are measured by a given text: they wrote nothing that could differ."""
+        label = METRICS[metric].label
+        return Where(label, label, "", runs, lengths=[], frequencies=[], positions=[], contrasts=[])
 
 
 @dataclass(frozen=True)
@@ -111,8 +129,8 @@ def find_where(
 ) -> Where:
     """Look for differences between systems; the first one is the baseline."""
     outputs = {name: each.outputs for name, each in looked.items()}
-    whole: MetricName = "chrf" if metric == "perplexity" else metric
-    single = _OF_SENTENCES.get(metric, metric)
+    whole: MetricName = "chrf" if METRICS[metric].measure is None else metric
+    single = _OF_SENTENCES.get(whole, whole)
     progress("looking where they differ", 0, len(outputs) + 2)
     corpus = _Scorer(whole, test.references, outputs, lowercase)
     sentence = corpus if single == whole else _Scorer(single, test.references, outputs, lowercase)
@@ -146,6 +164,54 @@ def find_where(
         frequencies=by_frequency,
         positions=by_position,
         contrasts=contrasts,
+    )
+
+
+def find_where_labels(
+    test: TestSet,
+    looked: Mapping[str, Looked],
+    metric: MetricName,
+    task: TaskName,
+    *,
+    lowercase: bool,
+    progress: Progress,
+) -> Where:
+    """The same for classifiers and taggers: in which texts they differ, and on which labels.
+
+    Labels are not words of a language: how long or how rare they are, and n-grams of them, are not asked about.
+    """
+    outputs = {name: each.outputs for name, each in looked.items()}
+    progress("looking where they differ", 0, len(outputs))
+    scorer = _Scorer(metric, test.references, outputs, lowercase)
+    count = Confusion.of if task == "classify" else Confusion.of_tokens
+    found = {name: count(texts, test.references, lowercase=lowercase) for name, texts in outputs.items()}
+    labels: dict[str, LabelQuality] = {}
+    for name, confusion in found.items():
+        for label, wanted, f1 in zip(confusion.labels, confusion.support, confusion.f1, strict=True):
+            known = labels.setdefault(label, LabelQuality(label, int(wanted), dict.fromkeys(found, 0.0)))
+            known.f1[name] = float(f1)
+    baseline, *others = outputs.items()
+    contrasts = [
+        Contrast(
+            system=name,
+            sentences=changed_most(
+                test.sources, test.references, baseline[1], system, scorer.sentence, better=METRICS[metric].better
+            ),
+            ngrams=NgramContrasts([], []),
+            words=WordContrasts([], []),
+        )
+        for name, system in others
+    ]
+    return Where(
+        corpus_metric=METRICS[metric].label,
+        sentence_metric=METRICS[metric].label,
+        counted_in="",
+        runs={name: each.run for name, each in looked.items()},
+        lengths=[],
+        frequencies=[],
+        positions=[],
+        contrasts=contrasts,
+        labels=sorted(labels.values(), key=lambda each: (-each.wanted, each.label)),
     )
 
 
@@ -184,8 +250,8 @@ class _Scorer:
         lowercase: bool,
     ) -> None:
         self._rows: dict[tuple[str, tuple[str, ...]], Numbers] = {}
-        for outputs in systems.values():
-            found = measure(metric, outputs, references, lowercase=lowercase)
+        measurements = [measure(metric, outputs, references, lowercase=lowercase) for outputs in systems.values()]
+        for outputs, found in zip(systems.values(), aligned(measurements), strict=True):  # the same columns for all
             self._values = found.values
             for output, several, row in zip(outputs, references, found.statistics, strict=True):
                 self._rows[output, tuple(several)] = row

@@ -47,8 +47,10 @@ def memory(size: float | None) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def rate(value: float) -> str:
+def rate(value: float | None) -> str:
     """Sentences a second."""
+    if value is None:
+        return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 

@@ -26,6 +26,7 @@ from sightline.recipe_data import (
     JsonLinesSource,
     PatternSource,
     PlainSource,
+    SequencesSource,
     TextSource,
     TsvSource,
 )
@@ -72,7 +73,7 @@ def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
 
 def source_files(source: AnySource, folder: Path | None) -> list[Path]:
     """The files a source reads; all of them exist."""
-    if isinstance(source, DatesSource):
+    if isinstance(source, DatesSource | SequencesSource):
         return []
     names = [source.source, source.target] if isinstance(source, TextSource) else [source.file]
     paths = [(folder or Path()) / Path(name).expanduser() for name in names]
@@ -175,6 +176,10 @@ def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
         from sightline.data.dates import read_dates  # Babel is only needed here
 
         return read_dates(source)
+    if isinstance(source, SequencesSource):
+        from sightline.data.sequences import read_sequences
+
+        return read_sequences(source)
     paths = source_files(source, folder)
     if isinstance(source, TextSource):
         return _read_text(*paths)

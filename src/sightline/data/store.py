@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from sightline.data.sources import DataError, Example, read, source_files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
-from sightline.recipe_data import AnySource, Clean, Data, DatesSource
+from sightline.recipe_data import AnySource, Clean, Data, DatesSource, SequencesSource
 from sightline.text.tokenizer import Vocabulary
 
 FORMAT = 2
@@ -284,6 +284,8 @@ def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, 
     said = source.model_dump(mode="json", exclude={"weight"})
     if isinstance(source, DatesSource):
         return said | {"babel": version("babel")}  # the forms of dates are Babel's
+    if isinstance(source, SequencesSource):
+        return said
     files = [content_hash(path, cache) for path in source_files(source, folder)]
     suffixes = [path.suffix for path in source_files(source, folder)]
     for key in ("file", "source", "target") if source.kind == "text" else ("file",):

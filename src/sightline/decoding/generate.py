@@ -9,9 +9,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from sightline.decoding.search import Batch, Hypothesis, Stepper, search
+from sightline.decoding.search import Batch, Heard, Hypothesis, Stepper, search
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule
+from sightline.models.language_model import DecoderOnly
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
 
@@ -64,19 +65,22 @@ def make_batch(
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] = (),
     longest: int | None = None,
+    in_one: bool = False,
     few: int = 0,
 ) -> Batch:
     """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included.
 
-    Without sources it is the prefixes that are gone on with, by up to `max_length` tokens.
+    With `in_one` source and output together are not. Without sources it is the prefixes that are gone on with, by up
+    to `max_length` tokens and an end mark.
     """
     begun = prefixes if prefixes is not None else [[] for _ in sources or ()]
     rows = [[END] for _ in begun] if sources is None else [[*source, END] for source in sources]
     if sources is None:
-        limits = [len(prefix) + options.max_length for prefix in begun]
+        limits = [len(prefix) + options.max_length + 1 for prefix in begun]
     else:
         limits = [min(options.max_length, int(options.max_ratio * len(row)) + 10) for row in rows]
-    limits = [limit if longest is None else min(limit, longest) for limit in limits]
+    if longest is not None:
+        limits = [min(limit, longest - in_one * len(row)) for limit, row in zip(limits, rows, strict=True)]
     forced = None
     if any(begun):
         forced = pad_tokens(begun, device)
@@ -100,13 +104,17 @@ def generate(
     device: torch.device | str = "cpu",
     prefixes: Sequence[Sequence[int]] | None = None,
     first: int = 0,
+    heard: Heard | None = None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order of the sources; without sources, of each prefix.
 
     `first` is the number of the first sentence in the whole input, so that sampling does not depend on how the input
-    is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis.
+    is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis. `heard` is told every
+    token as it comes (see `walk`), where there is but one sentence.
     """
     asked = sources if sources is not None else prefixes or []
+    if heard is not None and len(asked) != 1:
+        raise ValueError(f"only one sentence can be heard at a time, not {len(asked)}; decode them one by one")
     results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in asked]
     filled = [index for index, text in enumerate(asked) if len(text) or sources is None]
     late: list[int] = []  # sentences given up as the last of their batches
@@ -119,9 +127,10 @@ def generate(
             prefixes=None if prefixes is None else [prefixes[index] for index in indices],
             numbers=[first + index for index in indices],
             longest=model.longest,
+            in_one=isinstance(model, DecoderOnly),
             few=few,
         )
-        for index, hypotheses in zip(indices, search(model, batch, options), strict=True):
+        for index, hypotheses in zip(indices, search(model, batch, options, heard), strict=True):
             results[index] = hypotheses
             if not hypotheses:
                 late.append(index)

@@ -12,6 +12,7 @@ from sightline.decoding.generate import length_batches, pad_tokens
 from sightline.decoding.search import Stepper
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
+from sightline.models.language_model import DecoderOnly
 from sightline.text.tokenizer import END, START
 
 
@@ -26,6 +27,13 @@ def log_probabilities(
 ) -> np.ndarray:
     """(number of pairs,) log p(target, end | source)."""
     totals = np.zeros(len(sources))
+    if isinstance(model, DecoderOnly) and model.longest is not None:
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+            if (count := len(source) + len(target) + 2) > model.longest:
+                raise ValueError(
+                    f"pair {number} has {count} tokens, marks included, and this model takes {model.longest} (its "
+                    f"learned positions); shorten or split it"
+                )
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
         rows = [[*sources[index], END] for index in indices]

@@ -6,6 +6,7 @@ that are done leave the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from sightline.layers.layout import Layout
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD, START
+
+Heard = Callable[[Tensor], None]  # is told (B, W) the newest tokens, PAD where an output has ended
 
 
 class Stepper(Protocol):
@@ -300,8 +303,11 @@ def _uniforms(seed: int, number: int, samples: int, longest: int) -> np.ndarray:
 
 
 @torch.inference_mode()
-def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
-    """One token after the other, the best one (greedy) or a drawn one (sampling): `nbest` walks a sentence."""
+def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = None) -> list[list[Hypothesis]]:
+    """One token after the other, the best one (greedy) or a drawn one (sampling): `nbest` walks a sentence.
+
+    `heard` is told the tokens of each step as soon as they are chosen, forced ones and end marks too.
+    """
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
     longest = int(batch.limits.max())
@@ -334,6 +340,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesi
         total = total + gain.masked_fill(over, 0.0)
         chosen = word.view(-1, width).masked_fill(over, PAD)
         tokens[places, :, step] = chosen
+        if heard is not None:
+            heard(tokens[:, :, step])
         totals[places] = total
         over = over | (chosen == END)
         done = over.all(1)
@@ -365,8 +373,10 @@ def _walks(tokens: Tensor, totals: Tensor, alpha: float) -> list[list[Hypothesis
     return results
 
 
-def search(model: Stepper, batch: Batch, options: Decoding) -> list[list[Hypothesis]]:
-    """Decode a batch the way the options say."""
+def search(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = None) -> list[list[Hypothesis]]:
+    """Decode a batch the way the options say; a beam knows its words only at the end, so there nothing can be heard."""
     if options.sample is not None or options.beam == 1:
-        return walk(model, batch, options)
+        return walk(model, batch, options, heard)
+    if heard is not None:
+        raise ValueError(f"a beam of {options.beam} has no words to tell before its end; use beam 1, or sample")
     return beam_search(model, batch, options)

@@ -74,6 +74,12 @@ class Confusion:
         """2·tp / (2·tp + fp + fn) of each label, in percent: (C,). Their mean is macro F1."""
         return _percentage(2 * self.counts.diagonal(), self.counts.sum(axis=0) + self.support)
 
+    def mistakes(self, most: int) -> list[tuple[str, str, int]]:
+        """The most frequent confusions: (right label, label given, how often), the most frequent first."""
+        wrong = self.counts - np.diag(self.counts.diagonal())
+        found = [(self.labels[row], self.labels[column], int(wrong[row, column])) for row, column in np.argwhere(wrong)]
+        return sorted(found, key=lambda each: -each[2])[:most]
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         columns = zip(self.labels, self.precision, self.recall, self.f1, self.support, strict=True)

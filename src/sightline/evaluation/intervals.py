@@ -31,14 +31,15 @@ class Score:
     count: int
     better: Literal["higher", "lower"]
     detail: str = ""
+    digits: int = 2  # behind the point, where a person reads it
 
     def __str__(self) -> str:
-        interval = "" if math.isnan(self.low) else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.name} {self.value:.2f}{interval}"
+        interval = "" if math.isnan(self.low) else f" [{self.low:.{self.digits}f}, {self.high:.{self.digits}f}]"
+        return f"{self.name} {self.value:.{self.digits}f}{interval}"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, where an interval that was not asked for is null."""
-        return {key: None if value != value else value for key, value in asdict(self).items()}
+        return {key: None if value != value else value for key, value in asdict(self).items() if key != "digits"}
 
     def beats(self, other: float) -> bool:
         """Whether this value is strictly better than `other`; a value that is not a number never is."""

@@ -6,7 +6,6 @@ spaces. F1 = 2·tp / (2·tp + fp + fn) is the harmonic mean of precision and rec
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +14,8 @@ import numpy as np
 from sightline.evaluation.errors import conditions, even, exact_match, share
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+
+_OUT = ("O", ".")  # tags that no span holds
 
 
 def accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
@@ -138,14 +139,32 @@ def _split(text: str) -> list[str]:
     return [label for label in text.split(" ") if label]  # other kinds of space may be part of a label
 
 
-def _spans(tags: list[str], lowercase: bool) -> set[tuple[str, int, int]]:
-    """(type, first token, last token) of each span."""
-    from seqeval.metrics.sequence_labeling import get_entities
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(type, first token, last token) of each span that tags mark, as conlleval reads them.
 
+    A tag is a letter and, behind a hyphen, a type: B begins a span, I goes on with it, O is outside; E ends one and S
+    is one alone, where a scheme has them. Whatever contradicts itself is read as the most that can be meant: another
+    type ends a span and begins the next, an I that goes on with nothing begins one. The same as seqeval's default, for
+    any labels at all.
+    """
+    spans: list[tuple[str, int, int]] = []
+    before, kind, first = "O", "", 0
+    for place, label in enumerate([*tags, "O"]):
+        tag, rest = label[:1], label[1:]
+        type_ = rest.split("-", maxsplit=1)[-1] or "_"
+        other = type_ != kind
+        if before in ("E", "S") or (before in ("B", "I") and tag in ("B", "S", "O")) or (before not in _OUT and other):
+            spans.append((kind, first, place - 1))
+        if tag in ("B", "S") or (before in ("E", "S", "O") and tag in ("E", "I")) or (tag not in _OUT and other):
+            first = place
+        before, kind = tag, type_
+    return spans
+
+
+def _spans(tags: list[str], lowercase: bool) -> set[tuple[str, int, int]]:
+    """The spans of a sentence."""
     read = [tag[0] + tag[1:].lower() for tag in tags] if lowercase else tags  # the B, I or O in front stays as it is
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* seems not to be NE tag")  # once for each; counted in the detail
-        return set(get_entities(read))
+    return set(entities(read))
 
 
 def _is_tag(label: str) -> bool:

@@ -33,6 +33,7 @@ class Measurement:
     detail: str = ""
     spread: Literal["bootstrap", "wilson"] = "bootstrap"  # how the interval is made
     outcomes: NDArray[np.bool_] | None = None  # (I,) whether each item (output or token) is right, for McNemar's test
+    digits: int = 2  # behind the point, where a person reads a score
     classes: tuple[str, ...] | None = None  # what the K columns are about, in equal parts, where outputs decide that
 
     @property
@@ -62,6 +63,7 @@ class Measurement:
             count=self.count,
             better=self.better,
             detail=self.detail,
+            digits=self.digits,
         )
 
     def _interval(self, bootstrap: int, seed: int) -> tuple[float, float, dict[str, object]]:

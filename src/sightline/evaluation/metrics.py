@@ -47,6 +47,7 @@ class Metric:
     label: str
     better: Literal["higher", "lower"]
     measure: Measurer | None
+    digits: int = 2  # behind the point, where a person reads a score
 
     @property
     def score(self) -> Callable[..., Score] | None:
@@ -80,7 +81,7 @@ METRICS: dict[MetricName, Metric] = {
     "macro-f1": Metric("macro-F1", "higher", macro_f1),
     "token-accuracy": Metric("token accuracy", "higher", token_accuracy),
     "span-f1": Metric("span F1", "higher", span_f1),
-    "bits-per-character": Metric("bits/char", "lower", None),
+    "bits-per-character": Metric("bits/char", "lower", None, digits=4),
 }
 
 
@@ -149,11 +150,12 @@ def perplexity(nll: ArrayLike, tokens: ArrayLike, *, bootstrap: int = 1000, seed
     return measure_perplexity(nll, tokens).score(bootstrap=bootstrap, seed=seed)
 
 
-def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike) -> Measurement:
+def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike, *, text: str | None = None) -> Measurement:
     """Σ nll / ln 2 / Σ characters, from the sum of negative log-likelihoods (nats) and the characters of each row.
 
     What a language model needs to write down a character of the text, whatever it cuts the text into: unlike
-    perplexities, those of models with different tokenizers compare.
+    perplexities, those of models with different tokenizers compare, if they are of the same `text` (where it is not
+    given, as many characters in each row have to do).
     """
     name: MetricName = "bits-per-character"
     statistics = _losses(nll, characters, name, "character", "its line end, if that is predicted too")  # (N, 2)
@@ -165,7 +167,8 @@ def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike) -> Measure
         statistics=statistics,
         values=_bits,
         conditions=conditions,
-        against=fingerprint("characters", statistics[:, 1]),
+        against=fingerprint("characters", statistics[:, 1]) if text is None else fingerprint("texts", [[text]]),
+        digits=METRICS[name].digits,
         detail=f"{total / length:.4f} nats per character, {int(length)} characters",
     )
 

@@ -5,7 +5,8 @@
 `attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
 scaled-dot-product kernel, or, for packed batches on CUDA, our own kernel for short sequences and PyTorch's
 variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the
-Transformer's heads both come through here.
+Transformer's heads both come through here. Keys and values may have fewer heads than the queries, which then share
+them (Ainslie et al. 2023); they are repeated for kernels that cannot share, and nowhere else.
 """
 
 from __future__ import annotations
@@ -88,6 +89,12 @@ def combine(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first & second
 
 
+def repeat_heads(heads: Tensor, count: int, axis: int) -> Tensor:
+    """(…, G, …) → (…, H, …): each head as often as queries share it, one next to the other."""
+    groups = heads.shape[axis]
+    return heads if groups == count else heads.repeat_interleave(count // groups, axis)
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -104,7 +111,8 @@ def attend(
     """What the queries see in the values.
 
     Without a layout: query (B, H, T, K), prepared key (B, H, S, K), value (B, H, S, K) → (B, H, T, K); `mask`, True
-    where a query may look, and `bias`, added to the scores, broadcast to (B, H, T, S).
+    where a query may look, and `bias`, added to the scores, broadcast to (B, H, T, S). Where key and value have only
+    G heads, the queries' first H/G share the first of them, and so on.
     With a layout (of the queries, of the keys): query (B, T, H, K) or (N, H, K) as it says, and the same comes back.
     With a tap, the explicit kernel runs and shows its scores and weights.
     """
@@ -145,12 +153,33 @@ def _attend_heads(
         if bias is not None:  # the kernel takes it as a mask of numbers, in the queries' precision
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        shared = key.shape[1] != query.shape[1]
+        if shared and not _fused_shares(query, mask):
+            key, value, shared = *(repeat_heads(part, query.shape[1], 1) for part in (key, value)), False
         return nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=score.fused_scale
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=score.fused_scale,
+            enable_gqa=shared,
         )
     if causal:
         mask = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device))
     return explicit_attention(query, key, value, score, mask, bias, dropout, tap)
+
+
+def _fused_shares(query: Tensor, mask: Tensor | None) -> bool:
+    """Whether a fused kernel takes keys that heads share; on CUDA only flash does, in half precision with no mask."""
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    return query.device.type == "cpu" or (query.device.type == "cuda" and half and mask is None)
+
+
+def _stack(rows: Tensor, groups: int) -> Tensor:
+    """(B, H, T, ·) → (B, G, H/G · T, ·): for keys that heads share, another head's queries are further queries."""
+    return rows if rows.shape[1] == groups else rows.unflatten(1, (groups, -1)).flatten(2, 3)
 
 
 def explicit_attention(
@@ -164,20 +193,27 @@ def explicit_attention(
     tap: Tap | None = None,
 ) -> Tensor:
     """The formula as it stands: scores (B, H, T, S), weights (B, H, T, S), output (B, H, T, K)."""
-    scores = score(query, key)  # (B, H, T, S)
+    groups = key.shape[1]
+    scores = score(_stack(query, groups), key)  # (B, G, H/G · T, S)
+    if groups != query.shape[1]:
+        scores = scores.view(*query.shape[:3], key.shape[-2])  # (B, H, T, S)
     if bias is not None:
         scores = scores + bias
     if score.softmax:
         weights = masked_softmax(scores, mask)
+    elif mask is None:
+        weights = scores / max(scores.shape[-1], 1)
     else:
-        seen = torch.ones_like(scores) if mask is None else mask.to(scores.dtype).expand_as(scores)
-        weights = scores * seen / seen.sum(-1, keepdim=True).clamp(min=1.0)
+        seen = mask.expand(*mask.shape[:-1], scores.shape[-1])
+        weights = scores.masked_fill(~seen, 0.0) / seen.sum(-1, keepdim=True).clamp(min=1)
     if tap is not None:
         tap("scores", scores, score.formula if bias is None else f"{score.formula} + bias", ["query", "key"])
         tap("weights", weights, "softmax(scores)" if score.softmax else "scores / N", ["scores"])
     if dropout:
         weights = nn.functional.dropout(weights, dropout)
-    output = weights @ value  # (B, H, T, K)
+    output = _stack(weights, groups) @ value  # (B, G, H/G · T, K)
+    if groups != query.shape[1]:
+        output = output.view(*query.shape[:3], value.shape[-1])  # (B, H, T, K)
     return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
 
 
@@ -194,7 +230,11 @@ def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
 def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, score: Score, queries: Packed, keys: Packed, causal: bool
 ) -> Tensor:
-    """(N, H, K) with no padding anywhere: our kernel for short sequences, PyTorch's variable-length one for others."""
+    """(N, H, K) with no padding anywhere: our kernel for short sequences, PyTorch's variable-length one for others.
+
+    Both get a key head for each of the queries': ours knows no other way, the other one not in every PyTorch we take.
+    """
+    key, value = (repeat_heads(part, query.shape[1], 1) for part in (key, value))
     width, scale = query.shape[-1], score.fused_scale
     assert scale is not None
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
@@ -227,7 +267,12 @@ class KeysAndValues(NamedTuple):
 
 
 class MultiHeadAttention(TapModule):
-    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2)."""
+    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2).
+
+    With `groups`, so many heads of keys and values are shared by the H of queries (Ainslie et al. 2023): G = 1 is
+    multi-query attention (Shazeer 2019). Without `projections` nothing is learned: y_i = Σ_j softmax(x_i·x_j) x_j in
+    each head's share of the features, and the queries' own states look at the source's as they are.
+    """
 
     def __init__(
         self,
@@ -237,37 +282,66 @@ class MultiHeadAttention(TapModule):
         dropout: float = 0.0,
         rotary: bool = False,
         relative_keys: RelativeKeys | None = None,
+        score: Score | None = None,
+        projections: bool = True,
+        groups: int | None = None,
     ) -> None:
         super().__init__()
+        groups = heads if groups is None else groups
         if width % heads:
             raise ValueError(f"width ({width}) is not divisible by heads ({heads})")
+        if heads % groups:
+            raise ValueError(f"heads ({heads}) is not divisible by groups ({groups})")
+        if groups != heads and not projections:
+            raise ValueError(f"without projections there are as many groups as heads ({heads}), not {groups}")
         self.width, self.heads, self.head_width = width, heads, width // heads
-        self.project = Linear(width, 3 * width)  # queries, keys and values in one product
-        nn.init.xavier_uniform_(self.project.weight, gain=0.5**0.5)  # as three square matrices would be
-        self.output = Linear(width, width)
-        self.score = ScaledDot(self.head_width)
+        self.shared_width = groups * self.head_width  # of the keys, and of the values
+        self.project: Linear | None = None
+        self.output: Linear | None = None
+        if projections:
+            self.project = Linear(width, width + 2 * self.shared_width)  # queries, keys and values in one product
+            # the same range whatever the groups: without any, a gain of √½ on the (3D, D) of three square matrices
+            nn.init.xavier_uniform_(self.project.weight, gain=((width + self.shared_width) / (4 * width)) ** 0.5)
+            self.output = Linear(width, width)
+        self.score = ScaledDot(self.head_width) if score is None else score
         self.dropout = dropout
         self.rotary = rotary
         self.relative_keys = relative_keys
 
-    def _split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(…, parts · D) → parts × (…, H, K)."""
-        return x.unflatten(-1, (parts, self.heads, self.head_width)).unbind(-3)
+    def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
+        """(…, several widths) → (…, H or G, K) of each."""
+        return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
+
+    def _bare(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, H, K): what stands there, in the precision in which a projection would give it."""
+        kind = x.device.type
+        if x.dtype == torch.float32 and torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        return self._split(x, self.width)[0]
 
     def queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → three of (…, H, K), for self-attention."""
-        query, key, value = self._split(self.project(x), 3)
+        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention."""
+        if self.project is None:
+            query = key = value = self._bare(x)
+        else:
+            query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
         if self.rotary:
             query, key = rotate(query, positions), rotate(key, positions)
         return query, key, value
 
     def queries(self, x: Tensor) -> Tensor:
         """(…, D) → (…, H, K), for attention to something else."""
-        return self._split(self.project.apply_rows(x, 0, self.width), 1)[0]
+        if self.project is None:
+            return self._bare(x)
+        return self._split(self.project.apply_rows(x, 0, self.width), self.width)[0]
 
     def keys_values(self, x: Tensor) -> KeysAndValues:
-        """(…, D) → two of (…, H, K), for attention to something else."""
-        return KeysAndValues(*self._split(self.project.apply_rows(x, self.width, 3 * self.width), 2))
+        """(…, D) → two of (…, G, K), for attention to something else; without projections they are one tensor."""
+        if self.project is None:
+            states = self._bare(x)
+            return KeysAndValues(states, states)
+        both = self.project.apply_rows(x, self.width, self.width + 2 * self.shared_width)
+        return KeysAndValues(*self._split(both, self.shared_width, self.shared_width))
 
     def forward(
         self,
@@ -284,7 +358,7 @@ class MultiHeadAttention(TapModule):
         tap = self.explicit_tap
         if tap is not None:
             for name, tensor in (("query", query), ("key", key), ("value", value)):
-                tap(name, tensor, f"x W_{name[0]}")
+                tap(name, tensor, "x" if self.project is None else f"x W_{name[0]}")
         context = attend(
             query,
             key,
@@ -299,13 +373,15 @@ class MultiHeadAttention(TapModule):
         )
         if layout is None:
             context = context.transpose(1, 2)
-        output: Tensor = self.output(context.flatten(-2))
-        return self.tap("output", output, "[context_1 … context_H] W_o", ["context"])
+        joined = context.flatten(-2)  # (…, D)
+        if self.output is None:
+            return self.tap("output", joined, "[context_1 … context_H]", ["context"])
+        return self.tap("output", self.output(joined), "[context_1 … context_H] W_o", ["context"])
 
     def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
-        """(B or 1, H, T, S): what the distances add to the scores: q·a / √K, or what the layers share."""
+        """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""
         if self.relative_keys is None:
             return relative.bias
         heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, K)
-        bias: Tensor = self.relative_keys(heads * self.score.fused_scale, relative.distances)
+        bias: Tensor = self.relative_keys(heads * self.score.scale, relative.distances)
         return bias

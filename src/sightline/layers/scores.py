@@ -19,6 +19,7 @@ class Score(nn.Module):
     """Base: e(q, h) for query (B, H, T, K) and prepared keys (B, H, S, K) → (B, H, T, S)."""
 
     softmax = True  # α = softmax(e); else α = e / N over the N real keys
+    scale = 1.0  # of the dot product, where it is one
     fused_scale: float | None = None  # set when PyTorch's fused kernel computes this score with that scale
     formula = ""
 
@@ -47,10 +48,10 @@ class ScaledDot(Score):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.fused_scale = 1.0 / math.sqrt(width)
+        self.scale = self.fused_scale = 1.0 / math.sqrt(width)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return (query * self.fused_scale) @ keys.mT  # (B, H, T, S)
+        return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
 class Bilinear(Score):
@@ -97,9 +98,12 @@ class LinearScore(Score):
     softmax = False
     formula = "q·h / √K"
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, scaled: bool = True) -> None:
         super().__init__()
-        self.scale = 1.0 / math.sqrt(width)
+        if scaled:
+            self.scale = 1.0 / math.sqrt(width)
+        else:
+            self.formula = "q·h"
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
@@ -117,3 +121,10 @@ SCORES: dict[str, Callable[[int], Score]] = {
 def build_score(kind: str, width: int) -> Score:
     """The score function of that name for vectors of that width."""
     return SCORES[kind](width)
+
+
+def build_head_score(kind: str, width: int, *, scaled: bool) -> Score:
+    """The score function of a Transformer's heads: dot products, scaled or not, with a softmax after them or not."""
+    if kind == "linear":
+        return LinearScore(width, scaled=scaled)
+    return ScaledDot(width) if scaled else Dot()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from sightline.layers.dropout import Dropout
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
+from sightline.layers.spelling import SpelledEmbedding
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
 from sightline.models.protocol import Memory
@@ -18,10 +21,13 @@ from sightline.recipe_model import Model, Pooling
 class Labeller(TapModule):
     """What both have: embeddings, an encoder, and an output layer over the labels."""
 
-    def __init__(self, recipe: Model, source_size: int, labels: int, features: int) -> None:
+    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int, features: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
-        self.source_embedding = Embedding(source_size, recipe.width)
+        spelled, width = recipe.spelling, recipe.width
+        self.source_embedding = (
+            Embedding(len(pieces), width) if spelled is None else SpelledEmbedding(spelled, pieces, width)
+        )
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
         self.output = Output(labels, features, None)
 
@@ -39,8 +45,8 @@ class Labeller(TapModule):
 class Tagger(Labeller):
     """One answer for each token: softmax(W h_t + b)."""
 
-    def __init__(self, recipe: Model, source_size: int, labels: int) -> None:
-        super().__init__(recipe, source_size, labels, recipe.width)
+    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int) -> None:
+        super().__init__(recipe, pieces, labels, recipe.width)
         assert recipe.encoder is not None
         self.dropout = Dropout(recipe.encoder.dropout)
 
@@ -86,9 +92,9 @@ class Head(TapModule):
 class Classifier(Labeller):
     """One answer for a whole text: the states pooled, a small network, softmax."""
 
-    def __init__(self, recipe: Model, source_size: int, labels: int) -> None:
+    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
-        super().__init__(recipe, source_size, labels, recipe.pooling.hidden or recipe.width)
+        super().__init__(recipe, pieces, labels, recipe.pooling.hidden or recipe.width)
         self.pooling = Head(recipe.pooling, recipe.width)
 
     def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:

@@ -56,7 +56,7 @@ class LanguageModel(TapModule):
 
 
 class DecoderOnly(LanguageModel):
-    """p(target | source) with one body for both: source, start mark, target in one sequence.
+    """p(target | source) with one body for both: source, end mark, start mark, target in one sequence.
 
     In training the sequence comes as `given`; in search the source is taken in at once, and the start mark, which every
     search begins with, separates it from what is written.

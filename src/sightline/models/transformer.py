@@ -13,20 +13,32 @@ from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import build_added
-from sightline.layers.relative_positions import Distances, Relative, build_bias, build_relative_keys
+from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
+from sightline.layers.scores import build_head_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
 from sightline.recipe_model import TransformerBody
 
 
-def _self_attention(recipe: TransformerBody, width: int, *, causal: bool) -> MultiHeadAttention:
+def _attention(
+    recipe: TransformerBody, width: int, *, rotary: bool = False, relative_keys: RelativeKeys | None = None
+) -> MultiHeadAttention:
+    kind = recipe.attention
     return MultiHeadAttention(
         width,
         recipe.heads,
         dropout=recipe.attention_dropout,
-        rotary=recipe.positions.kind == "rotary",
-        relative_keys=build_relative_keys(recipe.positions, width // recipe.heads, causal=causal),
+        rotary=rotary,
+        relative_keys=relative_keys,
+        score=build_head_score(kind.kind, width // recipe.heads, scaled=kind.scaled),
+        projections=kind.projections,
+        groups=kind.groups,
     )
+
+
+def _self_attention(recipe: TransformerBody, width: int, *, causal: bool) -> MultiHeadAttention:
+    keys = build_relative_keys(recipe.positions, width // recipe.heads, causal=causal)
+    return _attention(recipe, width, rotary=recipe.positions.kind == "rotary", relative_keys=keys)
 
 
 class Stack(TapModule):
@@ -99,7 +111,10 @@ class TransformerEncoder(Stack):
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values one layer has seen, in slots that are only ever appended to: (B, H, capacity, K)."""
+    """Keys and values one layer has seen, in slots that are only ever appended to: (B, G, capacity, K).
+
+    Their memory is nobody else's: `TransformerState.keep` writes to it. (G is H but for heads that share.)
+    """
 
     own: KeysAndValues | None
     source: KeysAndValues | None  # None: there is no source to look at
@@ -191,6 +206,12 @@ def _append(own: KeysAndValues | None, used: int, new: KeysAndValues) -> KeysAnd
     return own
 
 
+def _copied(heads: KeysAndValues) -> KeysAndValues:
+    """(B, S, G, K) → (B, G, S, K) in a memory of its own: without projections it would be the source's."""
+    keys, values = (part.transpose(1, 2).clone(memory_format=torch.contiguous_format) for part in heads)
+    return KeysAndValues(keys, values)
+
+
 class DecoderLayer(TapModule):
     """Self-attention to the past, attention to the source if there is one, a feed-forward net."""
 
@@ -198,7 +219,7 @@ class DecoderLayer(TapModule):
         super().__init__()
         self.attention = _self_attention(recipe, width, causal=True)
         if source:
-            self.cross = MultiHeadAttention(width, recipe.heads, dropout=recipe.attention_dropout)
+            self.cross = _attention(recipe, width)
         self.feedforward = FeedForwardNet(recipe.feedforward, width)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         if source:
@@ -226,9 +247,11 @@ class DecoderLayer(TapModule):
     def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
-            part.transpose(1, 2)  # (B, H, W·T, K)
+            part.transpose(1, 2)  # (B, H or G, W·T, K)
             for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.positions)
         )
+        if cache.own is None and self.attention.project is None:  # they are views of x, and of one another
+            key, value = key.clone(), value.clone()
         own = _append(cache.own, seen.used, KeysAndValues(key, value))
         used = seen.used + key.shape[2]
         past = self.attention(
@@ -273,15 +296,7 @@ class TransformerDecoder(Stack):
         if isinstance(memory.layout, Packed):
             caches = (Cache(None, layer.cross.keys_values(memory.states)) for layer in self.layers)
         else:
-            caches = (
-                Cache(
-                    None,
-                    KeysAndValues(
-                        *(part.transpose(1, 2).contiguous() for part in layer.cross.keys_values(memory.states))
-                    ),
-                )
-                for layer in self.layers
-            )
+            caches = (Cache(None, _copied(layer.cross.keys_values(memory.states))) for layer in self.layers)
         return TransformerState(tuple(caches), memory.layout)
 
     def begin_blank(self, batch: int, like: Tensor) -> TransformerState:
@@ -320,13 +335,17 @@ class TransformerDecoder(Stack):
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
-        places, ancestry = _step_positions(x, state), _extend(state, x.device)
-        positions = places if state.shift is None else (places - state.shift).clamp(min=0)
+        places, ancestry = _step_positions(x, state), _extend(state, tokens, x.device)
+        positions, reach = places, state.length + tokens
+        if state.shift is not None:
+            positions = (places - state.shift).clamp(min=0)
+            if self.longest is not None:  # sentences that ended may stand beside those that began later and go on
+                positions, reach = positions.clamp(max=self.longest - 1), min(reach, self.longest)
         source = None if state.layout is None else state.layout.key_mask()
         slots = _extend_slots(state, places) if self.by_distance else None
-        past = None if ancestry is None else ancestry[:, None]  # (B, 1, W, slots)
+        past = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)
         if visible is not None:
-            past = (visible[:, None, :] & torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).tril())[:, None]
+            past = (visible[:, None, :] & _lower(tokens, x.device))[:, None]
         whole = state.used == 0 and state.width == 1
         seen = Seen(
             positions,
@@ -336,7 +355,7 @@ class TransformerDecoder(Stack):
             relative=None if slots is None else self.relative(Distances(places[0], slots, whole)),
             valid=valid,
         )
-        x = self.dropout(self.positions(x, positions, state.length + tokens))
+        x = self.dropout(self.positions(x, positions, reach))
         caches = []
         for layer, cache in zip(self.layers, state.caches, strict=True):
             x, cache = layer.step(x, cache, seen)
@@ -346,7 +365,7 @@ class TransformerDecoder(Stack):
             caches=tuple(caches),
             length=state.length + tokens,
             used=state.used + state.width * tokens,
-            ancestry=ancestry,
+            ancestry=None if ancestry is None else ancestry[:, -state.width :],  # of T tokens the last sees all
             slots=slots,
         )
         return self.tap("output", self.norm(x, valid)).reshape(rows, tokens, -1), after
@@ -357,9 +376,16 @@ def _extend_slots(state: TransformerState, positions: Tensor) -> Tensor:
     return positions[0] if state.slots is None else torch.cat([state.slots, positions[0]])
 
 
-def _extend(state: TransformerState, device: torch.device) -> Tensor | None:
-    """The ancestry with this step's slots: each hypothesis sees its own new one."""
+def _extend(state: TransformerState, tokens: int, device: torch.device) -> Tensor | None:
+    """The ancestry with this step's slots: each hypothesis sees its own new one, T tokens of one those before them."""
     if state.ancestry is None:
         return None
-    own = torch.eye(state.width, dtype=torch.bool, device=device)
-    return torch.cat([state.ancestry, own.expand(state.ancestry.shape[0], -1, -1)], dim=2)
+    count = state.width * tokens
+    own = torch.eye(count, dtype=torch.bool, device=device) if tokens == 1 else _lower(count, device)
+    past = state.ancestry.expand(-1, count, -1)
+    return torch.cat([past, own.expand(past.shape[0], -1, -1)], dim=2)
+
+
+def _lower(count: int, device: torch.device) -> Tensor:
+    """(count, count), True on and below the diagonal."""
+    return torch.ones(count, count, dtype=torch.bool, device=device).tril()

@@ -301,6 +301,12 @@ class Vocabulary:
         if self.labels == "words":
             cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
             tags = self.target.encode_many(list(targets))
+            for text, tagged, own, words in zip(sources, targets, tags, cut, strict=True):
+                if len(own) != len(words):
+                    raise TokenizerError(
+                        f"{len(own)} labels ({tagged!r}) for {len(words)} words ({text!r}); give each word one label, "
+                        f"and set both apart by single spaces"
+                    )
             spread = [
                 [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
                 for own, words in zip(tags, cut, strict=True)

@@ -35,9 +35,27 @@ def step_line(record: dict[str, Any]) -> str:
 def validation_line(record: dict[str, Any]) -> str:
     """A validation record in one line."""
     known = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-    known |= {"exact": "exact match", "wer": "WER", "cer": "CER"}
+    known |= {"exact": "exact match", "wer": "WER", "cer": "CER", "bits-per-character": "bits/char"}
+    known |= {"accuracy": "accuracy", "macro-f1": "macro-F1", "token-accuracy": "token accuracy", "span-f1": "span F1"}
     parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]
     return f"validation at step {record['step']}: {', '.join(parts)}" + ("  (best so far)" if record["best"] else "")
+
+
+def sample_line(sample: dict[str, str]) -> str:
+    """An output of the model in one line, whatever it wrote: newlines are shown as ⏎.
+
+    What a language model wrote goes on after its prompt, and so does the real text: there the prompt comes first and
+    what was added to it after a triangle. Elsewhere an arrow leads from the input to the output.
+    """
+    source, output = sample["source"], sample["output"]
+    goes_on = sample.get("reference", "").startswith(source) and sample.get("reference") != source
+    if goes_on and output.startswith(source):
+        return f"    {_visible(source)} ▸ {_visible(output[len(source) :])}"
+    return f"    {_visible(source)}  →  {_visible(output)}"
+
+
+def _visible(text: str) -> str:
+    return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
 
 
 class PlainDisplay:
@@ -50,7 +68,7 @@ class PlainDisplay:
     def validation(self, progress: Progress, record: dict[str, Any]) -> None:
         self.note(validation_line(record))
         for sample in record.get("samples", ()):
-            self.note(f"    {sample['source']}  →  {sample['output']}")
+            self.note(sample_line(sample))
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -98,7 +116,7 @@ class LiveDisplay:
 
         self.bar.console.print(Text(validation_line(record), style="green" if record["best"] else ""))
         for sample in record.get("samples", ()):
-            self.bar.console.print(Text(f"    {sample['source']}  →  {sample['output']}", style="dim"))
+            self.bar.console.print(Text(sample_line(sample), style="dim"))
 
     def count(self, what: str, examples: int) -> None:
         """How far the preparation of the data is."""

@@ -21,7 +21,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
 
     Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
-    bfloat16, no dropout on the weights and no bias on the scores; there it has a static shape, so that the step
+    bfloat16, a softmax, no dropout on the weights and no bias on the scores; there it has a static shape, so that the step
     compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
@@ -29,6 +29,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     transformers = [body for body in bodies if isinstance(body, TransformerBody)]
     varlen = recipe.training.precision == "bf16" and all(
         body.attention_dropout == 0
+        and body.attention.kind == "softmax"
         and body.positions.kind not in ("alibi", "t5", "shaw")
         and (body.norm.kind != "batch" or body.norm.place == "none")
         for body in transformers
@@ -92,7 +93,7 @@ class EpochPlan:
         if self.recipe.task in ("classify", "tag"):
             return source + 1, np.zeros_like(source)  # a class token may stand before it
         if self.recipe.model.encoder is None:
-            return source + target, source + target
+            return source + target + 1, source + target + 1  # the end mark of the source is in the sequence too
         return source, target
 
     def waste(self, epoch: int = 0) -> float:

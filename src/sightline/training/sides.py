@@ -72,9 +72,9 @@ def translation(sources: Ids, targets: Ids) -> Sides:
 
 
 def one_sequence(sources: Ids, targets: Ids) -> Sides:
-    """Source, start mark, target; wanted is the target with its end mark, and nothing of the source."""
-    given = [np.concatenate([s, [START], t]) for s, t in zip(sources, targets, strict=True)]
-    wanted = [np.concatenate([np.full(len(s), PAD), t, [END]]) for s, t in zip(sources, targets, strict=True)]
+    """Source with its end mark, start mark, target, as a search reads them; wanted is the target with its end mark."""
+    given = [np.concatenate([s, [END, START], t]) for s, t in zip(sources, targets, strict=True)]
+    wanted = [np.concatenate([np.full(len(s) + 1, PAD), t, [END]]) for s, t in zip(sources, targets, strict=True)]
     return Sides(None, Side(given), Side(wanted))
 
 

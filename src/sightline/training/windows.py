@@ -27,6 +27,8 @@ _WINDOWS = 17  # the stream of random numbers that places windows
 def stream_of(store: Store) -> np.ndarray:
     """Every document with its end mark, one after the other."""
     _, documents = store.take(np.arange(len(store)))
+    if not documents:
+        raise ValueError("there is no text to model; check data.train and data.validation")
     parts = [part for document in documents for part in (document, [END])]
     return np.concatenate(parts).astype(np.uint32)
 
@@ -52,6 +54,8 @@ class WindowPlan:
     def __post_init__(self) -> None:
         batches = self.recipe.training.batches
         self.context, self.carry = batches.context, carries(self.recipe)
+        if self.carry:
+            self.layout = "padded"  # rows are always full, and stay where they are
         self.rows = max(1, batches.tokens // self.context)
         if self.context > batches.tokens:
             raise ValueError(
@@ -123,7 +127,8 @@ class WindowPlan:
 
     def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
         """Windows of about so many tokens."""
-        return windows([], [np.full(size + 2, END) for size in sizes[0]])
+        lengths = np.minimum(sizes[0] + 2, self.context)  # one token alone would take other kernels
+        return windows([], [np.full(length + 1, END) for length in lengths])
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The windows of a batch, to be read by a person."""

@@ -1,0 +1,111 @@
+"""What comes in line by line, from a file or a person, and goes out so that every line stays one."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
+_BOM = "\ufeff"
+
+
+def lines_of(file: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input, split at newlines alone, without their ends."""
+    from sightline.data.sources import read_lines
+
+    if file is not None and str(file) != "-":
+        yield from read_lines(file)
+        return
+    for line in _decoded(sys.stdin.buffer, "standard input"):
+        yield line.rstrip("\n").rstrip("\r")
+
+
+def whole_lines(file: Path | None) -> Iterator[str]:
+    """The lines with their ends, and a byte-order mark as a line of its own: joined, they are the file."""
+    from sightline.compression import BROKEN, open_bytes
+    from sightline.data.sources import DataError
+
+    if file is None or str(file) == "-":
+        yield from _marked(_decoded(sys.stdin.buffer, "standard input"))
+        return
+    try:
+        with open_bytes(file) as content:
+            yield from _marked(_decoded(content, str(file)))
+    except FileNotFoundError as error:
+        raise DataError(f"{file} does not exist; check the name") from error
+    except BROKEN as error:
+        raise DataError(f"{file} cannot be read or is damaged ({error}); get the file again") from error
+
+
+def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number}: byte {error.start + 1} is not UTF-8; convert the text, "
+                f"e.g. with: iconv -f LATIN1 -t UTF-8"
+            ) from error
+
+
+def _marked(lines: Iterator[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if number == 0 and line.startswith(_BOM):
+            yield _BOM
+            line = line[len(_BOM) :]
+        yield line
+
+
+class _End:
+    """What a reader puts behind the last item: nothing more, or why."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+class _Reading(Generic[Item]):
+    """Items read by a thread of their own, so that whoever takes them knows whether there are more already."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self.ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
+        threading.Thread(target=self._read, args=(items,), daemon=True, name="lines").start()
+
+    def _read(self, items: Iterator[Item]) -> None:
+        try:
+            for item in items:
+                self.ready.put(item)
+            self.ready.put(_End())
+        except BaseException as error:  # handed on, to be raised where it is seen
+            self.ready.put(_End(error))
+
+
+def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
+    """Whatever items are there, up to a window: one by one from a person, many at once from a file."""
+    ready = _Reading(items).ready
+    while True:
+        window: list[Item] = []
+        item = ready.get()
+        while not isinstance(item, _End):
+            window.append(item)
+            if len(window) == WINDOW:
+                break
+            try:
+                item = ready.get(timeout=0.02)
+            except queue.Empty:
+                break
+        if window:
+            yield window
+        if isinstance(item, _End):
+            if item.error is not None:
+                raise item.error
+            return
+
+
+def escaped(text: str) -> str:
+    r"""A text of several lines in one: a newline is written \n, a carriage return \r, a backslash \\."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

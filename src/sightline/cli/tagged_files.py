@@ -1,0 +1,86 @@
+"""A tagger on CoNLL-U and column files: the same file comes out, with nothing but the labels changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sightline.cli.lines import whole_lines, windows
+
+if TYPE_CHECKING:
+    from sightline.data.tagged import Block, Form
+    from sightline.recipe import Recipe
+    from sightline.run import Run
+
+_BOM = "\ufeff"
+
+
+def form_for(file: Path | None, asked: str | None) -> Form:
+    """The form of the input: as asked for, else as its name says; standard input is plain text."""
+    from sightline.data.tagged import form_of
+
+    if asked is None:
+        return "text" if file is None or str(file) == "-" else form_of(file)
+    forms: dict[str, Form] = {"conllu": "conllu", "columns": "columns", "text": "text"}
+    if asked not in forms:
+        raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
+    return forms[asked]
+
+
+def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str | int]:
+    """Which column holds the words (of a column file), and which one the labels: the ones that were learned."""
+    from sightline.data.tagged import CONLLU_COLUMNS
+    from sightline.recipe_data import ColumnsSource, ConlluSource
+
+    learned = recipe.data.train[0]
+    word = learned.word if isinstance(learned, ColumnsSource) else 1
+    if asked is not None:
+        if form == "conllu":
+            if asked not in CONLLU_COLUMNS:
+                raise ValueError(f"--column {asked}: CoNLL-U has {', '.join(CONLLU_COLUMNS)}; name one of them")
+            return word, asked
+        if not asked.isdecimal() or int(asked) < 1:
+            raise ValueError(f"--column {asked}: give a number, counted from 1, for a column file")
+        return word, int(asked)
+    if form == "conllu" and isinstance(learned, ConlluSource):
+        return word, learned.column
+    if form == "columns" and isinstance(learned, ColumnsSource):
+        return word, learned.label
+    example = "--column upos" if form == "conllu" else "--column 2"
+    raise ValueError(
+        f"this run learned from {learned.kind}, so which column of {form} its labels belong in is not known; "
+        f"say it with --column, e.g. {example}"
+    )
+
+
+def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> None:
+    """Write the file to standard output with the run's labels, sentence by sentence as they come."""
+    from sightline.data.tagged import joined, sentences, words_of
+
+    word, label = column_for(run.recipe, form, column)
+    out = sys.stdout.buffer  # byte for byte, whatever the line ends are
+    lines = whole_lines(file)
+    name = "standard input" if file is None or str(file) == "-" else str(file)
+    done = 0
+    for window in windows(sentences(_without_mark(lines), form, word, name=name)):
+        texts = [joined(block.words) for block in window]
+        found = run.predict_nbest(texts, first=done)
+        for block, guesses in zip(window, found, strict=True):
+            out.write("".join(_tagged(block, words_of(guesses[0].text), label)).encode("utf-8"))
+        out.flush()
+        done += len(window)
+
+
+def _tagged(block: Block, labels: list[str], column: str | int) -> list[str]:
+    return block.tagged(labels, column) if block.words else list(block.lines)
+
+
+def _without_mark(lines: Iterator[str]) -> Iterator[str]:
+    """Lines without a byte-order mark, which is written at once."""
+    for number, line in enumerate(lines):
+        if number == 0 and line == _BOM:
+            sys.stdout.buffer.write(_BOM.encode("utf-8"))
+        else:
+            yield line

@@ -1,0 +1,100 @@
+"""`sightline evaluate` for language models, classifiers and taggers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from sightline.cli import evaluate as module
+from sightline.cli.app import app
+from sightline.cli.evaluate import _print_confusion
+from sightline.evaluation.confusion import Confusion
+from sightline.run import Run
+
+Runs = dict[str, Path]
+
+
+def evaluate(run: Path, *arguments: str) -> str:
+    command = ["evaluate", str(run), *arguments, "--device", "cpu"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_language_model_is_measured_in_tokens_of_text(tasks: Runs, tmp_path: Path) -> None:
+    found = evaluate(tasks["lm-gru"], "--on", "validation", "--json", str(tmp_path / "scores.json"))
+    run = Run.load(tasks["lm-gru"], device="cpu")
+    (text,) = (each.target for each in run.test_examples("validation"))
+    assert found.splitlines()[0] == f"validation: {len(text) + 1:,} tokens"  # of one document with its end mark
+    assert "beam" not in found and "sentences" not in found
+    (record,) = json.loads((tmp_path / "scores.json").read_text())
+    assert record["tokens"] == len(text) + 1 and "beam" not in record and "confusion" not in record
+    perplexity, bits = (score["value"] for score in record["scores"])
+    assert bits == pytest.approx(np.log2(perplexity))  # a character is a token here, and so is the end
+
+
+def test_bits_per_character_are_over_the_whole_text_whatever_its_tokens(tasks: Runs) -> None:
+    run = Run.load(tasks["lm-bpe"], device="cpu")
+    test = run.test_set("test")
+    perplexity, bits = (run.measure(name, test, [], lowercase=False) for name in ("perplexity", "bits-per-character"))
+    nll = perplexity.statistics[:, 0].sum()
+    assert bits.statistics[:, 0].sum() == pytest.approx(nll)
+    assert bits.statistics[:, 1].sum() == sum(len(several[0]) + 1 for several in test.references)
+    assert (bits.statistics[:-1, 1] == 256).all() and (bits.statistics[:, 0] > 0).all()
+
+
+def test_a_text_of_ones_own(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_text("ANNA: the dog\nBOHR: a cat\n")
+    assert evaluate(tasks["lm-gru"], "--reference", str(tmp_path / "my.txt")).startswith("my.txt: 26 tokens")
+    assert evaluate(tasks["lm-bpe"], "--reference", str(tmp_path / "my.txt")).startswith("my.txt: ")
+    with pytest.raises(ValueError, match="give their text with --reference alone"):
+        evaluate(tasks["lm-gru"], "--source", "x", "--reference", "y")
+
+
+@pytest.mark.parametrize(("name", "items"), [("classify-mean", "30 texts"), ("tag-gru", "30 sentences, 122 words")])
+def test_what_is_taken_for_what_is_printed_drawn_and_written(
+    tasks: Runs, name: str, items: str, tmp_path: Path
+) -> None:
+    picture, scores = tmp_path / "c.png", tmp_path / "scores.json"
+    found = evaluate(tasks[name], "--confusion", str(picture), "--json", str(scores))
+    assert found.splitlines()[0] == f"test: {items}"
+    assert "right ↓ predicted →" in found and "beam" not in found
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (record,) = json.loads(scores.read_text())
+    assert record["confusion"]["labels"] == sorted(record["confusion"]["labels"])
+    assert np.trace(record["confusion"]["counts"]) > 0
+
+
+def test_of_many_labels_only_the_most_frequent_confusions_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = np.diag(np.full(13, 50))
+    counts[3, 7], counts[7, 3], counts[1, 2] = 20, 5, 9
+    for place in range(12):
+        counts[place, 12] = 1
+    labels = tuple(f"L{number}" for number in range(13))
+    _print_confusion(Confusion(labels, counts), "words")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + module._MISTAKES
+    assert [line.split()[1:4] for line in lines[1:4]] == [["L3", "→", "L7"], ["L1", "→", "L2"], ["L7", "→", "L3"]]
+    assert lines[1].split()[0] == "20" and lines[1].endswith("(28.2% of L3)")
+    _print_confusion(Confusion(labels, np.diag(np.full(13, 5))), "words")
+    assert "no label of 13 is taken for another" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("lm-gru", ["--confusion", "c.png"], "--confusion is for classifiers and taggers"),
+        ("lm-gru", ["--outputs", "o.txt"], "measured by the text itself"),
+        ("lm-gru", ["--metrics", "bleu"], "bleu is not for task: language-model .*use perplexity, bits-per-character"),
+        ("tag-gru", ["--confusion", "c.gif"], "drawn as .png or .svg"),
+        ("tag-gru", ["--metrics", "accuracy"], "accuracy is not for task: tag"),
+        ("tag-gru", ["--source", "x"], "--source and --reference go together"),
+    ],
+)
+def test_what_makes_no_sense_for_a_task_is_refused(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        evaluate(tasks[name], *arguments)

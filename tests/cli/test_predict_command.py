@@ -1,0 +1,191 @@
+"""`sightline predict` for language models, classifiers and taggers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+from sightline.cli.lines import escaped
+from sightline.run import Run
+from task_runs import columns, conllu
+
+Runs = dict[str, Path]
+
+
+def predict(run: Path, *arguments: str, given: str | bytes | None = None) -> Result:
+    command = ["predict", str(run), *arguments, "--device", "cpu"]
+    result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+# --- language models ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lm-gru", "lm-transformer", "lm-bpe"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["--beam", "1"],
+        ["--sample", "--seed", "3"],
+        ["--sample", "--temperature", "0.5", "--top-k", "5"],
+        ["--sample", "--top-p", "0.8"],
+        ["--beam", "3"],
+    ],
+    ids=" ".join,
+)
+def test_what_streams_after_a_prompt_is_the_prediction(tasks: Runs, name: str, how: list[str]) -> None:
+    streamed = predict(tasks[name], "--prompt", "ANNA: the", "--max-length", "40", *how).stdout
+    line = predict(tasks[name], "--max-length", "40", *how, given="ANNA: the\n").stdout
+    assert streamed.startswith("ANNA: the") and streamed.endswith("\n")
+    assert escaped(streamed[:-1]) + "\n" == line
+    assert streamed == predict(tasks[name], "--prompt", "ANNA: the", "--max-length", "40", *how).stdout
+
+
+def test_text_comes_token_by_token(tasks: Runs) -> None:
+    for name in ("lm-gru", "lm-bpe"):
+        run = Run.load(tasks[name], device="cpu")
+        parts: list[str] = []
+        options = run.options(max_length=30, sample={"seed": 4})
+        whole = run.stream("ANNA:", options, write=parts.append)
+        assert "".join(parts) == whole.text == run.predict_nbest(["ANNA:"], options)[0][0].text
+        assert len(whole.tokens) - 1 <= len(parts) <= len(whole.tokens) and "" not in parts
+
+
+def test_max_length_counts_new_tokens_and_nothing_is_a_prompt_too(tasks: Runs) -> None:
+    run = Run.load(tasks["lm-gru"], device="cpu")
+    for prompt in ("", "ANNA: the old dog"):
+        found = predict(tasks["lm-gru"], "--prompt", prompt, "--max-length", "7", "--sample").stdout[:-1]
+        assert found.startswith(prompt)
+        assert len(run.vocabulary.target.encode(found)) <= len(prompt) + 7
+        greedy = run.stream(prompt, run.options(beam=1, max_length=7), write=lambda text: None)
+        assert len(greedy.tokens) == len(prompt) + 7
+
+
+def test_every_input_line_gives_one_output_line(tasks: Runs) -> None:
+    found = predict(tasks["lm-gru"], "--sample", "--max-length", "90", given="ANNA:\n\nBOHR: a\n").stdout
+    assert found.count("\n") == 3 and "\\n" in found
+    assert escaped("a\\b\nc\r") == "a\\\\b\\nc\\r"
+
+
+def test_several_continuations_have_their_scores(tasks: Runs) -> None:
+    cells = predict(tasks["lm-gru"], "--prompt", "ANNA:", "--sample", "--nbest", "3").stdout.rstrip("\n").split("\t")
+    assert len(cells) == 6
+    assert sorted(map(float, cells[::2]), reverse=True) == [float(cell) for cell in cells[::2]]
+
+
+def test_learned_positions_that_end_early_are_told(tasks: Runs) -> None:
+    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    assert longest is not None
+    found = predict(tasks["lm-transformer"], "--prompt", "A", "--max-length", str(longest), "--sample")
+    assert f"learned positions for {longest:,} tokens" in found.stderr
+
+
+# --- music -------------------------------------------------------------------------------------------------------
+
+
+def test_a_piece_from_nothing_is_written_as_midi(tasks: Runs, tmp_path: Path) -> None:
+    path = tmp_path / "piece.mid"
+    for start in (["--prompt", ""], []):
+        found = predict(tasks["music"], *start, "--sample", "--max-length", "18", "--midi", str(path))
+        assert path.read_bytes().startswith(b"MThd")
+        assert f"wrote {path}: " in found.stderr
+        path.unlink()
+
+
+def test_what_is_left_of_a_step_is_dropped_and_told(tasks: Runs, tmp_path: Path) -> None:
+    start = ("--prompt", "60 57 53 41 60", "--max-length", "1")
+    found = predict(tasks["music"], *start, "--sample", "--midi", str(tmp_path / "piece.mid"))
+    assert re.search(r"piece\.mid: 1 step; [12] words? dropped \([12] of a last step", found.stderr)
+
+
+def test_a_piece_begins_with_the_soprano(tasks: Runs) -> None:
+    for seed in range(5):
+        how = ("--sample", "--temperature", "0.3", "--seed", str(seed), "--max-length", "8")
+        voices = list(map(int, predict(tasks["music"], "--prompt", "", *how).stdout.split()))
+        assert voices[0] in range(60, 64) and voices[1:4] == [57, 53, 41]
+
+
+def test_several_pieces_go_into_a_folder(tasks: Runs, tmp_path: Path) -> None:
+    given = "60 57 53 41\n60 57 53 41 63 57\n"
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(given)
+    predict(tasks["music"], str(prompts), "--sample", "--midi", str(tmp_path))
+    assert sorted(path.name for path in tmp_path.glob("*.mid")) == ["piece-0001.mid", "piece-0002.mid"]
+
+
+# --- classifiers -------------------------------------------------------------------------------------------------
+
+
+def test_a_classifier_gives_a_label_a_line_or_all_with_their_scores(tasks: Runs) -> None:
+    given = "the dog good\nthe cat bad\n"
+    assert predict(tasks["classify-mean"], given=given).stdout == "positive\nnegative\n"
+    rows = [
+        line.split("\t") for line in predict(tasks["classify-mean"], "--nbest", "5", given=given).stdout.splitlines()
+    ]
+    assert [[row[1], row[3]] for row in rows] == [["positive", "negative"], ["negative", "positive"]]
+    assert all(float(row[0]) > float(row[2]) for row in rows)
+
+
+# --- taggers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_tagger_gives_a_label_for_each_word_of_a_line(tasks: Runs) -> None:
+    assert predict(tasks["tag-gru"], given="the dog  sees\n\nold cat\n").stdout == "DET NOUN VERB\n\nADJ NOUN\n"
+
+
+def test_a_conllu_file_comes_out_with_only_its_labels_changed(tasks: Runs, tmp_path: Path) -> None:
+    right = "\ufeff" + conllu(12, 9).replace("\n# sent_id = 3", "\n\n# sent_id = 3").replace("\n", "\r\n", 4)
+    right += "# the end, and no newline"
+    path = tmp_path / "in.conllu"
+    path.write_bytes(right.replace("\tDET\t", "\tX\t").replace("\tNOUN\t", "\t_\t").encode())
+    assert path.read_bytes() != right.encode()
+    assert predict(tasks["tag-gru"], str(path)).stdout_bytes == right.encode()
+    piped = predict(tasks["tag-gru"], "--format", "conllu", given=path.read_bytes())
+    assert piped.stdout_bytes == right.encode()
+
+
+def test_a_column_file_has_its_learned_column_replaced(tasks: Runs, tmp_path: Path) -> None:
+    right = columns(6, 8)
+    path = tmp_path / "in.bio"
+    path.write_text(right.replace("B-PER", "?").replace(" x ", "   x "))
+    assert predict(tasks["names-gru"], str(path)).stdout == right.replace(" x ", "   x ")
+
+
+def test_a_column_that_was_not_learned_has_to_be_named(tasks: Runs, tmp_path: Path) -> None:
+    path = tmp_path / "in.col"
+    path.write_text("the x\ndog x\n")
+    with pytest.raises(ValueError, match=r"learned from conllu, so which column of columns .* --column 2"):
+        predict(tasks["tag-gru"], str(path))
+    assert predict(tasks["tag-gru"], str(path), "--column", "2").stdout == "the DET\ndog NOUN\n"
+    assert predict(tasks["tag-gru"], str(path), "--column", "3").stdout == "the x DET\ndog x NOUN\n"
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("tag-gru", ["--prompt", "x"], "--prompt is for task: language-model, and .*tag-gru is task: tag"),
+        ("tag-gru", ["--beam", "3"], "--beam is for models that write"),
+        ("tag-gru", ["--nbest", "2"], "a tagger has one answer"),
+        ("tag-gru", ["--format", "xml"], "--format xml is none we know; use conllu, columns, text"),
+        ("tag-gru", ["--format", "conllu", "--column", "head"], "CoNLL-U has form, lemma, upos"),
+        ("classify-mean", ["--format", "conllu"], "--format is for task: tag"),
+        ("classify-mean", ["--alignments", "x"], "has no attention to show"),
+        ("lm-gru", ["--temperature", "0.5"], "--temperature says how to draw, and nothing is drawn; add --sample"),
+        ("lm-gru", ["--midi", "x.mid"], "learned from chorales, and this one learned from plain"),
+        ("lm-gru", ["x.txt", "--prompt", "y"], "are two inputs"),
+        ("music", ["--midi", "x.wav"], "name a file that ends in .mid"),
+        ("music", ["--midi", "nowhere/x.mid"], "there is no folder"),
+    ],
+)
+def test_what_a_task_cannot_do_is_refused(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        predict(tasks[name], *arguments, given="")

@@ -1,0 +1,186 @@
+"""Comparing language models, classifiers and taggers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.comparison import Comparison, figures, write_comparison
+from sightline.comparison.exports import ExportError
+from sightline.comparison.page import page
+from sightline.comparison.tables import label_table, luck_table, main_table
+from sightline.comparison.terminal import plain_text
+from sightline.evaluation.metrics import measure
+from sightline.run import Run
+from sightline.run_folder import RunError
+
+Runs = dict[str, Path]
+
+
+@pytest.fixture(scope="session")
+def language_models(tasks: Runs) -> Comparison:
+    return sightline.compare([tasks["lm-gru"], tasks["lm-transformer"]], device="cpu")
+
+
+@pytest.fixture(scope="session")
+def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """One of them with its labels exchanged, so that they differ; one label nobody wants."""
+    other = Path(shutil.copytree(tasks["classify-max"], tmp_path_factory.mktemp("copied") / "exchanged"))
+    path = other / "tokenizer.target.json"
+    content = path.read_text(encoding="utf-8").replace('"positive"', '"indifferent"')
+    path.write_text(content, encoding="utf-8")
+    return sightline.compare([tasks["classify-mean"], other], device="cpu")
+
+
+@pytest.fixture(scope="session")
+def taggers(tasks: Runs) -> Comparison:
+    return sightline.compare([tasks["names-gru"], tasks["names-lstm"]], device="cpu")
+
+
+# --- language models ---------------------------------------------------------------------------------------------
+
+
+def test_language_models_are_compared_by_the_text_alone(tasks: Runs, language_models: Comparison) -> None:
+    assert language_models.metrics == ["perplexity", "bits-per-character"]
+    for system in language_models.systems:
+        run = Run.load(tasks[system.name], device="cpu")
+        values = {score.name: score.value for score in run.evaluate("test").scores}
+        assert {quality.label: quality.value for quality in system.qualities.values()} == values
+        assert (system.members[0].outputs, system.sentences_per_second) == ([], None)
+    verdict = language_models.others[0].verdicts["bits-per-character"]
+    assert 0 < verdict.p <= 1 and verdict.mcnemar is None
+
+
+def test_what_language_models_lack_is_left_out_and_said(language_models: Comparison, tmp_path: Path) -> None:
+    text = plain_text(language_models)
+    assert "no outputs to show and no decoding to time" in text
+    assert "test: 1 document. " in text and "over windows of 256 tokens" in text
+    assert "sentences/s" not in text.lower() and "same outputs" not in text
+    assert "sentences/s" not in [column.title for column in main_table(language_models).columns]
+    assert "wrote nothing that could differ" in page(language_models)
+    written = write_comparison(language_models, tmp_path)
+    assert len(written) == 6 and all(path.stat().st_size for path in written)
+    plain = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
+    assert plain["systems"][0]["sentences_per_second"] is None and plain["where"]["contrasts"] == []
+
+
+def test_bits_per_character_are_shown_to_the_digits_that_matter(language_models: Comparison) -> None:
+    quality = language_models.baseline.qualities["bits-per-character"]
+    assert f"{quality.value:.4f} [{quality.low:.4f}, {quality.high:.4f}]" in plain_text(language_models)
+
+
+def test_other_tokenizers_compare_by_bits_per_character_of_the_same_text(tasks: Runs) -> None:
+    found = sightline.compare([tasks["lm-lines"], tasks["lm-bpe"]], device="cpu")
+    assert found.metrics == ["bits-per-character"]
+    assert any(note.startswith("Perplexity is left out: lm-lines and lm-bpe have different") for note in found.notes)
+    with pytest.raises(RunError, match=r"different tokenizers.*--metrics, e\.g\. bits-per-character"):
+        sightline.compare([tasks["lm-lines"], tasks["lm-bpe"]], metrics=["perplexity"], device="cpu")
+
+
+def test_tokenizers_that_change_the_text_differently_do_not_compare(tasks: Runs) -> None:
+    with pytest.raises(RunError, match=r"lm-gru and lm-squeezed do not read the same text of test.*tokenizer\.norm"):
+        sightline.compare([tasks["lm-gru"], tasks["lm-squeezed"]], device="cpu")
+
+
+def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tasks["lm-transformer"], tmp_path / "short"))
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["training"]["batches"]["context"] = 20
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    found = sightline.compare([tasks["lm-transformer"], other], device="cpu")
+    assert found.others[0].verdicts["perplexity"].difference != 0
+
+
+def test_a_text_of_ones_own_from_the_command_line(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_text("ANNA: the dog\nBOHR: a cat\n" * 30)
+    runs = [str(tasks["lm-gru"]), str(tasks["lm-transformer"])]
+    arguments = ["compare", *runs, "--reference", str(tmp_path / "my.txt"), "--device", "cpu"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0 and result.stdout.startswith("2 systems on my.txt")
+
+
+# --- labels ------------------------------------------------------------------------------------------------------
+
+
+def test_classifiers_are_compared_over_the_labels_of_all(classifiers: Comparison) -> None:
+    assert classifiers.metrics == ["accuracy", "macro-f1"]
+    assert len(classifiers.test.sources) == 30  # the same text twice is two texts
+    verdict = classifiers.others[0].verdicts["accuracy"]
+    assert verdict.mcnemar is not None and verdict.mcnemar.only_baseline_right
+    heads = [column.title for column in luck_table(classifiers).columns]
+    assert "McNemar p" in heads
+    labels = {each.label: each.f1 for each in classifiers.where.labels}
+    assert set(labels) == {"positive", "negative", "indifferent"}
+    assert labels["indifferent"] == {"classify-mean": 0.0, "exchanged": 0.0}
+    assert "F1 of each label" in plain_text(classifiers) and "F1 of each label" in page(classifiers)
+
+
+def test_macro_f1_may_be_the_metric_that_texts_are_looked_at_by(tasks: Runs, classifiers: Comparison) -> None:
+    other = classifiers.others[0].members[0].folder
+    found = sightline.compare([tasks["classify-mean"], other], metrics=["macro-f1"], device="cpu")
+    (contrast,) = found.where.contrasts
+    assert contrast.sentences.worsened and contrast.sentences.worsened[0].system == "indifferent"
+    outputs = [system.members[0].outputs for system in found.systems]
+    wanted = [measure("macro-f1", texts, found.test.references).value for texts in outputs]
+    assert [system.qualities["macro-f1"].value for system in found.systems] == wanted
+
+
+def test_taggers_are_compared_word_by_word(taggers: Comparison) -> None:
+    assert taggers.metrics == ["token-accuracy", "span-f1"]
+    tests = taggers.others[0].verdicts
+    assert tests["token-accuracy"].mcnemar is not None and tests["span-f1"].mcnemar is None
+    rows = label_table(taggers).rows
+    assert sum(int(row[1]) for row in rows) == sum(len(several[0].split(" ")) for several in taggers.test.references)
+    assert "Decoding settings" not in plain_text(taggers)
+
+
+# --- refusals and failures ---------------------------------------------------------------------------------------
+
+
+def test_runs_of_different_tasks_are_refused(tasks: Runs) -> None:
+    with pytest.raises(RunError, match=r"lm-gru is task: language-model and tag-gru is task: tag; .*of one task"):
+        sightline.compare([tasks["lm-gru"], tasks["tag-gru"]], device="cpu")
+    with pytest.raises(RunError, match="bleu is not for task: tag; choose from token-accuracy, span-f1"):
+        sightline.compare([tasks["names-gru"], tasks["names-lstm"]], metrics=["bleu"], device="cpu")
+
+
+def test_a_figure_that_fails_loses_nothing_else(
+    trained: Runs, pair: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> bytes:
+        raise RuntimeError("no ink")
+
+    monkeypatch.setattr(figures, "draw", fail)
+    with pytest.raises(ExportError, match=r"comparison\.png: no ink"):
+        write_comparison(pair, tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"comparison.{suffix}" for suffix in ("csv", "html", "json", "md", "tex")]
+    html = (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert html.count("could not be drawn: no ink") == 2 and "</html>" in html
+    files = {form: tmp_path / f"again.{form}" for form in ("html", "csv")}
+    arguments = [argument for form, path in files.items() for argument in (f"--{form}", str(path))]
+    runs = [str(trained["none-seed1"]), str(trained["dot-seed1"])]
+    command = ["compare", *runs, *arguments, "--figure", str(tmp_path / "again.png"), "--device", "cpu"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code != 0 and isinstance(result.exception, ExportError)
+    assert "2 systems on test" in result.stdout  # the comparison itself is shown
+    assert all(path.is_file() for path in files.values())
+    assert re.search(r"Learning curves in .*again\.html: no ink.*again\.png: no ink", str(result.exception))
+
+
+def test_systems_without_any_known_cost_can_be_drawn(language_models: Comparison) -> None:
+    systems = [
+        replace(each, members=[replace(member, parameters=0, cost=type(member.cost)()) for member in each.members])
+        for each in language_models.systems
+    ]
+    assert figures.draw(replace(language_models, systems=systems), "png").startswith(b"\x89PNG")

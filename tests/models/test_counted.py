@@ -1,0 +1,93 @@
+"""Counts asked like any other decoder: the same distributions, the same search."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.decoding.generate import generate
+from sightline.decoding.scoring import log_probabilities, stream_losses
+from sightline.models.counted import CountedModel
+from sightline.models.ngram import NgramModel
+from sightline.recipe import Decoding
+
+START, END, VOCABULARY = 2, 3, 9
+TEXTS = [[4, 5, 6], [4, 5, 7, 8], [5, 5, 6], [4], [7, 8, 7, 8, 7]]
+
+
+@pytest.fixture(params=[1, 2, 3, 5])
+def model(request: pytest.FixtureRequest) -> CountedModel:
+    return CountedModel(NgramModel.train(TEXTS, order=request.param, vocabulary_size=VOCABULARY, start=START, end=END))
+
+
+def test_it_says_what_the_counts_say(model: CountedModel) -> None:
+    wanted = model.trained.log_probabilities(TEXTS)
+    for text, logs in zip(TEXTS, wanted, strict=True):
+        features, _ = model.advance(torch.tensor([[START, *text]]), model.blank(1))
+        found = model.logits(features)[0].log_softmax(-1).gather(1, torch.tensor([*text, END])[:, None])[:, 0]
+        np.testing.assert_allclose(found.numpy(), logs, atol=1e-5)
+        np.testing.assert_allclose(stream_losses(model, np.array([*text, END]), context=9, stride=9), -logs, atol=1e-5)
+    totals = log_probabilities(model, [[]] * len(TEXTS), TEXTS)
+    np.testing.assert_allclose(totals, [logs.sum() for logs in wanted], atol=1e-4)
+
+
+def test_cached_is_uncached(model: CountedModel) -> None:
+    texts = torch.tensor([[START, 4, 5, 7, 8], [START, 5, 5, 6, 4]])
+    whole, _ = model.advance(texts, model.blank(2))
+    for cuts in ([1] * 5, [2, 3], [4, 1]):
+        state, found = model.blank(2), []
+        for part in texts.split(cuts, dim=1):
+            features, state = model.advance(part, state)
+            found.append(features)
+        torch.testing.assert_close(torch.cat(found, dim=1), whole, rtol=0, atol=0)
+
+
+def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:
+    _, state = model.advance(torch.tensor([[START], [START]]), model.blank(2))
+    state = state.select(torch.tensor([[0, 0, 0], [0, 0, 0]]))
+    _, state = model.advance(torch.tensor([[4], [5], [7], [7], [4], [5]]), state)
+    state = state.select(torch.tensor([[2, 0], [1, 1]])).keep(torch.tensor([1, 0]))
+    found, _ = model.advance(torch.tensor([[5], [8], [8], [5]]), state)
+    pasts = [[START, 4, 5], [START, 4, 8], [START, 7, 8], [START, 4, 5]]
+    for features, past in zip(found, pasts, strict=True):
+        np.testing.assert_allclose(features[0].exp().numpy(), model.trained.distribution(past), rtol=1e-5)
+
+
+def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
+    """Of all continuations of up to three tokens by trying them all; the beam is as wide as there are."""
+    options = Decoding(beam=300, nbest=3, max_length=3, length_penalty=0.0)
+    (found,) = generate(model, None, options, prefixes=[[4]])
+    every = [[4, *rest] for length in range(4) for rest in product([1, 4, 5, 6, 7, 8], repeat=length)]
+    totals = np.array([logs.sum() for logs in model.trained.log_probabilities(every)])
+    best = np.argsort(-totals, kind="stable")[:3]
+    assert [guess.log_probability for guess in found] == pytest.approx(totals[best].tolist(), abs=1e-4)
+    for guess in found:
+        (logs,) = model.trained.log_probabilities([guess.tokens])
+        assert guess.log_probability == pytest.approx(float(logs.sum()), abs=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}, {"sample": {"seed": 5}, "nbest": 2}], ids=str)
+def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, options: dict[str, Any]) -> None:
+    decoding = Decoding.model_validate({"max_length": 6, **options})
+    prefixes = [[4], [], [7, 8, 7], [4, 5]]
+    together = generate(model, None, decoding, prefixes=prefixes)
+    for number, prefix in enumerate(prefixes):
+        (single,) = generate(model, None, decoding, prefixes=[prefix], first=number)
+        assert together[number] == single
+        assert all(guess.tokens[: len(prefix)] == prefix for guess in single)
+        assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)
+
+
+def test_before_counting_there_is_nothing_to_ask() -> None:
+    with pytest.raises(ValueError, match="this n-gram model has not been counted yet; train it first"):
+        CountedModel().advance(torch.tensor([[START]]), CountedModel().blank(1))
+
+
+def test_it_is_not_trained_by_gradients(model: CountedModel) -> None:
+    assert list(model.parameters()) == []
+    with pytest.raises(TypeError, match="counted, not trained by gradients"):
+        model(None, None, torch.tensor([[START]]), None)

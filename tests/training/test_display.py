@@ -1,0 +1,26 @@
+"""What a person reads while training goes on."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from sightline.recipe import MetricName
+from sightline.training.display import sample_line, validation_line
+
+
+@pytest.mark.parametrize("metric", get_args(MetricName))
+def test_every_metric_is_shown(metric: MetricName) -> None:
+    line = validation_line({"step": 7, "best": True, "loss": 1.5, metric: 12.3456})
+    assert line.startswith("validation at step 7: loss 1.500, ") and "12.346" in line
+
+
+def test_what_a_language_model_adds_stands_apart_in_one_line() -> None:
+    sample = {"source": "ROMEO:\n", "reference": "ROMEO:\nO love", "output": "ROMEO:\nthe\nold"}
+    assert sample_line(sample) == "    ROMEO:⏎ ▸ the⏎old"
+
+
+def test_a_translation_is_shown_behind_an_arrow_even_if_it_repeats_its_source() -> None:
+    assert sample_line({"source": "a", "reference": "b", "output": "a c"}) == "    a  →  a c"
+    assert sample_line({"source": "a", "reference": "a", "output": "a"}) == "    a  →  a"

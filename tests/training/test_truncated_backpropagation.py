@@ -1,0 +1,135 @@
+"""A recurrent language model goes on from the state the last window ended in, and learns nothing through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.models.language_model import LanguageModel
+from sightline.recipe import Training
+from sightline.recipe_model import Model
+from sightline.training.batches import TrainingBatch
+from sightline.training.step import CarriedGradients
+
+CPU = torch.device("cpu")
+VOCABULARY, ROWS, CONTEXT = 13, 3, 4
+CLOSE = {"rtol": 0.0, "atol": 1e-7}  # the loss is made in float32; gradients are of order 0.01
+CELLS = ("elman", "gru", "lstm")
+
+
+def build(cell: str, layers: int = 2) -> LanguageModel:
+    torch.manual_seed(0)
+    decoder = {"kind": "recurrent", "cell": cell, "layers": layers, "attention": {"kind": "none"}, "dropout": 0.0}
+    return LanguageModel(Model.model_validate({"width": 8, "decoder": decoder, "tie": "none"}), VOCABULARY).double()
+
+
+def training(smoothing: float = 0.0) -> Training:
+    return Training.model_validate({"label_smoothing": smoothing, "limits": {"steps": 1}})
+
+
+def text(batches: int) -> Tensor:
+    """(rows, 1 + tokens)."""
+    return torch.randint(4, VOCABULARY, (ROWS, 1 + batches * CONTEXT), generator=torch.Generator().manual_seed(3))
+
+
+def cut(rows: Tensor, *, first: bool = True) -> list[TrainingBatch]:
+    return [
+        TrainingBatch(
+            None,
+            None,
+            rows[:, at : at + CONTEXT],
+            None,
+            rows[:, at + 1 : at + 1 + CONTEXT],
+            ROWS * CONTEXT,
+            torch.arange(ROWS).numpy(),
+            goes_on=at > 0 or not first,
+        )
+        for at in range(0, rows.shape[1] - 1, CONTEXT)
+    ]
+
+
+def gradients_of(model: Any) -> list[Tensor]:
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+def naive(model: LanguageModel, rows: Tensor) -> list[tuple[float, list[Tensor]]]:
+    """Token by token, the state cut off by hand between windows: the loss and the gradients of each window."""
+    state: Any = [tuple(part[:, None] for part in layer.start(ROWS, model.embedding.weight)) for layer in layers(model)]
+    found = []
+    for at in range(0, rows.shape[1] - 1, CONTEXT):
+        state = [tuple(part.detach() for part in hidden) for hidden in state]
+        loss: Any = 0.0
+        for place in range(at, at + CONTEXT):
+            x = model.embedding(rows[:, place])
+            for number, layer in enumerate(layers(model)):
+                hidden = layer.advance(x, tuple(part[:, 0] for part in state[number]))
+                state[number], x = tuple(part[:, None] for part in hidden), hidden[0]
+            loss = loss + torch.nn.functional.cross_entropy(model.logits(x), rows[:, place + 1], reduction="sum")
+        found.append((float(loss.detach()), torch.autograd.grad(loss / (ROWS * CONTEXT), list(model.parameters()))))
+    return found
+
+
+def layers(model: LanguageModel) -> Any:
+    return model.decoder.layers
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_gradient_is_that_of_a_loop_that_cuts_the_state_off_by_hand(cell: str) -> None:
+    model, rows = build(cell), text(3)
+    carried = CarriedGradients(model, training(), CPU)
+    for batch, (loss, wanted) in zip(cut(rows), naive(model, rows), strict=True):
+        assert float(carried([batch]).nll) == pytest.approx(loss, rel=1e-6)
+        for found, theirs in zip(gradients_of(model), wanted, strict=True):
+            torch.testing.assert_close(found, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_state_matters_and_a_batch_that_does_not_go_on_begins_anew(cell: str) -> None:
+    model = build(cell)
+    batches = cut(text(2))
+    fresh = float(CarriedGradients(model, training(), CPU)([batches[0]]).nll)
+    carried = CarriedGradients(model, training(), CPU)
+    losses = [float(carried([batch]).nll) for batch in (*batches, batches[0])]
+    assert losses[0] == losses[2] == fresh
+    alone = float(CarriedGradients(model, training(), CPU)([cut(text(2)[:, CONTEXT:])[0]]).nll)
+    assert losses[1] != pytest.approx(alone, rel=1e-6)
+
+
+def test_nothing_is_learned_through_the_state() -> None:
+    model, rows = build("lstm"), text(2)
+    carried = CarriedGradients(model, training(), CPU)
+    carried([cut(rows)[0]])
+    assert sorted(carried.carried) == ["0.0", "0.1", "1.0", "1.1"]
+    assert not any(part.requires_grad for part in carried.carried.values())
+    carried([cut(rows)[1]])
+    cut_off = torch.cat([gradient.flatten() for gradient in gradients_of(model)])
+    features, state = model.advance(rows[:, :CONTEXT], model.blank(ROWS))
+    features, _ = model.advance(rows[:, CONTEXT:-1], state)
+    logits = model.logits(features).flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, rows[:, CONTEXT + 1 :].flatten())
+    through = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
+    assert (cut_off - through).abs().max() > 1e-5
+
+
+def test_several_batches_of_a_step_go_on_from_one_another() -> None:
+    model, rows = build("gru"), text(2)
+    together = CarriedGradients(model, training(), CPU)
+    total = float(together(cut(rows)).nll)
+    found = gradients_of(model)
+    each = naive(model, rows)
+    assert total == pytest.approx(sum(loss for loss, _ in each), rel=1e-6)
+    for mine, first, second in zip(found, each[0][1], each[1][1], strict=True):
+        torch.testing.assert_close(mine, (first + second) / 2, **CLOSE)
+
+
+def test_with_the_state_of_a_checkpoint_it_goes_on_as_if_it_had_never_stopped() -> None:
+    model, batches = build("lstm"), cut(text(3))
+    whole = CarriedGradients(model, training(0.1), CPU)
+    wanted = [float(whole([batch]).total) for batch in batches]
+    first, second = (CarriedGradients(model, training(0.1), CPU) for _ in range(2))
+    found = [float(first([batch]).total) for batch in batches[:2]]
+    second.carried = {name: part.clone() for name, part in first.carried.items()}
+    assert [*found, float(second([batches[2]]).total)] == wanted
