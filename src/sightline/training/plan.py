@@ -21,8 +21,8 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
 
     Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
-    bfloat16, a softmax, no dropout on the weights and no bias on the scores; there it has a static shape, so that the step
-    compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
+    bfloat16, a softmax, no dropout on the weights and no bias on the scores; there it has a static shape, so that the
+    step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
     bodies = list(recipe.model.bodies.values())
