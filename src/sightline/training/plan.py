@@ -91,7 +91,7 @@ class EpochPlan:
         store = self.store_for(epoch)
         source, target = store.source_lengths, store.target_lengths
         if self.recipe.task in ("classify", "tag"):
-            return source + 1, np.zeros_like(source)  # a class token may stand before it
+            return source + 1, source + 1  # a class token may stand before it
         if self.recipe.model.encoder is None:
             return source + target + 1, source + target + 1  # the end mark of the source is in the sequence too
         return source, target

@@ -120,10 +120,9 @@ class WindowPlan:
 
     def waste(self, epoch: int = 0) -> float:
         """The share of places that hold no token: of the last window, and of what fills a static shape."""
-        plan = self.epoch(epoch)
-        tokens = sum(self.batch(epoch, examples).tokens for examples in plan[-2:])
-        size = self.rows * self.context if self.shape is None else self.shape.tokens
-        return 0.0 if self.layout == "packed" else max(0.0, 1 - tokens / (size * len(plan[-2:])))
+        if self.shape is None:
+            return 0.0  # but for the last window
+        return 1 - len(self.stream(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
 
     def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
         """Windows of about so many tokens."""
