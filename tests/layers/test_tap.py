@@ -68,23 +68,61 @@ def test_after_an_exception_nobody_listens_any_more() -> None:
     assert not any(part.heard for part in (module, module.first, module.second))
 
 
-def test_whoever_listened_before_hears_again_after_a_second_listener_left() -> None:
+def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listener_left() -> None:
     module, outer, inner = Chain(), [], []
     with listen(module, outer.append):
         with listen(module, inner.append, only=["second"]):
             module(torch.randn(3, 2))
         module(torch.randn(3, 2))
     assert [tapped.name for tapped in inner] == ["second.double"]
-    assert [tapped.name for tapped in outer] == ["first.double", "sum", "first.double", "second.double", "sum"]
+    assert [tapped.name for tapped in outer] == ["first.double", "second.double", "sum"] * 2
     assert not module.second.heard
+
+
+def test_each_of_two_listeners_knows_a_module_by_its_own_path() -> None:
+    module, whole, part = Chain(), [], []
+    with listen(module, whole.append), listen(module.second, part.append):
+        module(torch.randn(3, 2))
+    assert [tapped.name for tapped in whole] == ["first.double", "second.double", "sum"]
+    assert [tapped.name for tapped in part] == ["double"]
+
+
+def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
+    module, x, heard = Chain(), torch.randn(3, 2), []
+
+    def silence(tapped: Tapped) -> Tensor | None:
+        return torch.zeros_like(tapped.tensor) if tapped.name == "first.double" else None
+
+    with torch.no_grad(), listen(module, silence), listen(module, heard.append):
+        found = module(x)
+    assert torch.equal(found, 2 * module.plain(x))
+    assert not heard[0].tensor.any()  # who began later hears what is gone on with
+    assert torch.equal(module(x), 2 * x + 2 * module.plain(x))  # and afterwards all is as it was
+
+
+def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
+    module = Chain()
+    told = pytest.raises(ValueError, match=r"\(1, 2\) in the place of first.double, which is \(3, 2\)")
+    with told, listen(module, lambda tapped: tapped.tensor[:1]):
+        module(torch.randn(3, 2))
+
+
+@pytest.mark.parametrize("point", ["query", "key", "value", "scores", "weights", "context", "output"])
+def test_attention_goes_on_with_what_is_put_at_any_of_its_taps(point: str) -> None:
+    attention, layout = MultiHeadAttention(8, 2), Padded.of([4, 3])
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    with torch.no_grad():
+        alone = attention(*heads, layout=(layout, layout))
+        with listen(attention, lambda tapped: tapped.tensor.flip(-1) if tapped.name == point else None):
+            other = attention(*heads, layout=(layout, layout))
+    assert not torch.allclose(other, alone, atol=1e-3)
 
 
 def test_taps_leave_no_trace_in_the_weights() -> None:
     module = Chain()
     with listen(module, lambda tapped: None):
         assert list(module.state_dict()) == ["plain.weight", "plain.bias"]
-    assert "_listener" not in vars(module.first)
-    assert "_path" not in vars(module.first)
+    assert "_listeners" not in vars(module.first)
 
 
 def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: pytest.MonkeyPatch) -> None:

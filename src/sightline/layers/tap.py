@@ -1,48 +1,74 @@
 """Taps: named points where a layer shows an intermediate tensor to whoever listens.
 
 Outside a recording `tap` returns its argument and nothing else happens, so the fused kernels run. While somebody
-listens, attention switches to its explicit kernel, because only that one has weights to show.
+listens, attention switches to its explicit kernel, because only that one has weights to show. A listener that returns
+a tensor puts it in the place of the one it heard: the layer goes on with that (to switch a head off, for instance).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Tapped:
-    """One tensor that passed a tap: its full name, the formula that made it and the names of what went in."""
+    """One tensor that passed a tap: its full name, the formula that made it and the names of what went in.
+
+    Where the formula tells it otherwise than the kernels computed it, `operation` (a name in inspection/operations.py)
+    and its `operands` say the same to a machine; else whoever records follows what the kernels did.
+    """
 
     name: str
     tensor: Tensor
     formula: str
     inputs: tuple[str, ...]
+    operation: str = ""
+    operands: Mapping[str, Any] = field(default_factory=dict)
 
 
-Listener = Callable[[Tapped], None]
+Listener = Callable[[Tapped], Tensor | None]  # what it returns, if anything, takes the tensor's place
 Tap = Callable[..., Tensor]
 
 
 class TapModule(nn.Module):
     """An nn.Module whose interesting tensors have names."""
 
-    _listener: Listener | None = None
-    _path: str = ""
+    _listeners: tuple[tuple[Listener, str], ...] = ()  # each with the path by which it knows this module
 
     @property
     def heard(self) -> bool:
         """Whether somebody listens, so that weights are worth computing explicitly."""
-        return self._listener is not None
+        return bool(self._listeners)
 
-    def tap(self, name: str, tensor: Tensor, formula: str = "", inputs: Sequence[str] = ()) -> Tensor:
-        """Show `tensor` under `name` to the listener, if there is one, and give it back."""
-        if self._listener is not None:
-            prefix = self._path + "." if self._path else ""
-            self._listener(Tapped(prefix + name, tensor, formula, tuple(prefix + source for source in inputs)))
+    def tap(
+        self,
+        name: str,
+        tensor: Tensor,
+        formula: str = "",
+        inputs: Sequence[str] = (),
+        operation: str = "",
+        operands: Mapping[str, Any] | None = None,
+    ) -> Tensor:
+        """Show `tensor` under `name` to those who listen, and give it back, or what one of them put in its place.
+
+        Who began to listen last hears last, and so hears what is really gone on with.
+        """
+        for listener, path in self._listeners:
+            prefix = path + "." if path else ""
+            sources = tuple(prefix + source for source in inputs)
+            put = listener(Tapped(prefix + name, tensor, formula, sources, operation, operands or {}))
+            if put is not None:
+                if put.shape != tensor.shape:
+                    raise ValueError(
+                        f"a listener put a tensor {tuple(put.shape)} in the place of {prefix + name}, which is "
+                        f"{tuple(tensor.shape)}; return one of that shape, or None"
+                    )
+                tensor = put
         return tensor
 
     @property
@@ -53,20 +79,23 @@ class TapModule(nn.Module):
 
 @contextmanager
 def listen(model: nn.Module, listener: Listener, only: Sequence[str] | None = None) -> Iterator[None]:
-    """Send the taps of `model` (of the modules whose path is in `only`, if given) to `listener` inside the block."""
+    """Send the taps of `model` (of the modules whose path is in `only`, if given) to `listener` inside the block.
+
+    Who listens already goes on hearing, and hears first.
+    """
     modules = [
         (path, module)
         for path, module in model.named_modules()
         if isinstance(module, TapModule) and (only is None or path in only)
     ]
-    before = [(module, module._listener, module._path) for _, module in modules]
+    before = [(module, module._listeners) for _, module in modules]
     for path, module in modules:
-        module._listener, module._path = listener, path
+        module._listeners = (*module._listeners, (listener, path))
     try:
         yield
     finally:
-        for module, other, path in before:  # somebody may have listened already, and hears again
-            if other is None:
-                del module._listener, module._path
+        for module, others in before:
+            if others:
+                module._listeners = others
             else:
-                module._listener, module._path = other, path
+                del module._listeners

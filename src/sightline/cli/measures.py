@@ -1,0 +1,354 @@
+"""What `sightline inspect` measures of runs: gradient flow, gradient norms of layers, attribution, losses of a corpus.
+
+Each function prints what a person reads and writes the files that were asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from sightline.inspection.attributed import Attribution
+    from sightline.inspection.attribution import Method
+    from sightline.inspection.corpus_losses import Counts
+    from sightline.inspection.corpus_view import CorpusView, Order
+    from sightline.inspection.gradient_flow import Flow
+    from sightline.run import Run
+
+
+_PANEL = "Measures"
+GradientFlow = Annotated[
+    bool,
+    typer.Option(
+        "--gradient-flow", help="‖∂L_t/∂h_k‖ against t − k, fresh and trained, on a test set.", rich_help_panel=_PANEL
+    ),
+]
+Beside = Annotated[
+    list[Path] | None, typer.Option(help="More runs on the same plot of --gradient-flow.", rich_help_panel=_PANEL)
+]
+LayerNorms = Annotated[
+    bool,
+    typer.Option(
+        "--layer-norms", help="Draw the gradient norms that training.log_layers wrote.", rich_help_panel=_PANEL
+    ),
+]
+Attribute = Annotated[
+    str | None,
+    typer.Option(
+        help="Which tokens each answer rests on: input-gradient, integrated-gradients or occlusion.",
+        rich_help_panel=_PANEL,
+    ),
+]
+Corpus = Annotated[
+    str | None, typer.Option(help="The losses of every token of this test set, as a table.", rich_help_panel=_PANEL)
+]
+Sort = Annotated[str, typer.Option(help="Of --corpus: worst, longest or rarest first.", rich_help_panel=_PANEL)]
+Tokens = Annotated[
+    bool, typer.Option("--tokens", help="Of --corpus: tokens instead of sentences.", rich_help_panel=_PANEL)
+]
+Quality = Annotated[
+    bool, typer.Option("--quality", help="Of --corpus: decode it, and score by length too.", rich_help_panel=_PANEL)
+]
+Csv = Annotated[
+    Path | None, typer.Option("--csv", help="Of --corpus: write every token there.", rich_help_panel=_PANEL)
+]
+Figure = Annotated[
+    Path | None, typer.Option(help="Draw the measure there (.png, .svg or .pdf).", rich_help_panel=_PANEL)
+]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which measure is wanted, and how."""
+
+    gradient_flow: bool = False
+    beside: Sequence[Path] = ()
+    layer_norms: bool = False
+    attribute: str | None = None
+    corpus: str | None = None
+    sort: str = "worst"
+    tokens: bool = False
+    quality: bool = False
+    csv_file: Path | None = None
+    figure: Path | None = None
+    json_file: Path | None = None
+    device: str = "cpu"
+
+    @property
+    def anything(self) -> bool:
+        return self.gradient_flow or self.layer_norms or self.attribute is not None or self.corpus is not None
+
+
+def show_measures(run: Path, text: str | None, target: str | None, asked: Asked) -> None:
+    """What was asked for."""
+    from sightline.run import Run
+
+    figure, json_file = asked.figure, asked.json_file
+    if asked.gradient_flow:
+        on, runs = asked.corpus or "validation", [run, *asked.beside]
+        show_gradient_flow(runs, on=on, figure=figure, json_file=json_file, device=asked.device)
+    elif asked.layer_norms:
+        if figure is None:
+            raise ValueError("--layer-norms draws a picture; say where with --figure norms.png")
+        show_layer_norms(run, figure)
+    elif asked.attribute is not None:
+        method = _method(asked.attribute)
+        if text is None:
+            raise ValueError('--attribute looks at a text: sightline inspect RUN "text" --attribute occlusion')
+        loaded = Run.load(run, device=asked.device)
+        show_attribution(loaded, text, target, method=method, figure=figure, json_file=json_file)
+    elif asked.corpus is not None:
+        show_corpus(
+            Run.load(run, device=asked.device),
+            asked.corpus,
+            order=_order(asked.sort),
+            tokens=asked.tokens,
+            quality=asked.quality,
+            csv_file=asked.csv_file,
+            json_file=json_file,
+        )
+
+
+def _method(name: str) -> Method:
+    from sightline.inspection.attribution import Method
+
+    found: Method | None = next((each for each in get_args(Method) if each == name), None)
+    if found is None:
+        raise ValueError(f"--attribute {name}: there is no such method; there is {', '.join(get_args(Method))}")
+    return found
+
+
+def _order(name: str) -> Order:
+    from sightline.inspection.corpus_view import ORDERS
+
+    found = next((each for each in ORDERS if each == name), None)
+    if found is None:
+        raise ValueError(f"--sort {name}: there is no such order; there is {', '.join(ORDERS)}")
+    return found
+
+
+# --- gradient flow ---------------------------------------------------------------------------------------------------
+
+
+def show_gradient_flow(
+    runs: Sequence[Path],
+    *,
+    on: str = "validation",
+    figure: Path | None = None,
+    json_file: Path | None = None,
+    layer: str | None = None,
+    relative: bool = False,
+    sentences: int = 64,
+    device: str = "auto",
+) -> None:
+    """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
+    from sightline.inspection.flow_picture import draw_flows
+    from sightline.inspection.gradient_flow import flow_lines
+    from sightline.inspection.line_picture import check_figure
+
+    if figure is not None:
+        check_figure(figure)
+    labels = _names(runs)
+    flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, sentences, device)]
+    print(f"median of ‖∂L_t/∂h_k‖ on {on}, by the distance between t and k")
+    print("\n".join(flow_lines(flows)))
+    if json_file is not None:
+        _write(json_file, {"on": on, "sentences": sentences, "flows": [flow.to_dict() for flow in flows]})
+    if figure is not None:
+        draw_flows(flows, figure, layer=layer, relative=relative, title=f"How far the gradient reaches, on {on}")
+        print(f"wrote {figure}", file=sys.stderr)
+
+
+def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str) -> list[Flow]:
+    """One run: the model its recipe describes with fresh weights, and as it was trained."""
+    from sightline.experiment import build_model
+    from sightline.inspection.gradient_flow import gradient_flow
+    from sightline.inspection.samples import sample_batches
+    from sightline.run import Run
+
+    run = _with_gradients(Run.load(folder, device=device))
+    examples = list(run.test_examples(on))
+    batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=sentences, device=run.device)
+    fresh = build_model(run.recipe, run.vocabulary).to(run.device)
+    return [
+        gradient_flow(fresh, batches, label=label, when="initialisation"),
+        gradient_flow(run.model, batches, label=label),
+    ]
+
+
+def _with_gradients(run: Run) -> Run:
+    from sightline.models.counted import CountedModel
+
+    if isinstance(run.model, CountedModel):
+        raise ValueError(f"{run.folder} counts n-grams and has no gradients nor vectors to look at; give another run")
+    return run
+
+
+def show_layer_norms(run: Path, figure: Path) -> None:
+    """The gradient norm of each layer over the training, drawn."""
+    from sightline.inspection.layer_norms_picture import draw_layer_norms, read_layer_norms
+
+    draw_layer_norms(read_layer_norms(run), figure, title=f"{run.name}: gradient norms over training")
+    print(f"wrote {figure}", file=sys.stderr)
+
+
+def _names(runs: Sequence[Path]) -> dict[Path, str]:
+    """The last part of each path, or all of it where two are alike."""
+    last = [run.resolve().name for run in runs]
+    return {run: name if last.count(name) == 1 else str(run) for run, name in zip(runs, last, strict=True)}
+
+
+# --- attribution -----------------------------------------------------------------------------------------------------
+
+
+def show_attribution(
+    run: Run,
+    text: str,
+    target: str | None = None,
+    *,
+    method: Method = "integrated-gradients",
+    words: bool = True,
+    steps: int = 64,
+    remove: bool = False,
+    figure: Path | None = None,
+    json_file: Path | None = None,
+) -> None:
+    """Which tokens each answer to a text rests on; the answer is the model's own, if none is given."""
+    from rich.console import Console
+
+    from sightline.inspection.alignment import render_terminal
+    from sightline.inspection.attribution_picture import draw_attribution
+    from sightline.inspection.line_picture import check_figure
+
+    if figure is not None:
+        check_figure(figure)
+    found = attribution_of(run, text, target, method=method, steps=steps, remove=remove)
+    shown = found.words() if words and run.recipe.task != "tag" else found
+    console = Console()
+    console.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
+    console.print(render_terminal(shown.alignment()))
+    if found.gaps is not None:
+        gap = float(abs(found.gaps).max(initial=0.0))
+        console.print(f"completeness: at most {gap:.3f} nats are missing of an answer ({steps} steps)", markup=False)
+    if json_file is not None:
+        _write(json_file, {"pieces": found.to_dict(), "words": found.words().to_dict()})
+    if figure is not None:
+        draw_attribution(shown, figure, title=f"{run.folder.name}: {method}")
+        print(f"wrote {figure}", file=sys.stderr)
+
+
+def attribution_of(
+    run: Run, text: str, target: str | None = None, *, method: Method, steps: int = 64, remove: bool = False
+) -> Attribution:
+    """The same as data."""
+    from sightline.inspection.attribution import Labels, Question, attribute, on_device
+    from sightline.inspection.samples import example_batch
+
+    task = _with_gradients(run).recipe.task
+    if target is None:
+        target = text if task == "language-model" else run.predict([text])[0]
+    question = Question.of(example_batch(run.recipe, run.vocabulary, text, target))
+    labels = Labels.of(question, run.vocabulary)
+    asked = on_device(question, run.device)
+    return attribute(run.model, asked, labels, method=method, steps=steps, remove=remove)
+
+
+# --- corpus ----------------------------------------------------------------------------------------------------------
+
+
+def show_corpus(
+    run: Run,
+    on: str,
+    *,
+    order: Order = "worst",
+    tokens: bool = False,
+    limit: int = 20,
+    quality: bool = False,
+    csv_file: Path | None = None,
+    json_file: Path | None = None,
+) -> None:
+    """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
+    from rich.console import Console
+
+    from sightline.files import write_atomically
+    from sightline.inspection.corpus_view import length_table, sentence_table, token_table
+
+    view = corpus_view(run, on)
+    console = Console()
+    what = f"{len(view.sentences):,} sentences, {view.loss:.3f} nats a token"
+    console.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
+    console.print((token_table if tokens else sentence_table)(view, order, limit))
+    if run.recipe.task != "language-model":  # whose text is cut into equal parts
+        console.print("loss by length", highlight=False)
+        console.print(length_table(view.by_length()))
+    if quality:
+        _print_quality(run, on, console)
+    if csv_file is not None:
+        write_atomically(csv_file, view.to_csv(order))
+    if json_file is not None:
+        write_atomically(json_file, view.to_json(order))
+
+
+def corpus_view(run: Run, on: str) -> CorpusView:
+    """The same as data."""
+    import numpy as np
+
+    from sightline.inspection.corpus_losses import pair_losses, text_losses
+    from sightline.text.tokenizer import END
+
+    counts = _training_counts(run)
+    if run.recipe.task != "language-model":
+        examples = list(run.test_examples(on))
+        return pair_losses(run.model, run.recipe, run.vocabulary, examples, on=on, counts=counts, device=run.device)
+    documents = run.vocabulary.target.encode_many([each.target for each in run.test_examples(on)])
+    stream = np.concatenate([np.asarray([*ids, END]) for ids in documents])
+    return text_losses(stream, run.text_losses(stream), run.vocabulary, on=on, counts=counts)
+
+
+def _training_counts(run: Run) -> Counts | None:
+    """How often each token stands in the training text, where that is at hand."""
+    from sightline.data.sources import DataError
+    from sightline.inspection.corpus_losses import token_counts
+    from sightline.preparation import prepare_data
+
+    try:
+        prepared = prepare_data(run.recipe, vocabulary=run.vocabulary)
+    except (DataError, OSError) as error:
+        print(f"frequencies are not known, the training text is not at hand: {error}", file=sys.stderr)
+        return None
+    return token_counts(prepared.train(0), run.vocabulary.target.size)
+
+
+def _print_quality(run: Run, on: str, console: Any) -> None:
+    """The recipe's first metric by the length of the references, decoded as the recipe says."""
+    from rich.table import Table
+
+    from sightline.evaluation.breakdowns import quality_by_length
+    from sightline.evaluation.metrics import METRICS, measure
+
+    metric = run.recipe.evaluation.metrics[0]
+    if run.recipe.task != "seq2seq" or metric == "perplexity":
+        raise ValueError(f"quality by length is for outputs that are texts, not task: {run.recipe.task} by {metric}")
+    test = run.test_set(on)
+    outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
+
+    def scorer(some: list[str], references: list[list[str]]) -> float:
+        return measure(metric, some, references, lowercase=run.recipe.evaluation.lowercase).score(bootstrap=2).value
+
+    table = Table("words", "sentences", METRICS[metric].label, title="quality by length", box=None)
+    for bucket in quality_by_length(test.references, {run.folder.name: outputs}, scorer):
+        table.add_row(bucket.label, str(bucket.sentences), f"{next(iter(bucket.scores.values())):.1f}")
+    console.print(table)
+
+
+def _write(path: Path, record: Any) -> None:
+    from sightline.files import write_atomically
+
+    write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")

@@ -1,0 +1,147 @@
+"""What a head is good for: switch it off, and see what becomes of the output.
+
+    with ablated(run.model, ["decoder.layers.3.cross.7"]):
+        run.predict([text])
+
+A head is switched off by setting its context (what its weights made of the values) to zero at its tap, so the output
+projection gets nothing from it (Michel et al. 2019, §2.3, with the mask ξ = 0). Nothing is learned anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sightline.decoding.scoring import log_probabilities
+from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names
+from sightline.layers.tap import Tapped, listen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Measure = Callable[[], float]  # a corpus metric of the run as it is then: `lambda: run.evaluate(test).scores[0].value`
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What changes when these heads are silent: negative log-probabilities and scores mean that they were needed."""
+
+    heads: tuple[str, ...]
+    log_probability: float  # Σ log p(output) without them, minus with them; nats
+    metric: float | None = None  # the metric without them, minus with them
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@contextmanager
+def ablated(model: Any, heads: Sequence[str]) -> Iterator[None]:
+    """Inside the block these heads say nothing."""
+    silent: dict[str, list[int]] = {}
+    for name in heads:
+        path, number = find_head(model, name)
+        silent.setdefault(path, []).append(number)
+
+    def hear(tapped: Tapped) -> Tensor | None:
+        path, _, point = tapped.name.rpartition(".")
+        if point != "context":
+            return None
+        context = tapped.tensor.clone()  # (B, H, T, K)
+        context[:, silent[path]] = 0.0
+        return context
+
+    with listen(model, hear, tuple(silent)):
+        yield
+
+
+def ablate(
+    run: Loaded,
+    heads: Sequence[str],
+    texts: Sequence[str],
+    targets: Sequence[str] | None = None,
+    *,
+    measure: Measure | None = None,
+) -> Effect:
+    """The effect of switching all these heads off at once.
+
+    On log p of the outputs for `texts` (the model's own as it is whole, or `targets`), and on a corpus metric, if
+    `measure` says how to take one.
+    """
+    return _effects(run, [tuple(heads)], texts, targets, measure)[0]
+
+
+def ablate_each(
+    run: Loaded,
+    texts: Sequence[str],
+    targets: Sequence[str] | None = None,
+    *,
+    heads: Sequence[str] | None = None,
+    measure: Measure | None = None,
+) -> list[Effect]:
+    """The effect of each head alone (of all there are, if none are named), the most needed first."""
+    names = head_names(run.model) if heads is None else list(heads)
+    found = _effects(run, [(name,) for name in names], texts, targets, measure)
+    return sorted(found, key=lambda effect: effect.log_probability)
+
+
+def _effects(
+    run: Loaded,
+    groups: Sequence[tuple[str, ...]],
+    texts: Sequence[str],
+    targets: Sequence[str] | None,
+    measure: Measure | None,
+) -> list[Effect]:
+    if run.recipe.task not in ("seq2seq", "language-model"):
+        raise ValueError(
+            f"log-probabilities of outputs are for models that write, and this run is task: {run.recipe.task}; "
+            f"take a metric inside `with ablated(run.model, heads):`"
+        )
+    if not groups:
+        raise ValueError("there is no head to switch off: nothing in this model attends")
+    sources, outputs = _pairs(run, texts, targets)
+
+    def total() -> float:
+        return float(log_probabilities(run.model, sources, outputs, device=run.device).sum())
+
+    with listen(run.model, lambda tapped: None, tuple(attentions(run.model))):  # the same kernels on both sides
+        whole = total()
+    score = None if measure is None else measure()
+    found = []
+    for heads in groups:
+        with ablated(run.model, heads):
+            change = total() - whole
+            metric = None if measure is None or score is None else measure() - score
+        found.append(Effect(heads, change, metric))
+    return found
+
+
+def _pairs(run: Loaded, texts: Sequence[str], targets: Sequence[str] | None) -> tuple[list[list[int]], list[list[int]]]:
+    """Ids of what is read and what is written. (A language model reads nothing and writes the texts.)"""
+    if run.recipe.task == "language-model":
+        return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
+    sources = run.vocabulary.source.encode_many(list(texts))
+    if targets is None:
+        return sources, [guesses[0].tokens for guesses in run.predict_nbest(texts)]
+    return sources, run.vocabulary.target.encode_many(list(targets))
+
+
+def effects_table(effects: Sequence[Effect], *, metric: str = "metric", title: str | None = None) -> Table:
+    """For a terminal, in the order given."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("without head")
+    table.add_column("log p (nats)", justify="right")
+    measured = any(effect.metric is not None for effect in effects)
+    if measured:
+        table.add_column(metric, justify="right")
+    for effect in effects:
+        values = [effect.log_probability, *([effect.metric] if measured else [])]
+        table.add_row(", ".join(effect.heads), *("–" if value is None else f"{value:+.3f}" for value in values))
+    return table

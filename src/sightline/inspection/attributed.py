@@ -1,0 +1,126 @@
+"""An attribution: to keep, to group into words, to print, to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.inspection.alignment import Alignment
+
+Numbers = NDArray[np.float64]
+_SPACE = "▁"  # how the tokenizer shows the space before a word
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """What each answer owes to each token, in nats of its log-probability."""
+
+    method: str
+    outputs: list[str]
+    scores: Numbers  # (A,) log p of each answer
+    source: list[str]
+    from_source: Numbers  # (A, S)
+    target: list[str]  # the tokens given before an answer: <s>, then the outputs but the last
+    from_target: Numbers  # (A, T), nothing from a token that comes later
+    gaps: Numbers | None = None  # (A,) integrated gradients: f(x) − f(x') − Σ a, which should be nothing
+
+    def __post_init__(self) -> None:
+        for what, tokens, found in (
+            ("source", self.source, self.from_source),
+            ("target", self.target, self.from_target),
+        ):
+            if found.shape != (len(self.outputs), len(tokens)):
+                raise ValueError(
+                    f"the attributions to the {what} are {found.shape} and must be (outputs, tokens), here "
+                    f"{(len(self.outputs), len(tokens))}"
+                )
+
+    def shares(self) -> tuple[Numbers, Numbers]:
+        """(A, S) and (A, T): the size of each as a share of all that the answer has."""
+        both = np.abs(np.concatenate([self.from_source, self.from_target], axis=1))
+        total = both.sum(axis=1, keepdims=True)
+        shares: Numbers = np.divide(both, total, out=np.zeros_like(both), where=total > 0)
+        return shares[:, : len(self.source)], shares[:, len(self.source) :]
+
+    def alignment(self) -> Alignment:
+        """The shares as a grid: source tokens, then target tokens (with » before them, where there are both)."""
+        mark = "»" if self.source else ""
+        columns = [*self.source, *(mark + token for token in self.target)]
+        return Alignment(columns, self.outputs, np.concatenate(self.shares(), axis=1).astype(np.float32))
+
+    def words(self) -> Attribution:
+        """The same for words: the log p of a word is the sum of its pieces', and so is what it owes, and to it."""
+        outputs, source, target = (word_groups(tokens) for tokens in (self.outputs, self.source, self.target))
+
+        def summed(found: Numbers, columns: list[list[int]]) -> Numbers:
+            rows = [found[group].sum(0) for group in outputs]
+            return np.array([[row[group].sum() for group in columns] for row in rows]).reshape(len(rows), len(columns))
+
+        return replace(
+            self,
+            outputs=_joined(self.outputs, outputs),
+            scores=np.array([self.scores[group].sum() for group in outputs]),
+            source=_joined(self.source, source),
+            from_source=summed(self.from_source, source),
+            target=_joined(self.target, target),
+            from_target=summed(self.from_target, target),
+            gaps=None if self.gaps is None else np.array([self.gaps[group].sum() for group in outputs]),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers are kept to six digits."""
+
+        def rows(found: Numbers) -> Any:
+            return np.round(found, 6).tolist()
+
+        return {
+            "method": self.method,
+            "outputs": self.outputs,
+            "scores": rows(self.scores),
+            "source": self.source,
+            "from_source": rows(self.from_source),
+            "target": self.target,
+            "from_target": rows(self.from_target),
+            **({} if self.gaps is None else {"gaps": rows(self.gaps)}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Attribution:
+        """What `to_dict` made, read back."""
+
+        def numbers(key: str, *shape: int) -> Numbers:
+            return np.array(data[key], np.float64).reshape(shape)
+
+        count = len(data["outputs"])
+        return cls(
+            method=data["method"],
+            outputs=list(data["outputs"]),
+            scores=numbers("scores", count),
+            source=list(data["source"]),
+            from_source=numbers("from_source", count, len(data["source"])),
+            target=list(data["target"]),
+            from_target=numbers("from_target", count, len(data["target"])),
+            gaps=numbers("gaps", count) if "gaps" in data else None,
+        )
+
+
+def word_groups(pieces: Sequence[str]) -> list[list[int]]:
+    """The places of the pieces of each word: one begins at a space, at a mark, and behind a mark."""
+    groups: list[list[int]] = []
+    alone = True
+    for place, piece in enumerate(pieces):
+        is_mark = not any(character.isalnum() for character in piece) or piece in ("<s>", "</s>", "<unk>", "<pad>")
+        if alone or is_mark or piece.startswith(_SPACE):
+            groups.append([place])
+        else:
+            groups[-1].append(place)
+        alone = is_mark and piece != _SPACE
+    return groups
+
+
+def _joined(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> list[str]:
+    return ["".join(pieces[place] for place in group).lstrip(_SPACE) or _SPACE for group in groups]

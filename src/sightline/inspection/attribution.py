@@ -1,0 +1,310 @@
+"""Which tokens an answer rests on: input × gradient, integrated gradients, occlusion.
+
+f_t is the log-probability of answer t (a token, a tag, a label), x_s the vector of input token s, in the source or
+among the target tokens before t. An attribution a_{t,s} is in nats of f_t.
+
+- input × gradient: a_{t,s} = x_s · ∂f_t/∂x_s, how f_t changes with x_s to first order.
+- integrated gradients: a_{t,s} = (x_s − x'_s) · ∫₀¹ ∂f_t/∂x_s (x' + α (x − x')) dα, from a baseline x' to x
+  (Sundararajan et al. 2017, eq. 1). Complete: Σ_s a_{t,s} = f_t(x) − f_t(x').
+- occlusion: a_{t,s} = f_t(x) − f_t(x without s) (Zeiler and Fergus 2014): what is lost with a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sightline.inspection.attributed import Attribution, Numbers
+from sightline.inspection.gradient_flow import at_rest
+from sightline.layers.embedding import Embedding
+from sightline.layers.layout import Padded
+from sightline.text.tokenizer import PAD, UNK, Vocabulary
+from sightline.training.batches import TrainingBatch
+
+Method = Literal["input-gradient", "integrated-gradients", "occlusion"]
+Baseline = Literal["zero", "mean"]
+_TOKENS = 4_096  # of all rows of a forward pass together
+
+
+@dataclass(frozen=True)
+class Question:
+    """One example as a model takes it: the tokens it reads (S,), those it is given (T,), the answers wanted of it."""
+
+    source: Tensor | None
+    given: Tensor | None
+    wanted: Tensor  # as many as `given` or `source`, or one; PAD where nothing is asked
+
+    @staticmethod
+    def of(batch: TrainingBatch) -> Question:
+        """The one example of a padded batch."""
+        if len(batch.wanted) != 1:
+            raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.wanted)}")
+        source, given = (None if part is None else part[0] for part in (batch.source, batch.given))
+        return Question(source, given, batch.wanted[0])
+
+    @property
+    def places(self) -> Tensor:
+        """(A,) where answers are wanted."""
+        return (self.wanted != PAD).nonzero()[:, 0]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many tokens are read, and how many given."""
+        return (0 if self.source is None else len(self.source), 0 if self.given is None else len(self.given))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the tokens and the answers are called."""
+
+    source: Sequence[str]
+    target: Sequence[str]
+    outputs: Sequence[str]
+
+    @staticmethod
+    def of(question: Question, vocabulary: Vocabulary) -> Labels:
+        """By the pieces of the tokenizers; the labels of tokens beside these."""
+        source = [] if question.source is None else vocabulary.source.pieces(question.source.tolist())
+        target = [] if question.given is None else vocabulary.target.pieces(question.given.tolist())
+        places = question.places.tolist()
+        outputs = vocabulary.target.pieces(question.wanted[question.places].tolist())
+        if vocabulary.labels == "words":
+            outputs = [f"{source[place]} {label}" for place, label in zip(places, outputs, strict=True)]
+        return Labels(source, target, outputs)
+
+
+# --- the answers, as a function of tokens or of their vectors --------------------------------------------------------
+
+
+@contextmanager
+def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """Call `hook` with the vectors of each look-up, source before target; what it returns takes their place."""
+    modules = [module for module in model.modules() if isinstance(module, Embedding)]
+    if not modules:
+        raise ValueError(f"{type(model).__name__} has no embedding, so there are no vectors to attribute to")
+    handles = [module.register_forward_hook(lambda _, __, vectors: hook(vectors)) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _log_probabilities(model: Any, question: Question, sources: Tensor | None, given: Tensor | None) -> Tensor:
+    """(R, A): log p of every answer, for R rows of tokens (R, S) and (R, T)."""
+    layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, given)]
+    features = model(sources, layouts[0], given, layouts[1])
+    features = features[:, None] if features.ndim == 2 else features[:, question.places]  # (R, A, D)
+    scores = model.logits(features)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
+    wanted = question.wanted[question.places].expand(len(features), -1)
+    found: Tensor = scores.gather(-1, wanted[..., None])[..., 0]
+    return found
+
+
+def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
+    return None if tokens is None else tokens.expand(count, -1)
+
+
+def _vectors(model: nn.Module, question: Question) -> list[Tensor]:
+    """The vectors that enter: (1, S, D) of the source, (1, T, D) of the target, as far as there are."""
+    found: list[Tensor] = []
+    with torch.no_grad(), _embeddings(model, lambda vectors: found.append(vectors.detach())):
+        _log_probabilities(model, question, _rows(question.source, 1), _rows(question.given, 1))
+    return found
+
+
+def _entered(model: nn.Module, question: Question, vectors: Sequence[Tensor]) -> Tensor:
+    """(R, A): log p of every answer, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
+    entering, count = iter(vectors), len(vectors[0])
+    with _embeddings(model, lambda _: next(entering)):
+        return _log_probabilities(model, question, _rows(question.source, count), _rows(question.given, count))
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+def attribute(
+    model: nn.Module,
+    question: Question,
+    labels: Labels,
+    *,
+    method: Method = "integrated-gradients",
+    steps: int = 64,
+    baseline: Baseline = "zero",
+    remove: bool = False,
+) -> Attribution:
+    """Attribute every answer to every token.
+
+    `steps` and `baseline` (what says nothing) are for integrated gradients, `remove` for occlusion: an occluded token
+    becomes <unk>; with `remove` tokens of the source are taken out (those of the target stay in their places, or the
+    answers behind them would be others).
+    """
+    with at_rest(model):
+        gaps: Numbers | None = None
+        if method == "occlusion":
+            scores, found = _occlude(model, question, remove)
+        elif method == "integrated-gradients":
+            scores, found, gaps = _integrate(model, question, steps, baseline)
+        else:
+            scores, found = _input_gradient(model, question)
+    reads, _ = question.sizes
+    return Attribution(
+        method=method,
+        outputs=list(labels.outputs),
+        scores=scores,
+        source=list(labels.source),
+        from_source=found[:, :reads],
+        target=list(labels.target),
+        from_target=found[:, reads:],
+        gaps=gaps,
+    )
+
+
+def _chunks(question: Question) -> Iterator[Tensor]:
+    """The numbers of the answers, so many at a time."""
+    count, tokens = len(question.places), max(1, sum(question.sizes))
+    numbers = torch.arange(count, device=question.wanted.device)
+    yield from numbers.split(max(1, _TOKENS // tokens))
+
+
+def _gradients(
+    model: nn.Module, question: Question, vectors: Sequence[Tensor], answers: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """(R,) log p of the answers, and their gradients by the vectors (1, ·, D) given to each: (R, ·, D)."""
+    leaves = [part.expand(len(answers), -1, -1).clone().requires_grad_() for part in vectors]
+    found = _entered(model, question, leaves)[torch.arange(len(answers), device=answers.device), answers]
+    gradients = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
+    return found.detach(), [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+
+
+def _input_gradient(model: nn.Module, question: Question) -> tuple[Numbers, Numbers]:
+    vectors = _vectors(model, question)
+    scores, rows = [], []
+    for answers in _chunks(question):
+        found, gradients = _gradients(model, question, vectors, answers)
+        scores.append(found)
+        rows.append(_dot(vectors, gradients))
+    return _numbers(scores), _numbers(rows)
+
+
+def _integrate(
+    model: nn.Module, question: Question, steps: int, baseline: Baseline
+) -> tuple[Numbers, Numbers, Numbers]:
+    ends = _vectors(model, question)
+    starts = [_baseline(model, part, baseline) for part in ends]
+    ways = [end - start for end, start in zip(ends, starts, strict=True)]
+    along = _along(model, question, starts, ways, 4 * steps)
+    nodes = _nodes(along, steps)
+    rows = []
+    for answers in _chunks(question):
+        sums = [torch.zeros(1, device=part.device) for part in ways]
+        for node, weight in nodes:
+            between = [start + node * way for start, way in zip(starts, ways, strict=True)]
+            _, gradients = _gradients(model, question, between, answers)
+            sums = [total + weight * gradient for total, gradient in zip(sums, gradients, strict=True)]
+        rows.append(_dot(ways, sums))
+    found = _numbers(rows)
+    return along[-1], found, along[-1] - along[0] - found.sum(1)
+
+
+def _along(
+    model: nn.Module, question: Question, starts: Sequence[Tensor], ways: Sequence[Tensor], parts: int
+) -> Numbers:
+    """(parts + 1, A): the answers' log p on the way from the baseline to the input."""
+    shares = torch.linspace(0, 1, parts + 1, device=starts[0].device)
+    with torch.no_grad():
+        return _numbers(
+            [
+                _entered(model, question, [s + some[:, None, None] * w for s, w in zip(starts, ways, strict=True)])
+                for some in shares.split(max(1, _TOKENS // max(1, sum(question.sizes))))
+            ]
+        )
+
+
+def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
+    """Where to take gradients, and what each counts: most where the answers change most.
+
+    A trained model goes over from one answer to another on a short part of the way, which even steps would jump over.
+    The way is cut into parts in which the answers change equally much, with two points of Gauss in each.
+    """
+    places = np.linspace(0, 1, len(along))
+    change = np.abs(np.diff(along, axis=0)).sum(1)
+    share = 0.75 * change / max(change.sum(), 1e-12) + 0.25 / len(change)  # something everywhere
+    gone = np.concatenate([[0.0], np.cumsum(share) / share.sum()])
+    cuts = np.interp(np.linspace(0, 1, max(1, steps // 2) + 1), gone, places)
+    middle, half = (cuts[1:] + cuts[:-1]) / 2, np.diff(cuts) / 2
+    return [(float(m + sign * h / 3**0.5), float(h)) for m, h in zip(middle, half, strict=True) for sign in (-1, 1)]
+
+
+def _baseline(model: nn.Module, vectors: Tensor, kind: Baseline) -> Tensor:
+    """What says nothing: zeros, or the mean vector of the vocabulary."""
+    if kind == "zero":
+        return torch.zeros_like(vectors)
+    tables = [module for module in model.modules() if isinstance(module, Embedding)]
+    mean = torch.stack([table.weight.detach().mean(0) * table.scale for table in tables]).mean(0)
+    return mean.expand_as(vectors)
+
+
+def _occlude(model: nn.Module, question: Question, remove: bool) -> tuple[Numbers, Numbers]:
+    whole = _asked(model, question, _rows(question.source, 1), _rows(question.given, 1))  # (1, A)
+    lost = []
+    if question.source is not None:
+        if remove and question.given is None and len(question.wanted) > 1:
+            raise ValueError("a tagger answers at each token, so none can be removed; leave remove out: it is masked")
+        varied = _without(question.source) if remove else _masked(question.source)
+        lost.append(whole - _asked(model, question, varied, _rows(question.given, len(varied))))
+    if question.given is not None:
+        varied = _masked(question.given)
+        lost.append(whole - _asked(model, question, _rows(question.source, len(varied)), varied))
+    found = torch.cat(lost).T  # (A, S + T)
+    return _numbers([whole[0]]), _numbers([found])
+
+
+def _asked(model: nn.Module, question: Question, sources: Tensor | None, given: Tensor | None) -> Tensor:
+    """`_log_probabilities` without gradients, some rows at a time."""
+    count = max(len(part) for part in (sources, given) if part is not None)
+    size = max(1, _TOKENS // max(1, sum(question.sizes)))
+    found = []
+    with torch.no_grad():
+        for at in range(0, count, size):
+            parts = (None if part is None else part[at : at + size] for part in (sources, given))
+            found.append(_log_probabilities(model, question, *parts))
+    return torch.cat(found)
+
+
+def _masked(tokens: Tensor) -> Tensor:
+    """(N,) → (N, N): in row n token n is unknown."""
+    return torch.where(torch.eye(len(tokens), dtype=torch.bool, device=tokens.device), UNK, tokens)
+
+
+def _without(tokens: Tensor) -> Tensor:
+    """(N,) → (N, N − 1): in row n token n is missing."""
+    if len(tokens) < 2:
+        raise ValueError("a source of one token cannot lose it; leave remove out: it is masked")
+    keep = ~torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
+    return tokens.expand(len(tokens), -1)[keep].view(len(tokens), -1)
+
+
+def _dot(vectors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """(R, S + T): products of vectors and gradients, summed over the width."""
+    return torch.cat([(x * g).sum(-1) for x, g in zip(vectors, gradients, strict=True)], dim=1)
+
+
+def _numbers(parts: Sequence[Tensor]) -> Numbers:
+    return torch.cat(list(parts)).detach().double().cpu().numpy()
+
+
+def on_device(question: Question, device: torch.device) -> Question:
+    """The same where the model is."""
+    source, given = (None if part is None else part.to(device) for part in (question.source, question.given))
+    return Question(source, given, question.wanted.to(device))

@@ -1,0 +1,139 @@
+"""An attribution as a picture: answers downwards, the source and the target before them across, for and against."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.files import write_atomically
+from sightline.inspection.alignment import visible
+from sightline.inspection.attributed import Attribution, Numbers
+from sightline.inspection.line_picture import check_figure
+from sightline.inspection.picture import fonts_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_INK = "#1f2933"
+_AGAINST_TO_FOR = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
+_LARGEST = 40.0  # inches, either way
+_NUMBERED_CELLS = 700  # more than this and the numbers would be dust
+_LONGEST_LABEL = 28
+_UPRIGHT = 3  # labels wider than this are turned
+_BETWEEN = 0.45  # inches between the two grids
+
+
+def draw_attribution(attribution: Attribution, path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    check_figure(path)
+    grids = [
+        (name, [_label(token) for token in tokens], found)
+        for name, tokens, found in (
+            ("source", attribution.source, attribution.from_source),
+            ("target before it", attribution.target, attribution.from_target),
+        )
+        if tokens
+    ]
+    if not grids or not attribution.outputs:
+        raise ValueError(f"there is nothing to draw in {path.name}: no answers, or no tokens to attribute them to")
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    outputs = [_label(token) for token in attribution.outputs]
+    labels = [*outputs, *(label for _, columns, _ in grids for label in columns), title or ""]
+    cell = 0.42
+    columns = sum(len(tokens) for _, tokens, _ in grids)
+    width = min(cell * columns + _BETWEEN * (len(grids) - 1), _LARGEST)
+    height = min(cell * len(outputs), _LARGEST)
+    content, form = io.BytesIO(), path.suffix.lower()[1:]
+    style: dict[Any, Any] = {
+        "font.family": fonts_for("".join(labels)),
+        "text.color": _INK,
+        "text.parse_math": False,
+        "svg.hashsalt": "sightline",
+    }
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+        figure = Figure(figsize=(width, height), facecolor="white")  # labels stand outside; "tight" makes room for them
+        FigureCanvasAgg(figure)
+        _draw_grids(figure, grids, outputs, width)
+        if title:
+            wrapped = textwrap.fill(title, max(40, round(width * 11)))
+            figure.axes[0].set_title(wrapped, fontsize=12, loc="left", pad=12)
+        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
+        figure.savefig(content, format=form, dpi=150, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
+    write_atomically(path, content.getvalue())
+
+
+def _draw_grids(
+    figure: Figure, grids: Sequence[tuple[str, list[str], Numbers]], outputs: list[str], width: float
+) -> None:
+    peak = max(float(np.abs(found).max(initial=0.0)) for _, _, found in grids) or 1.0
+    columns = sum(len(tokens) for _, tokens, _ in grids)
+    room = 1 - _BETWEEN / width * (len(grids) - 1)
+    left, image = 0.0, None
+    for number, (name, tokens, found) in enumerate(grids):
+        share = room * len(tokens) / columns
+        axes = figure.add_axes((left, 0.0, share, 1.0))
+        image = _heat_map(axes, found, peak)
+        _label_axes(axes, tokens, outputs if number == 0 else [], name if len(grids) > 1 else "")
+        if found.size <= _NUMBERED_CELLS:
+            _number(axes, found, peak, image)
+        left += share + _BETWEEN / width
+    assert image is not None
+    place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))
+    bar = figure.colorbar(image, cax=place)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
+    bar.set_label("nats of log p: against | for", fontsize=9, color=_INK, labelpad=6)
+
+
+def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("sightline", list(_AGAINST_TO_FOR))
+    image = axes.imshow(found, cmap=colours, vmin=-peak, vmax=peak, interpolation="nearest", aspect="auto")
+    rows, columns = found.shape
+    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
+    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.4)
+    axes.tick_params(which="both", length=0)
+    axes.spines[:].set_visible(False)
+    return image
+
+
+def _label_axes(axes: Axes, columns: list[str], rows: list[str], name: str) -> None:
+    axes.xaxis.tick_top()
+    upright = max(map(len, columns)) <= _UPRIGHT
+    turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.set_xticks(range(len(columns)), columns, fontsize=10, color=_INK, **turned)
+    axes.set_yticks(range(len(rows)), rows, fontsize=10, color=_INK)
+    if name:
+        axes.set_xlabel(name, fontsize=10, color=_INK, labelpad=8)
+
+
+def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
+    """Those that matter, in a colour that can be read on their cell."""
+    colours = image.to_rgba(found)  # (A, S, 4)
+    for (row, column), value in np.ndenumerate(found):
+        if abs(value) < 0.05 * peak:
+            continue
+        red, green, blue, _ = colours[row, column]
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
+        text = f"{value:.1f}" if peak < 100 else f"{value:.0f}"
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else _INK)
+
+
+def _label(token: str) -> str:
+    shown = "".join(each for each in visible(token) if unicodedata.category(each) != "Cf" or each == "\u200d")
+    return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"

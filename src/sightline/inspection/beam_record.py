@@ -1,0 +1,188 @@
+"""A beam search as it happened: every hypothesis that was considered at every step, and what became of it.
+
+    record = record_beam(run, "Ein Hund bellt.")
+    record.nbest()            # the outputs, rebuilt from the record alone
+    rich.print(record.tree())
+    draw_beam(record, Path("beam.png"))  # beam_picture.py
+
+The search itself tells it (`watch` in decoding/search.py); nothing is searched again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from sightline.decoding.batch import Considered, Hypothesis
+from sightline.decoding.generate import generate
+from sightline.inspection.alignment import visible
+from sightline.inspection.attention_views import Loaded
+from sightline.recipe import Decoding
+from sightline.text.tokenizer import END
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from rich.tree import Tree
+
+Fate = Literal["continued", "finished", "outscored", "sentence done", "group done"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One hypothesis at one step: its last token, and what became of it.
+
+    `continued`: it went into the next step. `finished`: it ended among the best W, as an output. `outscored`: others
+    were better (what ends below the best W, too). `sentence done`, `group done`: it would have gone on, but enough
+    outputs had finished, or none to come could have been better than those there.
+    """
+
+    number: int
+    step: int
+    parent: int | None  # the number of the one it continues; None: the start
+    token: int
+    piece: str
+    log_probability: float
+    score: float  # over the length penalty, plus the coverage penalty: as if it ended here
+    fate: Fate
+
+
+@dataclass
+class BeamRecord:
+    """All of one sentence, in the order in which the search ranked them, step by step."""
+
+    beam: int
+    nbest_wanted: int
+    groups: int = 1
+    nodes: list[Node] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # the node in each place of the beam, after the last step
+    steps: int = 0
+
+    def hear(self, told: Considered) -> None:
+        """One step of a search over one sentence."""
+        if len(told.sentences) != 1:
+            raise ValueError(f"one sentence is recorded at a time, not {len(told.sentences)}")
+        done, before = bool(told.done[0]), self.places
+        going = dict(zip(told.slots[0].tolist(), told.alive[0].tolist(), strict=True))
+        numbers: dict[int, int] = {}
+        rows = (part[0].tolist() for part in (told.totals, told.scores, told.parents, told.words, told.finished))
+        for place, (total, score, parent, word, finished) in enumerate(zip(*rows, strict=True)):
+            if total == float("-inf"):
+                continue
+            fate: Fate = "finished" if finished else "outscored"
+            if not finished and place in going and word != END:
+                fate = "sentence done" if done else "continued" if going[place] else "group done"
+            numbers[place] = len(self.nodes)
+            origin = before[parent] if before else None
+            self.nodes.append(Node(len(self.nodes), self.steps, origin, word, "", total, score, fate))
+        self.places = [numbers.get(place, -1) for place in told.slots[0].tolist()]
+        self.steps += 1
+
+    def tokens(self, node: Node) -> list[int]:
+        """All tokens of a hypothesis, from the first on."""
+        return [each.token for each in self.line(node)]
+
+    def line(self, node: Node) -> list[Node]:
+        """A hypothesis and all it continues, from the first on."""
+        found = [node]
+        while found[-1].parent is not None:
+            found.append(self.nodes[found[-1].parent])
+        return found[::-1]
+
+    def outputs(self) -> list[Node]:
+        """The last nodes of the n best, best first. (Groups may say the same; it is told once.)"""
+        finished = sorted((node for node in self.nodes if node.fate == "finished"), key=lambda node: -node.score)
+        different: dict[tuple[int, ...], Node] = {}
+        for node in finished[: self.beam]:
+            different.setdefault(tuple(self.tokens(node)) if self.groups > 1 else (node.number,), node)
+        return list(different.values())[: self.nbest_wanted]
+
+    def nbest(self) -> list[Hypothesis]:
+        """The outputs of the search, from nothing but what was recorded."""
+        return [Hypothesis(self.tokens(node)[:-1], node.score, node.log_probability) for node in self.outputs()]
+
+    def named(self, pieces: Sequence[str]) -> BeamRecord:
+        """The same with a piece for the token of each node."""
+        nodes = [Node(**{**asdict(node), "piece": piece}) for node, piece in zip(self.nodes, pieces, strict=True)]
+        return BeamRecord(self.beam, self.nbest_wanted, self.groups, nodes, list(self.places), self.steps)
+
+    # --- as data -------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        outputs = [node.number for node in self.outputs()]
+        head = {"beam": self.beam, "nbest": self.nbest_wanted, "groups": self.groups, "steps": self.steps}
+        return {**head, "outputs": outputs, "nodes": [asdict(node) for node in self.nodes]}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BeamRecord:
+        """What `to_dict` made, read back."""
+        nodes = [Node(**node) for node in data["nodes"]]
+        return cls(data["beam"], data["nbest"], data["groups"], nodes, [], data["steps"])
+
+    # --- as a tree -----------------------------------------------------------------------------------------------
+
+    def tree(self, *, dropped: bool = False) -> Tree:
+        """For a terminal: what led to finished outputs or to the end, and on demand what was dropped on the way.
+
+        Where nothing branches off, tokens stand in one line.
+        """
+        from rich.text import Text
+        from rich.tree import Tree
+
+        outputs = [node.number for node in self.outputs()]
+        best = {node.number for node in self.line(self.nodes[outputs[0]])} if outputs else set()
+        wanted = self._shown(dropped)
+        children: dict[int | None, list[Node]] = {}
+        for node in self.nodes:
+            if node.number in wanted:
+                children.setdefault(node.parent, []).append(node)
+        root = Tree(Text(f"beam {self.beam}, {self.steps} steps", style="bold"))
+        waiting = [(root, node) for node in reversed(children.get(None, []))]
+        while waiting:
+            branch, node = waiting.pop()
+            run = [node]
+            while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (
+                node.number in best
+            ):
+                run.append(below[0])
+            grown = branch.add(_line(run, outputs, best, leaf=run[-1].number not in children))
+            waiting += [(grown, child) for child in reversed(children.get(run[-1].number, []))]
+        return root
+
+    def _shown(self, dropped: bool) -> set[int]:
+        """Nodes on the way to anything that finished or was there at the end; or all."""
+        if dropped:
+            return {node.number for node in self.nodes}
+        ends = [node for node in self.nodes if node.fate in ("finished", "sentence done", "group done")]
+        return {each.number for node in ends for each in self.line(node)}
+
+
+def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int], *, leaf: bool) -> Text:
+    """Tokens that follow one another, what they add up to, and how it ended."""
+    from rich.text import Text
+
+    last = run[-1]
+    line = Text(" ".join(visible(node.piece) for node in run), style="bold" if last.number in best else "")
+    line.append(f"  {last.log_probability:.2f}", style="dim")
+    if last.fate == "finished":
+        place = f", output {outputs.index(last.number) + 1}" if last.number in outputs else ""
+        line.append(f"  finished: score {last.score:.3f}{place}", style="green")
+    elif last.fate != "continued":
+        line.append(f"  {last.fate}", style="dim italic")
+    elif leaf:
+        line.append("  all that follows outscored", style="dim italic")
+    return line
+
+
+def record_beam(run: Loaded, text: str, options: Decoding | None = None) -> BeamRecord:
+    """The search for the output of a text, recorded. (A beam of 1 is greedy search.)"""
+    if run.recipe.task != "seq2seq":
+        raise ValueError(f"a beam is recorded for task: seq2seq, and this run is task: {run.recipe.task}")
+    options = options or run.recipe.decoding
+    source = run.vocabulary.source.encode(text)
+    if not source:
+        raise ValueError("nothing is searched for an empty text; give a sentence")
+    record = BeamRecord(options.beam, options.nbest, options.groups)
+    generate(run.model, [source], options, device=run.device, watch=record.hear)
+    return record.named(run.vocabulary.target.pieces([node.token for node in record.nodes]))

@@ -1,0 +1,199 @@
+"""The losses of every token of a test set, as tables to sort: the worst, the longest, the rarest first."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Order = Literal["worst", "longest", "rarest"]
+ORDERS: tuple[Order, ...] = ("worst", "longest", "rarest")
+_BUCKETS = 6
+
+
+@dataclass(frozen=True)
+class TokenLoss:
+    """One token (or label) that was wanted, and −log p of it."""
+
+    sentence: int  # from 1
+    position: int  # from 1
+    token: str
+    loss: float  # nats
+    frequency: int | None = None  # in the training text; None: not counted
+    guess: str | None = None  # what the model held likeliest
+    at: str = ""  # the source token it labels
+
+
+@dataclass(frozen=True)
+class SentenceLoss:
+    """One example with the losses of its tokens."""
+
+    number: int  # from 1
+    source: str
+    target: str
+    tokens: list[TokenLoss]
+
+    @property
+    def loss(self) -> float:
+        """Nats a token."""
+        return fmean(token.loss for token in self.tokens)
+
+    @property
+    def rarest(self) -> TokenLoss:
+        """The token seen least in training; of equals the one that cost most."""
+        return min(self.tokens, key=lambda token: (_rarity(token), -token.loss))
+
+    @property
+    def worst(self) -> TokenLoss:
+        return max(self.tokens, key=lambda token: token.loss)
+
+
+@dataclass(frozen=True)
+class LengthLoss:
+    """The sentences of `low` to `high` tokens: nats a token over all of them."""
+
+    low: int
+    high: int
+    sentences: int
+    tokens: int
+    loss: float
+
+    @property
+    def label(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+@dataclass(frozen=True)
+class CorpusView:
+    """A test set seen through a model's losses."""
+
+    on: str
+    sentences: list[SentenceLoss]
+
+    @property
+    def loss(self) -> float:
+        """Nats a token, over all tokens."""
+        return fmean(token.loss for sentence in self.sentences for token in sentence.tokens)
+
+    def sorted(self, order: Order) -> list[SentenceLoss]:
+        """Sentences, the worst (nats a token), the longest or the one with the rarest token first."""
+        keys: dict[Order, Callable[[SentenceLoss], Any]] = {
+            "worst": lambda each: -each.loss,
+            "longest": lambda each: (-len(each.tokens), -each.loss),
+            "rarest": lambda each: (_rarity(each.rarest), -each.rarest.loss),
+        }
+        return sorted(self.sentences, key=keys[order])
+
+    def sorted_tokens(self, order: Order) -> list[TokenLoss]:
+        """Tokens, the worst or the rarest first, or those of the longest sentences in their order."""
+        lengths = {each.number: len(each.tokens) for each in self.sentences}
+        keys: dict[Order, Callable[[TokenLoss], Any]] = {
+            "worst": lambda each: -each.loss,
+            "longest": lambda each: (-lengths[each.sentence], each.sentence, each.position),
+            "rarest": lambda each: (_rarity(each), -each.loss),
+        }
+        return sorted((token for sentence in self.sentences for token in sentence.tokens), key=keys[order])
+
+    def by_length(self, most: int = _BUCKETS) -> list[LengthLoss]:
+        """Nats a token of short and long sentences: at most so many buckets, nearly equally full."""
+        ordered = sorted(self.sentences, key=lambda each: len(each.tokens))
+        lengths = np.array([len(each.tokens) for each in ordered])
+        cuts = np.unique(np.searchsorted(lengths, lengths[np.arange(1, most) * len(lengths) // most]))
+        found = []
+        for part in np.split(np.arange(len(ordered)), cuts[cuts > 0]):
+            own = [ordered[place] for place in part]
+            losses = [token.loss for each in own for token in each.tokens]
+            found.append(LengthLoss(len(own[0].tokens), len(own[-1].tokens), len(own), len(losses), fmean(losses)))
+        return found
+
+    def to_dict(self, order: Order = "worst") -> dict[str, Any]:
+        """For JSON: everything, in that order."""
+        return {
+            "on": self.on,
+            "loss": self.loss,
+            "order": order,
+            "lengths": [asdict(bucket) for bucket in self.by_length()],
+            "sentences": [{"loss": each.loss, **asdict(each)} for each in self.sorted(order)],
+        }
+
+    def to_json(self, order: Order = "worst") -> str:
+        return json.dumps(self.to_dict(order), ensure_ascii=False, indent=1) + "\n"
+
+    def to_csv(self, order: Order = "worst") -> str:
+        """A line for each token, in that order."""
+        content = io.StringIO()
+        writer = csv.DictWriter(content, list(TokenLoss.__dataclass_fields__), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(token) for token in self.sorted_tokens(order))
+        return content.getvalue()
+
+
+def _rarity(token: TokenLoss) -> float:
+    return float("inf") if token.frequency is None else token.frequency
+
+
+# --- showing ---------------------------------------------------------------------------------------------------------
+
+
+def sentence_table(view: CorpusView, order: Order, limit: int) -> Table:
+    """The first `limit` sentences for a terminal."""
+    table = _table("#", "loss", "tokens", "worst token", "rarest token", "source → target")
+    for each in view.sorted(order)[:limit]:
+        worst, rarest = each.worst, each.rarest
+        seen = "" if rarest.frequency is None else f" ×{rarest.frequency:,}"
+        text = f"{each.source} → {each.target}" if each.source else each.target
+        cells = (f"{worst.token} {worst.loss:.1f}", f"{rarest.token}{seen}", text)
+        _row(table, f"{each.number:,}", f"{each.loss:.2f}", f"{len(each.tokens):,}", *cells)
+    return table
+
+
+def token_table(view: CorpusView, order: Order, limit: int) -> Table:
+    """The first `limit` tokens for a terminal."""
+    shown = view.sorted_tokens(order)[:limit]
+    guessed, labels = any(each.guess for each in shown), any(each.at for each in shown)
+    names = ("token", "loss", "seen", "sentence", "position")
+    table = _table(*names, *(["model's guess"] if guessed else []), *(["at"] if labels else []))
+    for each in shown:
+        seen = "–" if each.frequency is None else f"{each.frequency:,}"
+        cells = [each.token, f"{each.loss:.2f}", seen, f"{each.sentence:,}", f"{each.position:,}"]
+        _row(table, *cells, *([each.guess or "–"] if guessed else []), *([each.at] if labels else []))
+    return table
+
+
+def length_table(buckets: Iterable[LengthLoss]) -> Table:
+    """Loss by length for a terminal."""
+    table = _table("tokens", "sentences", "loss")
+    for each in buckets:
+        _row(table, each.label, f"{each.sentences:,}", f"{each.loss:.3f}")
+    return table
+
+
+_NUMBERS = frozenset(("#", "loss", "tokens", "seen", "sentence", "sentences", "position"))
+
+
+def _table(*names: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        wide = "→" in name
+        justify: Literal["right", "left"] = "right" if name in _NUMBERS else "left"
+        table.add_column(name, justify=justify, no_wrap=not wide, overflow="fold" if wide else "ellipsis")
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    """Texts as they are: a token like [b] is no markup."""
+    from rich.text import Text
+
+    table.add_row(*(Text(cell.replace("\n", "⏎")) for cell in cells))

@@ -1,0 +1,165 @@
+"""How a training shared its tokens out among experts, as a picture: one band an expert, time from left to right.
+
+Drawn from the train records of metrics.jsonl (training/journal.py says what is in them). Pale grey is an even share,
+what an expert gets too much of is blue, what too little orange; the number at the right end is its last share. Below
+is the share of choices that were dropped because their expert was full.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.figure import Figure
+
+_INK, _GRID = "#1f2933", "#d5dbe1"
+_LITTLE_TO_MUCH = ("#8a4500", "#e08214", "#fdd9a8", "#eef0f2", "#b7d5ec", "#3d8bc4", "#0b3260")  # told apart by all
+_FORMATS = (".png", ".svg")
+_NUMBERED = 32  # with more experts in a layer the numbers would touch
+_BAND, _LEAST, _MOST = 0.2, 0.9, 5.0  # inches of a band, and of a layer
+
+
+@dataclass(frozen=True)
+class ExpertShares:
+    """What the train records say: R of them."""
+
+    steps: np.ndarray  # (R,)
+    shares: dict[str, np.ndarray]  # by layer: (R, E), each row sums to one
+    dropped: np.ndarray  # (R,)
+
+
+def read_expert_shares(run: Path) -> ExpertShares:
+    """The shares written down in the metrics.jsonl of a run folder."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; name the folder of a run that has been trained")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    records = [record for record in map(json.loads, lines) if record["kind"] == "train" and "experts" in record]
+    if not records:
+        raise ValueError(
+            f"{path} says nothing of experts: the model has none (model.….experts), or no step was logged yet "
+            f"(training.log_every)"
+        )
+    layers = records[0]["experts"]
+    return ExpertShares(
+        np.array([record["step"] for record in records]),
+        {layer: np.array([record["experts"][layer] for record in records]) for layer in layers},
+        np.array([record["dropped"] for record in records]),
+    )
+
+
+def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> None:
+    """Draw what a run wrote down into a file; its suffix (.png or .svg) chooses the format."""
+    form = path.suffix.lower()
+    if form not in _FORMATS:
+        raise ValueError(f"{path}: shares of experts are drawn as {' or '.join(_FORMATS)}; name the file so")
+    found = read_expert_shares(run)
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
+        ) from error
+
+    style: dict[Any, Any] = {
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.titlecolor": _INK,
+        "axes.edgecolor": _GRID,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "font.size": 9,
+        "text.parse_math": False,
+        "svg.hashsalt": "sightline",  # the same run, the same file
+    }
+    heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in found.shares.values()]
+    content = io.BytesIO()
+    with rc_context(style):
+        figure = Figure(figsize=(9.0, sum(heights) + 0.5 * len(heights) + 2.0), facecolor="white", layout="constrained")
+        FigureCanvasAgg(figure)
+        rows = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[*heights, 0.9], squeeze=False)[:, 0]
+        most = max(float(_times(shares).max()) for shares in found.shares.values())
+        peak = max(2.0, min(4.0, most))
+        for axes, (layer, shares) in zip(rows, found.shares.items(), strict=False):
+            image = _draw_layer(axes, layer, shares, found.steps, peak)
+        _draw_dropped(rows[-1], found)
+        _colour_bar(figure, image, list(rows[:-1]), peak, more=most > peak)
+        figure.suptitle(title or f"Share of each expert: {run.name}", x=0.01, ha="left", fontsize=11)
+        metadata = {"Software": None} if form == ".png" else {"Date": None}
+        figure.savefig(content, format=form[1:], dpi=150, metadata=metadata)
+    write_atomically(path, content.getvalue())
+
+
+def _times(shares: np.ndarray) -> np.ndarray:
+    """Shares (R, E) as multiples of an even one."""
+    times: np.ndarray = shares * shares.shape[1]
+    return times
+
+
+def _edges(steps: np.ndarray) -> np.ndarray:
+    """(R + 1,): each record stands for the steps since the one before it."""
+    first = steps[0] - (steps[1] - steps[0] if len(steps) > 1 else steps[0])
+    return np.concatenate([[max(0, first)], steps])
+
+
+def _draw_layer(axes: Axes, layer: str, shares: np.ndarray, steps: np.ndarray, peak: float) -> QuadMesh:
+    """One band an expert, the first one on top."""
+    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+
+    count = shares.shape[1]
+    image = axes.pcolormesh(
+        _edges(steps),
+        np.arange(count + 1) - 0.5,
+        _times(shares).T,
+        cmap=LinearSegmentedColormap.from_list("shares", list(_LITTLE_TO_MUCH)),
+        norm=TwoSlopeNorm(1.0, 0.0, peak),
+        rasterized=True,
+    )
+    axes.invert_yaxis()
+    axes.set_yticks(range(0, count, 1 if count <= _NUMBERED else max(1, count // 16)))
+    axes.tick_params(axis="y", length=0, labelsize=7)
+    axes.set_ylabel("expert")
+    axes.set_title(f"{layer}, even share {1 / count:.1%}", loc="left", fontsize=9)
+    axes.set_title("last", loc="right", fontsize=8)
+    axes.spines[:].set_visible(False)
+    axes.hlines(np.arange(1, count) - 0.5, *axes.get_xlim(), color="white", linewidth=1.2)
+    if count <= _NUMBERED:
+        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        for number, share in enumerate(shares[-1]):
+            axes.annotate(f"{share:.1%}", (1.0, number), (4, 0), va="center", fontsize=7, **beside)
+    return image
+
+
+def _draw_dropped(axes: Axes, found: ExpertShares) -> None:
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(found.steps) == 1 else {}
+    axes.plot(found.steps, found.dropped, color=_INK, linewidth=1.6, clip_on=False, zorder=3, **single)
+    axes.set_ylim(0, max(0.01, 1.15 * float(found.dropped.max())))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if found.dropped.max() < 0.1 else 0))
+    axes.set_title("dropped, all layers together", loc="left", fontsize=9)
+    axes.set_xlabel("step")
+    axes.grid(axis="y", color=_GRID, linewidth=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _colour_bar(figure: Figure, image: QuadMesh, rows: list[Axes], peak: float, *, more: bool) -> None:
+    """`more`: some shares are beyond its end."""
+    bar = figure.colorbar(image, ax=rows, fraction=0.03, pad=0.06, extend="max" if more else "neither", aspect=25)
+    ticks = [0.0, 0.5, 1.0, *np.linspace(1.0, peak, 4)[1:]]
+    bar.set_ticks(ticks, labels=["0", "½", "1 (even)", *(f"{tick:.2g}" for tick in ticks[3:])])
+    bar.set_label("share of the tokens, in even shares")
+    bar.outline.set_visible(False)

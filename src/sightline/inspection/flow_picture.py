@@ -1,0 +1,58 @@
+"""Gradient flow as a picture: several models on one logarithmic scale, at initialisation and after training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sightline.inspection.gradient_flow import SIDES, SMALLEST, Flow
+from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.inspection.states import Side
+
+_TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}
+_ACROSS = "steps from reading source token k to writing token t"
+_ENOUGH = 6  # pairs at a distance; where there are fewer, a line says nothing
+_WITHIN = "distance between the answer t and the state k"
+
+
+def draw_flows(
+    flows: Sequence[Flow], path: Path, *, layer: str | None = None, relative: bool = False, title: str | None = None
+) -> None:
+    """A panel for each side that is there; `relative` divides every curve by its value at the smallest distance."""
+    sides = [side for side in SIDES if any(flow.curve(side, layer) for flow in flows)]
+    if not sides:
+        known = sorted({name for flow in flows for layers in flow.sides.values() for name in layers})
+        raise ValueError(f"no model has states of {layer!r}; there are {', '.join(known)}")
+    both = any(len(flow.sides) == 2 for flow in flows)
+    panels = [
+        Panel(
+            _TITLES[side] if both else "",
+            _ACROSS if both and side == "encoder" else _WITHIN,
+            "‖∂Lₜ/∂hₖ‖" + (", nearest = 1" if relative else "") + " (median, 10 to 90%)",
+            _lines(flows, side, layer, relative),
+        )
+        for side in sides
+    ]
+    draw_lines(panels, path, title=title)
+
+
+def _lines(flows: Sequence[Flow], side: Side, layer: str | None, relative: bool) -> list[Line]:
+    looks = {label: number for number, label in enumerate(dict.fromkeys(flow.label for flow in flows))}
+    lines = []
+    for flow in flows:
+        curve = flow.curve(side, layer)
+        if curve is None:
+            continue
+        shown = [
+            place
+            for place, (count, value) in enumerate(zip(curve.count, curve.median, strict=True))
+            if value > SMALLEST and (count >= _ENOUGH or max(curve.count) < _ENOUGH)
+        ]
+        scale = 1 / curve.median[0] if relative and curve.median[0] > 0 else 1.0
+        rows = (curve.median, curve.low, curve.high)
+        median, low, high = ([max(row[place], SMALLEST) * scale for place in shown] for row in rows)
+        label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
+        dashed = flow.when == "initialisation"
+        distances = [curve.distances[place] for place in shown]
+        lines.append(Line(label, distances, median, looks[flow.label], dashed, low, high))
+    return lines

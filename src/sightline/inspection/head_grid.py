@@ -1,0 +1,163 @@
+"""All heads of one kind of attention in one picture: layers downwards, heads across, each a small heat map."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.files import write_atomically
+from sightline.inspection.alignment import visible
+from sightline.inspection.attention_views import KINDS, Head
+from sightline.inspection.picture import fonts_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_INK = "#1f2933"
+_PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")  # one hue: lightness tells it all
+_FORMATS = (".png", ".svg", ".pdf")
+_LARGEST = 40.0  # inches, either way
+_CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
+_SMALLEST, _WIDEST = 1.3, 4.2  # inches of a panel
+_MOST_LABELS = 48  # along a side of a panel; of more, evenly chosen ones are written
+_LONGEST_LABEL = 16
+_GAP = 0.32  # inches between panels, with room for a title
+
+
+def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
+    """Draw heads of one kind (of one text) into memory, then write the file; its suffix chooses the format."""
+    form = path.suffix.lower()
+    if form not in _FORMATS:
+        raise ValueError(f"{path}: heads are drawn as {', '.join(_FORMATS)}; name the file so")
+    kinds = list(dict.fromkeys(head.kind for head in heads))
+    if len(kinds) != 1:
+        found = " and ".join(kinds) or "nothing"
+        raise ValueError(f"{path} would have to show {found}; choose the heads of one kind: {', '.join(KINDS)}")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
+        ) from error
+
+    words = "".join(map(visible, [*heads[0].queries, *heads[0].keys])) + (title or "")
+    style: dict[Any, Any] = {
+        "font.family": fonts_for(words + "…→↓"),
+        "text.color": _INK,
+        "text.parse_math": False,
+        "svg.hashsalt": "sightline",  # the same heads, the same file
+    }
+    content = io.BytesIO()
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+        figure = Figure(facecolor="white")
+        FigureCanvasAgg(figure)
+        _panels(figure, heads, title)
+        metadata = (
+            {"Software": None} if form == ".png" else {"Date": None} if form == ".svg" else {"CreationDate": None}
+        )
+        figure.savefig(content, format=form[1:], dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
+    write_atomically(path, content.getvalue())
+
+
+def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
+    """Panels at places in inches; what stands outside them is made room for when the figure is saved."""
+    paths = list(dict.fromkeys(head.path for head in heads))
+    numbers = sorted({head.number for head in heads})
+    wide, high = _panel_size(len(heads[0].keys), len(numbers)), _panel_size(len(heads[0].queries), len(paths))
+    total = (len(numbers) * (wide + _GAP) - _GAP, len(paths) * (high + _GAP) - _GAP)
+    figure.set_size_inches(*total)
+    image = None
+    peak = max(1.0, *(float(abs(head.weights).max(initial=0.0)) for head in heads))
+    for head in heads:
+        row, column = paths.index(head.path), numbers.index(head.number)
+        left, bottom = column * (wide + _GAP), total[1] - high - row * (high + _GAP)
+        axes = figure.add_axes((left / total[0], bottom / total[1], wide / total[0], high / total[1]))
+        image = _heat_map(axes, head, peak)
+        first = row == 0, head.number == min(each.number for each in heads if each.path == head.path)
+        _label(axes, head, across=first[0], down=first[1], size=(wide, high))
+    assert image is not None
+    _colour_bar(figure, image, total, high)
+    heading = KINDS[heads[0].kind] + (": " + title if title else "")
+    above = _above(heads[0], wide)
+    text = textwrap.fill(heading, max(40, round(total[0] * 11)))
+    columns, rows = len(heads[0].keys), len(heads[0].queries)
+    named = len(_chosen(columns, wide)), len(_chosen(rows, high))
+    if named != (columns, rows):
+        text += f"\n({named[0]} of {columns} columns and {named[1]} of {rows} rows are named)"
+    figure.text(0, 1 + above / total[1], text, ha="left", va="bottom", fontsize=11, fontweight="bold")
+
+
+def _panel_size(tokens: int, count: int) -> float:
+    size = min(max(tokens * _CELL, _SMALLEST), _WIDEST)
+    return min(size, _LARGEST / count - _GAP)
+
+
+def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("sightline", list(_PALE_TO_DEEP))
+    image = axes.imshow(abs(head.weights), cmap=colours, vmin=0.0, vmax=peak, interpolation="nearest", aspect="auto")
+    axes.spines[:].set_color("#cbd2d9")
+    axes.spines[:].set_linewidth(0.6)
+    axes.tick_params(which="both", length=0)
+    return image
+
+
+def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[float, float]) -> None:
+    """Tokens at the outer panels alone: all panels of a picture have the same."""
+    sides = ((axes.xaxis, head.keys, across, size[0], 90), (axes.yaxis, head.queries, down, size[1], 0))
+    axes.xaxis.tick_top()
+    for axis, tokens, wanted, room, turned in sides:
+        places = _chosen(len(tokens), room)
+        labels = [_shortened(visible(tokens[place])) for place in places] if wanted else []
+        axis.set_ticks(places if wanted else [], labels=labels, fontsize=7, color=_INK, rotation=turned)
+    axes.tick_params(axis="both", pad=2)
+    found = head.measures
+    share = "" if found.entropy_share != found.entropy_share else f" · entropy {found.entropy_share:.0%}"
+    axes.set_xlabel(f"head {head.number}{share}", fontsize=7, color=_INK, labelpad=3)
+    if down:
+        axes.set_ylabel(_layer(head.path), fontsize=8, color=_INK, labelpad=6, fontweight="bold")
+
+
+def _chosen(count: int, room: float) -> list[int]:
+    """The places whose tokens are written: all, or every second, third … where letters would overlap."""
+    most = max(1, min(_MOST_LABELS, int(room / 0.105)))
+    step = -(-count // most)
+    return list(range(0, count, step))
+
+
+def _layer(path: str) -> str:
+    """`decoder.layers.3.cross` → `layer 3`, as names count; an attention that is the only one, by its name."""
+    numbers = [part for part in path.split(".") if part.isdigit()]
+    return f"layer {numbers[-1]}" if numbers else path
+
+
+def _above(head: Head, room: float) -> float:
+    """Inches the labels over the first row take, near enough."""
+    places = _chosen(len(head.keys), room)
+    longest = max((len(_shortened(visible(head.keys[place]))) for place in places), default=0)
+    return 0.2 + longest * 0.085
+
+
+def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float], high: float) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    across, tall = 0.13 / total[0], min(2.4, total[1]) / total[1]
+    place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
+    bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(length=0, labelsize=7, labelcolor=_INK)
+    bar.set_label("attention (columns: looked at; rows: looking)", fontsize=8, color=_INK, labelpad=6)
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"

@@ -1,0 +1,92 @@
+"""Some examples of a text as a model takes them, to be measured: spread evenly over the text, in padded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from sightline.data.sources import Example
+from sightline.recipe import Recipe
+from sightline.text.tokenizer import END, START, Vocabulary
+from sightline.training.batches import TrainingBatch, padded_batch
+from sightline.training.sides import Side, Sides, sides_of, windows
+from sightline.training.windows import carries
+
+_LONGEST = 256  # tokens of an example that is measured; longer ones are passed over
+
+
+def sample_batches(
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    examples: Sequence[Example],
+    *,
+    sentences: int = 64,
+    rows: int = 16,
+    device: torch.device | str = "cpu",
+) -> list[TrainingBatch]:
+    """Batches of `rows` examples of about one length; of a language model's text windows as long as it was taught."""
+    if not examples:
+        raise ValueError("there are no examples to measure; give a test set that has some")
+    made = list(_windows(recipe, vocabulary, examples, sentences) if recipe.task == "language-model" else ())
+    if recipe.task != "language-model":
+        chosen = [examples[place] for place in _evenly(len(examples), sentences)]
+        made = list(_examples(recipe, vocabulary, chosen))
+    made.sort(key=lambda side: side.read[-1].lengths()[0])
+    found = [_joined(made[at : at + rows]) for at in range(0, len(made), rows)]
+    target = torch.device(device)
+    return [batch.to(target) if target.type == "cuda" else batch for batch in found]
+
+
+def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
+    """One example: a pair, a text and its labels, or (source unused) a text for a language model."""
+    if recipe.task == "language-model":
+        ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
+        if len(ids) < 2:
+            raise ValueError("the text is empty, so there is no token to look at; give some")
+        return padded_batch(windows([], [ids]), np.arange(1))
+    (made,) = _examples(recipe, vocabulary, [Example(source, target)])
+    return padded_batch(made, np.arange(1))
+
+
+def _examples(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example]) -> Iterator[Sides]:
+    show = sides_of(recipe)
+    pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
+    for source, target in zip(*pairs, strict=True):
+        if source and target and max(len(source), len(target)) <= _LONGEST:
+            yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
+
+
+def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[Sides]:
+    context, wanted = min(recipe.training.batches.context, _LONGEST), 0
+    documents: list[np.ndarray] = []
+    for example in examples:
+        documents.append(np.asarray([*vocabulary.target.encode(example.target), END], np.int64))
+        wanted += len(documents[-1])
+        if wanted > 50 * count * context:  # more than enough to choose from
+            break
+    stream = np.concatenate(documents)
+    starts = np.arange(1, max(2, len(stream) - context), context)
+    carried = carries(recipe)
+    for place in _evenly(len(starts), count):
+        start = int(starts[place])
+        before = stream[start - 1] if carried else START
+        yield windows([], [np.concatenate([[before], stream[start : start + context]])])
+
+
+def _evenly(count: int, wanted: int) -> list[int]:
+    return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, wanted)).round())]
+
+
+def _joined(parts: Sequence[Sides]) -> TrainingBatch:
+    """Examples as one batch."""
+
+    def side(every: Sequence[Side | None]) -> Side | None:
+        whole = [each for each in every if each is not None]
+        return Side([each.sequences[0] for each in whole], whole[0].before, whole[0].behind) if whole else None
+
+    wanted = side([part.wanted for part in parts])
+    assert wanted is not None
+    sides = Sides(side([part.source for part in parts]), side([part.given for part in parts]), wanted)
+    return padded_batch(sides, np.arange(len(parts)))

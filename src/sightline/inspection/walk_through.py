@@ -1,0 +1,194 @@
+"""A walk through a trace: the steps from tokens to probabilities, in order, each with formula, inputs, shape, numbers.
+
+walk = WalkThrough(run.trace("3. März 2015"))
+walk.focus(layer=0, head=1)
+walk.explain("decoder.layers.0.cross.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7 + 0.2·0.3"
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+from torch import Tensor
+
+from sightline.inspection.cell_arithmetic import Explainer
+from sightline.inspection.numpy_script import recompute
+from sightline.inspection.trace import Step, Trace
+from sightline.inspection.trace_display import headline, shape_of
+from sightline.inspection.walk_values import render_values
+
+_LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
+_HEADS = ("products", "scaled", "bias", "scores", "masked", "weights", "context")  # (B, H, T, ·)
+_HEADS_OF_TOKENS = ("query", "key", "value")  # (B, H, T, K), or (B, T, H, K)
+_OF_ALL_TOKENS = ("key", "value", "bias")  # where one token looks, it looks at all of these
+_WRITTEN = ("decoder", "logits", "probabilities", "losses", "wanted")  # rows stand for the tokens that are written
+_GIVEN = ("target", "embedding")  # ... for those that were given to write them, one place before
+_SCORES = ("products", "scaled", "scores", "masked", "weights", "bias")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A step as it is shown: the part of its tensor that is in focus, and what stands on its axes."""
+
+    number: int
+    step: Step
+    tensor: Tensor
+    rows: Sequence[str] | None = None  # names of the last axis but one, and of the last
+    columns: Sequence[str] | None = None
+    focus: str = ""
+
+
+@dataclass(frozen=True)
+class WalkThrough:
+    """The steps of a trace; `focus` narrows them to a layer, a head, a step of the output."""
+
+    trace: Trace
+    step: int | None = None
+    layer: int | None = None
+    head: int | None = None
+
+    def focus(self, *, step: int | None = None, layer: int | None = None, head: int | None = None) -> WalkThrough:
+        """The same walk, looking closer; all are counted from 0, and what is out of range is an error."""
+        walk = replace(self, step=step, layer=layer, head=head)
+        if layer is not None and not any(_layer(each.name) == layer for each in self.trace):
+            known = sorted({found for each in self.trace if (found := _layer(each.name)) is not None})
+            raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
+        heads = [each.shape[1] for each in self.trace if each.name.endswith(".weights") and len(each.shape) == 4]
+        if head is not None and not 0 <= head < max(heads, default=0):
+            raise ValueError(f"there is no head {head}; heads are counted from 0 and there are {max(heads, default=0)}")
+        if step is not None and not 0 <= step < max(walk._tokens, 1):
+            raise ValueError(f"there is no step {step}; steps are counted from 0 and there are {walk._tokens}")
+        return walk
+
+    @property
+    def _tokens(self) -> int:
+        """How many tokens are written."""
+        return len(self.trace.about.get("target_tokens", ())) or 1
+
+    @cached_property
+    def _numbered(self) -> list[tuple[int, Step]]:
+        """Aliases are left out; numbers stay the same whatever is in focus."""
+        return list(enumerate((step for step in self.trace if not step.alias), 1))
+
+    def steps(self) -> Iterator[Shown]:
+        """Those in focus, in order."""
+        for number, step in self._numbered:
+            if self.layer is not None and _layer(step.name) != self.layer:
+                continue
+            if self.head is not None and self.layer is not None and not _has_heads(step):
+                continue
+            shown = self._shown(number, step)
+            if shown is not None:
+                yield shown
+
+    def explain(self, name: str, cell: Sequence[int]) -> str:
+        """The arithmetic of one number: its step by name, its cell by an index for each axis."""
+        return self._explainer.explain(self.trace.find(name).key, tuple(cell))
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        if not any(step.operation for step in self.trace.steps):
+            raise ValueError("this trace has no arithmetic; make it with run.trace or record_arithmetic")
+        return Explainer({step.key: step for step in self.trace.steps}, recompute(self.trace))
+
+    def _shown(self, number: int, step: Step) -> Shown | None:
+        tensor, about, told = step.tensor, self.trace.about, []
+        last = step.name.rsplit(".", 1)[-1]
+        target = about.get("target_tokens")
+        side = self._side(step, last)
+        heads = self._head_axis(step) if _has_heads(step) else None
+        rows: Sequence[str] | None = None
+        axis = 2 if heads == 1 else 1
+        if tensor.dim() > axis and side is not None and tensor.shape[axis] == len(side) and not step.whole:
+            rows = side
+        columns = self._columns(step, last)
+        written = target is not None and step.name.startswith((*_WRITTEN, *_GIVEN))
+        if self.step is not None and written and last not in _OF_ALL_TOKENS:
+            if "#" in step.key or self._repeated(step):
+                if int([*step.key.split("#"), "1"][1]) != self.step + 1:
+                    return None
+                told.append(f"step {self.step}")
+            elif rows is not None:
+                tensor, rows = tensor.narrow(axis, self.step, 1), [rows[self.step]]
+                told.append(f"step {self.step}")
+        if heads is not None and self.head is not None and self.head < tensor.shape[heads]:
+            tensor = tensor.select(heads, self.head)
+            told.append(f"head {self.head}")
+        return Shown(number, step, tensor, rows, columns, ", ".join(told))
+
+    def _repeated(self, step: Step) -> bool:
+        return f"{step.name}#2" in self._keys
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        return frozenset(step.key for step in self.trace.steps)
+
+    def _head_axis(self, step: Step) -> int:
+        last = step.name.rsplit(".", 1)[-1]
+        if last in _HEADS:
+            return 1
+        weights = step.name.rsplit(".", 1)[0] + ".weights"
+        heads = self.trace[weights].shape[1] if weights in self.trace else 1
+        if step.shape[1] == heads != step.shape[2]:
+            return 1
+        if step.shape[2] == heads != step.shape[1]:
+            return 2
+        return 2 if step.operation in ("reshape", "cast") else 1
+
+    def _side(self, step: Step, last: str) -> Sequence[str] | None:
+        """The tokens that a step's rows stand for."""
+        about = self.trace.about
+        if step.name.startswith(_GIVEN):
+            return about.get("given_tokens")
+        if not step.name.startswith(_WRITTEN):
+            return about.get("source_tokens")
+        if last in ("key", "value"):
+            return about.get("source_tokens" if _looks_at_source(step) else "given_tokens")
+        return about.get("target_tokens")
+
+    def _columns(self, step: Step, last: str) -> Sequence[str] | None:
+        """The tokens or words that a step's columns stand for."""
+        about, found = self.trace.about, None
+        if last in _SCORES:
+            inside = not step.name.startswith("decoder") or _looks_at_source(step)
+            found = about.get("source_tokens" if inside else "given_tokens")
+        elif last in ("logits", "probabilities"):
+            found = about.get("labels")
+        fits = found is not None and step.tensor.dim() and len(found) == step.tensor.shape[-1]
+        return found if fits and not step.whole else None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(headline(self.trace), style="bold")
+        for note in self.trace.about.get("notes", ()):
+            yield Text(note, style="dim")
+        for shown in self.steps():
+            yield Text("")
+            title = Text(f"{shown.number}. ", style="dim").append(shown.step.key, style="bold")
+            title.append(f"  {shape_of(shown.step)}" + (f"  ({shown.focus})" if shown.focus else ""), style="dim")
+            yield title
+            if shown.step.formula:
+                yield Text(f"   {shown.step.formula}", style="italic")
+            if shown.step.inputs:
+                yield Text("   from " + ", ".join(shown.step.inputs), style="dim")
+            if shown.step.note:
+                yield Text("   " + shown.step.note, style="yellow")
+            yield from render_values(shown.tensor, shown.rows, shown.columns)
+
+
+def _looks_at_source(step: Step) -> bool:
+    return ".cross." in step.name or step.name.startswith(("decoder.attention.", "decoder.attentions."))
+
+
+def _layer(name: str) -> int | None:
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
+
+
+def _has_heads(step: Step) -> bool:
+    last = step.name.rsplit(".", 1)[-1]
+    return len(step.shape) == 4 and last in (*_HEADS, *_HEADS_OF_TOKENS)

@@ -1,0 +1,208 @@
+"""A run and a text, traced: what the model computed, from tokens to probabilities, whatever its task.
+
+The output is decoded as always; then one pass over text and output is recorded, in which each output token is predicted
+from those before it. Searching step by step computes the same numbers (tests hold that); one pass shows them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from sightline.answering import Answerer, Continuer
+from sightline.inspection.trace import Recorder, Trace, record_arithmetic
+from sightline.inspection.trace_ending import tell_ending
+from sightline.layers.layout import Padded
+from sightline.models.counted import CountedModel
+from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
+from sightline.training.batches import padded_batch
+from sightline.training.sides import sides_of
+from sightline.training.windows import carries
+
+_LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
+OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."
+FORCED = "Recorded is one pass over the given output, each token predicted from those before it."
+
+
+def trace_text(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    """Trace a text with an output that is given, or the run's own; with `step`, no further than that output token."""
+    if isinstance(asked.model, CountedModel):
+        raise ValueError("an n-gram model counts and computes nothing in between; there is nothing to trace")
+    if asked.members:
+        raise ValueError("an ensemble has no computation of its own to trace; trace its members one by one")
+    if step is not None and step < 0:
+        raise ValueError(f"step ({step}) counts output tokens from 0")
+    trace = {
+        "seq2seq": _trace_translation,
+        "language-model": _trace_language,
+        "classify": _trace_label,
+        "tag": _trace_tags,
+    }[asked.recipe.task](asked, text, target, step)
+    forced = target is not None
+    notes = [FORCED if forced else OWN]
+    notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
+    more = {"task": asked.recipe.task, "text": text, "forced": forced, "loss": float(trace["loss"]), "notes": notes}
+    trace.about = {**more, **trace.about}
+    return trace
+
+
+def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
+    """Output tokens up to that one."""
+    if step is None:
+        return list(tokens)
+    if step >= len(tokens):
+        raise ValueError(f"the output has {len(tokens)} tokens, its end included; there is no step {step} (from 0)")
+    return list(tokens[: step + 1])
+
+
+def _row(tokens: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([list(tokens)], device=device)
+
+
+def _words(vocabulary: Any, tokens: Sequence[int]) -> list[str]:
+    return [SPECIALS[token] if token < len(SPECIALS) else vocabulary.pieces([token])[0] for token in tokens]
+
+
+def _about(
+    vocabulary: Vocabulary, source: Sequence[int], given: Sequence[int], wanted: Sequence[int]
+) -> dict[str, Any]:
+    target = vocabulary.target
+    labels = _words(target, range(target.size)) if target.size <= _LABELS else None
+    found = {
+        "output": target.decode([token for token in wanted if token >= len(SPECIALS)]),
+        "source_tokens": _words(vocabulary.source, source),
+        "given_tokens": _words(target, given),
+        "target_tokens": _words(target, wanted),
+    }
+    return found if labels is None else {**found, "labels": labels}
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _trace_translation(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    vocabulary, model, device = asked.vocabulary, asked.model, asked.device
+    (source,) = asked.encode([text])
+    if target is None:
+        output = asked.answer([text], asked.recipe.decoding)[0][0].tokens
+    else:
+        output = vocabulary.target.encode(target)
+    wanted = _upto([*output, END], step)
+    if asked.recipe.model.encoder is None:
+        before = [*source, END]
+        trace = _trace_sequence(asked, before, [START], wanted)
+        trace.about = _about(vocabulary, [*source, END], [*source, END, START, *wanted[:-1]], wanted)
+        return trace
+    read, given = [*source, END], [START, *wanted[:-1]]
+    with record_arithmetic(model) as recorder:
+        row = recorder.give("source.tokens", _row(read, device), "tokens of the source")
+        said = recorder.give("target.tokens", _row(given, device), "tokens of the output, one place later")
+        features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
+        tell_ending(recorder, model.logits(features), _row(wanted, device))
+    trace = recorder.finish()
+    trace.about = _about(vocabulary, read, given, wanted)
+    return trace
+
+
+def _trace_language(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    assert isinstance(asked, Continuer)
+    tokenizer = asked.vocabulary.target
+    (prompt,) = asked.encode([text])
+    if target is None:
+        output = asked.answer([text], asked.recipe.decoding)[0][0].tokens[len(prompt) :]
+    else:
+        output = tokenizer.encode(text + target)[len(prompt) :]
+    wanted = _upto(output, step)
+    if not wanted:
+        raise ValueError("there is no output to trace: the model went on with nothing; give a target")
+    marks = ([] if carries(asked.recipe) else [START]) + [END] if asked.begins else [START]
+    trace = _trace_sequence(asked, [*marks, *prompt][:-1], [*marks, *prompt][-1:], wanted)
+    given = [*marks, *prompt, *wanted[:-1]]
+    trace.about = _about(asked.vocabulary, [], given, [*given[1 : len(given) - len(wanted) + 1], *wanted])
+    trace.about["output"] = tokenizer.decode([token for token in wanted if token >= len(SPECIALS)])
+    return trace
+
+
+def _trace_sequence(asked: Answerer, before: list[int], first: list[int], wanted: list[int]) -> Trace:
+    """A decoder that stands alone, over all in one sequence; the loss is that of the output."""
+    model, device = asked.model, asked.device
+    given = [*before, *first, *wanted[:-1]]
+    every = [*given[1 : len(given) - len(wanted) + 1], *wanted]  # what follows each token
+    with record_arithmetic(model) as recorder:
+        row = recorder.give("target.tokens", _row(given, device), "tokens, one place later")
+        features, _ = model.advance(row, model.blank(1))
+        places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
+        tell_ending(recorder, model.logits(features), _row(every, device), places)
+    return recorder.finish()
+
+
+def _trace_label(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    _no_steps(step)
+    (source,) = asked.encode([text])
+    if target is None:
+        label = asked.answer([text], asked.recipe.decoding)[0][0].tokens[0]
+    else:
+        label = _label(asked.vocabulary, target)
+    return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
+
+
+def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    _no_steps(step)
+    words = asked.vocabulary.encode_words([" ".join(word for word in text.split(" ") if word)])[0]
+    pieces = [piece for word in words for piece in word]
+    if not pieces:
+        raise ValueError("an empty text has no words to tag; give one with words")
+    if target is None:
+        tags = asked.answer([text], asked.recipe.decoding)[0][0].tokens
+    else:
+        tags = [_label(asked.vocabulary, tag) for tag in target.split()]
+    if len(tags) != len(words):
+        raise ValueError(f"{len(tags)} labels were given for {len(words)} words; give one for each")
+    wanted, first = [], []
+    for word, tag in zip(words, tags, strict=True):
+        wanted += [tag] * len(word)
+        first += [True, *[False] * (len(word) - 1)]
+    places = None if all(first) else torch.tensor([first], device=asked.device)
+    return _trace_labels(asked, pieces, _row(wanted, asked.device), places, tags)
+
+
+def _trace_labels(
+    asked: Answerer, source: list[int], wanted: torch.Tensor, places: torch.Tensor | None, labels: list[int]
+) -> Trace:
+    taken = [np.asarray(source, np.int64)]
+    batch = padded_batch(sides_of(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
+    batch = batch.to(asked.device) if asked.device.type == "cuda" else batch
+    assert batch.source is not None and batch.source_layout is not None
+    with record_arithmetic(asked.model) as recorder:
+        _tell_labels(recorder, asked.model, batch, wanted, places)
+    trace = recorder.finish()
+    tokenizer = asked.vocabulary.target
+    trace.about = {
+        "output": " ".join(tokenizer.decode([label]) for label in labels),
+        "source_tokens": _words(asked.vocabulary.source, batch.source.flatten().tolist()),
+        "target_tokens": [tokenizer.decode([label]) for label in wanted.flatten().tolist()],
+        "labels": [tokenizer.decode([label]) for label in range(len(SPECIALS), tokenizer.size)],
+    }
+    return trace
+
+
+def _tell_labels(recorder: Recorder, model: Any, batch: Any, wanted: torch.Tensor, places: torch.Tensor | None) -> None:
+    """A special is no answer: probabilities are over the labels, counted without the specials."""
+    recorder.give("source.tokens", batch.source, "tokens of the text")
+    logits = model.logits(model(batch.source, batch.source_layout))
+    tell_ending(recorder, logits[..., len(SPECIALS) :], wanted - len(SPECIALS), places)
+
+
+def _label(vocabulary: Vocabulary, name: str) -> int:
+    known = {vocabulary.target.decode([label]): label for label in range(len(SPECIALS), vocabulary.target.size)}
+    if name not in known:
+        raise ValueError(f"there is no label {name!r}; there are {', '.join(list(known)[:20])}")
+    return known[name]
+
+
+def _no_steps(step: int | None) -> None:
+    if step is not None:
+        raise ValueError(f"step ({step}) is for models that write token by token; labels come at once; leave it out")

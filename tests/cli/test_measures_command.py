@@ -1,0 +1,79 @@
+"""`sightline inspect` with a measure, on a run of each task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+
+
+def inspect(*arguments: object) -> str:
+    """What is printed; a mistake is raised."""
+    result = CliRunner().invoke(app, ["inspect", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_gradient_flow_of_several_runs_is_one_picture_and_one_file(tasks: dict[str, Path], tmp_path: Path) -> None:
+    figure, data = tmp_path / "flow.png", tmp_path / "flow.json"
+    inspect(tasks["lm-gru"], "--gradient-flow", "--beside", tasks["lm-transformer"], "--figure", figure, "--json", data)
+    flows = json.loads(data.read_text())["flows"]
+    assert [(flow["label"], flow["when"]) for flow in flows] == [
+        (name, when) for name in ("lm-gru", "lm-transformer") for when in ("initialisation", "trained")
+    ]
+    assert flows[0]["states"] != flows[1]["states"]
+    assert figure.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("name", ["classify-mean", "tag-gru"])
+def test_gradient_flow_of_labellers_is_that_of_their_encoders(tasks: dict[str, Path], name: str) -> None:
+    printed = inspect(tasks[name], "--gradient-flow")
+    assert "encoder states" in printed and "decoder states" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("lm-gru", "a b"), ("lm-bpe", "the cat"), ("classify-mean", "good"), ("tag-gru", "dog runs")]
+)
+@pytest.mark.parametrize("method", ["input-gradient", "integrated-gradients", "occlusion"])
+def test_every_task_has_attributions(tasks: dict[str, Path], name: str, text: str, method: str, tmp_path: Path) -> None:
+    figure, data = tmp_path / "grid.svg", tmp_path / "grid.json"
+    inspect(tasks[name], text, "--attribute", method, "--figure", figure, "--json", data)
+    found = json.loads(data.read_text())["pieces"]
+    assert found["method"] == method and found["outputs"]
+    assert any(any(row) for row in [*found["from_source"], *found["from_target"]])
+    assert figure.exists()
+
+
+@pytest.mark.parametrize("name", ["lm-bpe", "classify-mean", "tag-gru"])
+@pytest.mark.parametrize("order", ["worst", "longest", "rarest"])
+def test_every_task_has_a_corpus_view(tasks: dict[str, Path], name: str, order: str, tmp_path: Path) -> None:
+    table, data = tmp_path / "losses.csv", tmp_path / "losses.json"
+    printed = inspect(tasks[name], "--corpus", "test", "--sort", order, "--tokens", "--csv", table, "--json", data)
+    assert f"{order} first" in printed
+    view = json.loads(data.read_text())
+    tokens = [token for sentence in view["sentences"] for token in sentence["tokens"]]
+    assert len(table.read_text().splitlines()) == len(tokens) + 1
+    assert all(token["frequency"] > 0 or token["loss"] > 0 for token in tokens)
+    losses = [sentence["loss"] for sentence in view["sentences"]]
+    assert order != "worst" or losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--corpus", "test", "--sort", "best"], "worst, longest, rarest"),
+        (["--corpus", "nowhere"], "it has test, validation"),
+        (["text", "--attribute", "magic"], "integrated-gradients"),
+        (["--attribute", "occlusion"], "looks at a text"),
+        (["--layer-norms"], "--figure"),
+        (["--layer-norms", "--figure", "norms.png"], "training.log_layers=true"),
+        (["--gradient-flow", "--figure", "flow.gif"], "flow.gif"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(tasks: dict[str, Path], arguments: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect(tasks["classify-mean"], *arguments)

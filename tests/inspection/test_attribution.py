@@ -1,0 +1,249 @@
+"""Attribution on models whose right answer is known, and the axioms on models of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sightline.inspection.attributed import Attribution, word_groups
+from sightline.inspection.attribution import Labels, Method, Question, attribute
+from sightline.inspection.attribution_picture import draw_attribution
+from sightline.layers.embedding import Embedding
+from sightline.models.labellers import Classifier, Tagger
+from sightline.models.language_model import LanguageModel
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe_model import Model
+from sightline.training.batches import padded_batch
+from sightline.training.sides import labels, tags, translation, windows
+
+SIZE = 12
+METHODS: tuple[Method, ...] = ("input-gradient", "integrated-gradients", "occlusion")
+
+
+class Copier(nn.Module):
+    """Writes the source token by token: ŷ_t = softmax(8 E x_t), with one number for each word of the vocabulary."""
+
+    def __init__(self, *, backwards: bool = False) -> None:
+        super().__init__()
+        self.source_embedding, self.target_embedding = Embedding(SIZE, SIZE), Embedding(SIZE, SIZE)
+        self.backwards = backwards
+        for embedding in (self.source_embedding, self.target_embedding):
+            embedding.weight.data = torch.eye(SIZE) / SIZE**0.5
+
+    def forward(self, source: Tensor, source_layout: Any, given: Tensor, layout: Any) -> Tensor:
+        x, y = self.source_embedding(source), self.target_embedding(given)
+        x = x[:, :-1].flip(1) if self.backwards else x
+        return nn.functional.pad(x, (0, 0, 0, y.shape[1]))[:, : y.shape[1]] + 0 * y
+
+    def logits(self, features: Tensor) -> Tensor:
+        return 8 * features
+
+
+def question(source: list[int], target: list[int]) -> Question:
+    return Question.of(padded_batch(translation([np.array(source)], [np.array(target)]), np.arange(1)))
+
+
+def numbered(asked: Question) -> Labels:
+    reads, given = asked.sizes
+    outputs = [f"o{number}" for number in range(len(asked.places))]
+    return Labels([f"s{number}" for number in range(reads)], [f"t{number}" for number in range(given)], outputs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_a_model_that_copies_the_attribution_lands_on_the_copied_token(method: Method, backwards: bool) -> None:
+    words = [4, 7, 5, 9, 6]
+    asked = question(words, words[::-1] if backwards else words)
+    found = attribute(Copier(backwards=backwards), asked, numbered(asked), method=method)
+    copied = np.arange(len(words))[::-1] if backwards else np.arange(len(words))
+    for answer, place in enumerate(copied):
+        row = found.from_source[answer]
+        assert row.argmax() == place
+        assert row[place] > 0
+        assert np.allclose(np.delete(row, place), 0, atol=1e-6)
+    assert np.allclose(found.from_target, 0, atol=1e-6)
+    own = found.shares()[0][np.arange(len(words)), copied]
+    assert np.allclose(own, 1)
+
+
+def test_integrated_gradients_of_a_model_that_copies_are_the_whole_change_of_its_answer() -> None:
+    asked = question([4, 7], [4, 7])
+    found = attribute(Copier(), asked, numbered(asked), steps=64)
+    right = torch.log_softmax(torch.tensor([8.0] + [0.0] * (SIZE - 1)), 0)[0]
+    change = float(right) + np.log(SIZE)  # with nothing there, every word is as likely as another
+    assert found.from_source[0, 0] == pytest.approx(change, rel=1e-5)
+    assert found.scores[0] == pytest.approx(float(right), rel=1e-5)
+
+
+RECURRENT = {"kind": "recurrent", "cell": "gru", "layers": 2, "bidirectional": True}
+WRITER = {"kind": "recurrent", "cell": "lstm", "layers": 1, "attention": {"kind": "additive"}, "input_feeding": True}
+TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2}
+
+
+def built(kind: str) -> tuple[nn.Module, Question]:
+    torch.manual_seed(2)
+
+    def section(**parts: Any) -> Model:
+        return Model.model_validate({"width": 8, "tie": "none", **parts})
+
+    pieces = [str(number) for number in range(SIZE)]
+    source, target = [np.array([4, 5, 6, 7])], [np.array([8, 9, 10])]
+    if kind == "lm":
+        model: nn.Module = LanguageModel(section(decoder=TRANSFORMER), SIZE)
+        sides = windows([], [np.array([2, 4, 5, 6, 7, 8])])
+    elif kind == "tagger":
+        model, sides = Tagger(section(encoder=RECURRENT), pieces, SIZE), tags(source, [np.array([4, 0, 5, 6])])
+    elif kind == "classifier":
+        model = Classifier(section(encoder=TRANSFORMER, pooling={"kind": "mean"}), pieces, SIZE)
+        sides = labels(source, [np.array([5])])
+    else:
+        bodies = {"tied": (TRANSFORMER, TRANSFORMER), "lstm": (RECURRENT, WRITER)}[kind]
+        recipe = section(encoder=bodies[0], decoder=bodies[1], tie="all" if kind == "tied" else "none")
+        model, sides = Seq2Seq(recipe, SIZE, SIZE), translation(source, target)
+    return model, Question.of(padded_batch(sides, np.arange(1)))
+
+
+KINDS = ("tied", "lstm", "lm", "tagger", "classifier")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("baseline", ["zero", "mean"])
+def test_integrated_gradients_are_complete(kind: str, baseline: Any) -> None:
+    """Σ a = f(x) − f(x') (Sundararajan et al. 2017, proposition 1)."""
+    model, asked = built(kind)
+    found = attribute(model, asked, numbered(asked), steps=256, baseline=baseline)
+    total = found.from_source.sum(1) + found.from_target.sum(1)
+    assert np.abs(total).max() > 1e-3
+    assert found.gaps is not None and np.abs(found.gaps).max() < 5e-3
+    rough = attribute(model, asked, numbered(asked), steps=2, baseline=baseline)
+    assert rough.gaps is not None and np.abs(found.gaps).max() <= np.abs(rough.gaps).max() + 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_answer_owes_anything_to_a_target_token_that_comes_later(kind: str, method: Method) -> None:
+    model, asked = built(kind)
+    found = attribute(model, asked, numbered(asked), method=method, steps=4)
+    assert found.from_source.shape == (len(asked.places), asked.sizes[0])
+    assert np.allclose(np.triu(found.from_target, 1), 0, atol=1e-6)
+    if asked.given is not None:
+        assert np.abs(np.tril(found.from_target)).max() > 1e-6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_the_log_probabilities_of_the_answers(kind: str) -> None:
+    model, asked = built(kind)
+    every = [attribute(model, asked, numbered(asked), method=method, steps=4).scores for method in METHODS]
+    np.testing.assert_allclose(every[0], every[1], atol=1e-5)
+    np.testing.assert_allclose(every[0], every[2], atol=1e-5)
+    assert (every[0] < 0).all()
+
+
+def test_the_first_order_of_input_times_gradient_is_that_of_finite_differences() -> None:
+    model, asked = built("lstm")
+    model = model.double()
+    found = attribute(model, asked, numbered(asked), method="input-gradient")
+    table, token = model.source_embedding.weight, int(asked.source[1])  # type: ignore[union-attr, index]
+    with torch.no_grad():
+        table[token] *= 1 + 1e-6  # type: ignore[index, operator]
+    moved = attribute(model, asked, numbered(asked), method="input-gradient").scores
+    np.testing.assert_allclose((moved - found.scores) / 1e-6, found.from_source[:, 1], rtol=1e-2, atol=1e-5)
+
+
+def test_a_removed_token_is_gone_and_a_masked_one_unknown() -> None:
+    model, asked = built("lstm")
+    masked = attribute(model, asked, numbered(asked), method="occlusion")
+    removed = attribute(model, asked, numbered(asked), method="occlusion", remove=True)
+    without = attribute(model, question([4, 6, 7], [8, 9, 10]), _three(), method="input-gradient").scores
+    unknown = attribute(model, question([4, 1, 6, 7], [8, 9, 10]), numbered(asked), method="input-gradient").scores
+    np.testing.assert_allclose(removed.from_source[:, 1], removed.scores - without, atol=1e-5)
+    np.testing.assert_allclose(masked.from_source[:, 1], masked.scores - unknown, atol=1e-5)
+
+
+def _three() -> Labels:
+    return numbered(question([4, 6, 7], [8, 9, 10]))
+
+
+def test_a_tagger_cannot_answer_for_a_token_that_was_removed() -> None:
+    model, asked = built("tagger")
+    with pytest.raises(ValueError, match="leave remove out"):
+        attribute(model, asked, numbered(asked), method="occlusion", remove=True)
+
+
+def test_a_batch_of_two_is_refused() -> None:
+    with pytest.raises(ValueError, match="this batch has 2"):
+        Question.of(padded_batch(translation([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
+
+
+def test_a_model_is_left_as_it_was_found() -> None:
+    model, asked = built("tied")
+    model.train()
+    attribute(model, asked, numbered(asked), method="occlusion")
+    assert all(module.training for module in model.modules())
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+PIECES = ["▁Ein", "▁Ap", "fel", "kuchen", ".", "</s>"]
+
+
+def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
+    assert word_groups(PIECES) == [[0], [1, 2, 3], [4], [5]]
+    assert word_groups(["a", "b", "▁", "c"]) == [[0, 1], [2, 3]]
+    assert word_groups([]) == []
+
+
+def attribution() -> Attribution:
+    draw = np.random.default_rng(1)
+    return Attribution(
+        "occlusion", PIECES, -draw.random(6), ["▁An", "▁apple"], draw.normal(size=(6, 2)), ["<s>", *PIECES[:-1]],
+        np.tril(draw.normal(size=(6, 6))), np.zeros(6),
+    )  # fmt: skip
+
+
+def test_words_keep_the_sums_of_their_pieces() -> None:
+    found = attribution()
+    words = found.words()
+    assert words.outputs == ["Ein", "Apfelkuchen", ".", "</s>"]
+    assert words.from_source[1, 1] == pytest.approx(found.from_source[1:4, 1].sum())
+    assert words.from_target[2, 2] == pytest.approx(found.from_target[4, 2:5].sum())
+    assert words.from_source.sum() + words.from_target.sum() == pytest.approx(
+        found.from_source.sum() + found.from_target.sum()
+    )
+    assert words.scores.sum() == pytest.approx(found.scores.sum())
+
+
+def test_an_attribution_is_the_same_after_json() -> None:
+    found = attribution()
+    back = Attribution.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert back.to_dict() == found.to_dict()
+    assert back.from_target.shape == (6, 6)
+
+
+def test_shares_of_an_answer_are_one_together_and_make_a_grid() -> None:
+    grid = attribution().alignment()
+    assert np.allclose(grid.weights.sum(1), 1, atol=1e-6)
+    assert grid.source[:3] == ["▁An", "▁apple", "»<s>"]
+
+
+def test_shapes_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"source are \(1, 2\)"):
+        Attribution("x", ["a"], np.zeros(1), ["b"], np.zeros((1, 2)), [], np.zeros((1, 0)))
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_an_attribution_is_drawn_in_any_script(tmp_path: Path, suffix: str) -> None:
+    found = Attribution(
+        "occlusion", ["猫", "नमस्ते", "🙂$x$"], np.zeros(3), ["Größe", "a$b$"], np.eye(3, 2) * 30, [], np.zeros((3, 0))
+    )
+    draw_attribution(found, tmp_path / f"grid.{suffix}", title="猫 → cat")
+    assert (tmp_path / f"grid.{suffix}").stat().st_size > 3_000
+    with pytest.raises(ValueError, match="nothing to draw"):
+        draw_attribution(
+            Attribution("x", [], *[np.zeros(0), [], np.zeros((0, 0))], [], np.zeros((0, 0))), tmp_path / "a.png"
+        )

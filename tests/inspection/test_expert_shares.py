@@ -1,0 +1,60 @@
+"""The picture of how tokens were shared out among experts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sightline.inspection.expert_shares import draw_expert_shares, read_expert_shares
+
+
+def write_records(run: Path, *records: dict[str, Any]) -> None:
+    run.mkdir(exist_ok=True)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def train(step: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "train", "step": step, **more}
+
+
+def test_shares_are_read_in_order_and_other_records_passed_over(tmp_path: Path) -> None:
+    write_records(
+        tmp_path,
+        train(5, experts={"encoder.1": [0.25, 0.75], "decoder.0": [0.5, 0.3, 0.2]}, dropped=0.1),
+        {"kind": "validation", "step": 5, "loss": 1.0},
+        train(10, experts={"encoder.1": [0.5, 0.5], "decoder.0": [0.4, 0.3, 0.3]}, dropped=0.0),
+    )
+    found = read_expert_shares(tmp_path)
+    assert found.steps.tolist() == [5, 10]
+    assert found.dropped.tolist() == [0.1, 0.0]
+    np.testing.assert_array_equal(found.shares["encoder.1"], [[0.25, 0.75], [0.5, 0.5]])
+    assert found.shares["decoder.0"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("records", [1, 12])
+def test_one_record_and_many_experts_are_drawn_and_the_same_run_gives_the_same_file(
+    tmp_path: Path, suffix: str, records: int
+) -> None:
+    shares = [0.9, *[0.1 / 39] * 39]  # 36 times its even share: beyond the colours
+    layers = {"encoder.1": shares, "decoder.$1$": [0.5, 0.5]}
+    write_records(tmp_path, *(train(step, experts=layers, dropped=0.2) for step in range(1, records + 1)))
+    pictures = [tmp_path / f"{name}{suffix}" for name in "ab"]
+    for picture in pictures:
+        draw_expert_shares(tmp_path, picture)
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()
+    assert pictures[0].read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere/metrics\.jsonl does not exist; name the folder of a run"):
+        read_expert_shares(tmp_path / "nowhere")
+    write_records(tmp_path, train(5, loss=1.0))
+    with pytest.raises(ValueError, match="says nothing of experts: the model has none"):
+        draw_expert_shares(tmp_path, tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"drawn as \.png or \.svg; name the file so"):
+        draw_expert_shares(tmp_path, tmp_path / "a.gif")

@@ -1,0 +1,161 @@
+"""Walk-throughs: the steps in order, narrowed to a layer, a head, a step; and the arithmetic of single numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from traced_models import bodies, traced
+
+from sightline.inspection.latex import latex
+from sightline.inspection.trace import Step, Trace, record_arithmetic
+from sightline.inspection.walk_through import WalkThrough
+from sightline.layers.recurrent import Recurrence
+from sightline.layers.scores import Dot
+from sightline.layers.tap import TapModule
+
+
+class Lecture(TapModule):
+    """The checks of the lecture: a score, and a weight on a vector."""
+
+    def forward(self, query: Tensor, key: Tensor, share: Tensor) -> Tensor:
+        self.tap("score", Dot()(query, key), "q·h")
+        return self.tap("context", share * key, "α h")
+
+
+@pytest.fixture
+def lecture() -> WalkThrough:
+    model = Lecture()
+    with record_arithmetic(model) as recorder:
+        query = recorder.give("query", torch.tensor([[[[0.8, 0.2]]]]))
+        key = recorder.give("key", torch.tensor([[[[0.7, 0.3]]]]))
+        model(query, key, recorder.give("share", torch.tensor([[[[0.8]]]])))
+    return WalkThrough(recorder.finish())
+
+
+def test_a_dot_product_is_written_out(lecture: WalkThrough) -> None:
+    assert lecture.explain("score", (0, 0, 0, 0)) == "0.62 = 0.8·0.7 + 0.2·0.3"
+
+
+def test_a_weighted_vector_is_written_out(lecture: WalkThrough) -> None:
+    assert lecture.explain("context", (0, 0, 0, 0)) == "0.56 = 0.8·0.7"
+    assert lecture.explain("context", (0, 0, 0, -1)) == "0.24 = 0.8·0.3"
+
+
+def test_a_cell_that_is_not_there_is_an_error_that_says_the_shape(lecture: WalkThrough) -> None:
+    with pytest.raises(ValueError, match=r"score has the shape \(1, 1, 1, 1\); \(0, 0, 0, 1\) is no cell of it"):
+        lecture.explain("score", (0, 0, 0, 1))
+    with pytest.raises(ValueError, match=r"\(0,\) is no cell"):
+        lecture.explain("score", (0,))
+
+
+@pytest.fixture(params=["transformer", "rotary-swiglu-rms-post", "lstm-additive", "gru-bottleneck", "convolutional"])
+def walk(request: pytest.FixtureRequest, build_model: Any) -> WalkThrough:
+    trace = traced(build_model(*bodies.FEW[request.param]))
+    words = {"source_tokens": ["a", "b", "c", "</s>"], "given_tokens": ["<s>", "x", "y"]}
+    trace.about = {"text": "a b c", "output": "x y", **words, "target_tokens": ["x", "y", "</s>"]}
+    return WalkThrough(trace)
+
+
+SIMPLE = re.compile(r"^[\d.e+·() −-]+$")
+
+
+def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: WalkThrough) -> None:
+    for shown in walk.steps():
+        for cell in ([0] * len(shown.step.shape), [-1] * len(shown.step.shape)):
+            told = walk.explain(shown.step.key, cell)
+            value, _, made = told.partition(" = ")
+            assert made, told
+            if SIMPLE.match(made):  # sums of products say what they say: rounded factors, a few terms
+                plain = made.replace("·", "*").replace("−", "-")
+                assert float(eval(plain)) == pytest.approx(float(value.replace("−", "-")), rel=0.02, abs=0.01), told
+
+
+def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
+    layer = Recurrence("lstm", 2, 2).eval()
+    with record_arithmetic(layer) as recorder:
+        layer(recorder.give("x", torch.randn(1, 3, 2)), layer.start(1, torch.zeros(1)))
+    trace = recorder.finish()
+    walk = WalkThrough(trace)
+
+    def shown(name: str, *cell: int) -> str:
+        return f"{float(trace[name][cell]):.4g}".replace("-", "−")
+
+    told = walk.explain("forget_gate", (0, 2, 1))
+    assert told.startswith(f"{shown('forget_gate', 0, 2, 1)} = σ({shown('inputs', 0, 2, 3)} + ")
+    cell = walk.explain("cell", (0, 2, 1))
+    assert shown("forget_gate", 0, 2, 1) in cell
+    assert shown("cell", 0, 1, 1).lstrip("−") in cell
+    assert walk.explain("state_before", (0, 0, 1)).endswith("(the start)")
+
+
+def test_focus_keeps_a_layer_and_a_head(build_model: Any) -> None:
+    walk = WalkThrough(traced(build_model(*bodies.FEW["transformer"])))
+    inside = list(walk.focus(layer=1).steps())
+    assert inside
+    assert all(".layers.1." in shown.step.name for shown in inside)
+    heads = {shown.step.name: shown for shown in walk.focus(layer=1, head=1).steps()}
+    weights = heads["decoder.layers.1.cross.weights"]
+    assert torch.equal(weights.tensor, walk.trace["decoder.layers.1.cross.weights"][:, 1])
+    query = heads["encoder.layers.1.attention.query"]  # (B, T, H, K) in an encoder, (B, H, T, K) in a decoder
+    assert torch.equal(query.tensor, walk.trace["encoder.layers.1.attention.query"][:, :, 1])
+    query = heads["decoder.layers.1.cross.query"]
+    assert torch.equal(query.tensor, walk.trace["decoder.layers.1.cross.query"][:, 1])
+
+
+def test_focus_keeps_a_step_of_the_output_and_all_of_the_source(walk: WalkThrough) -> None:
+    narrowed = {shown.step.key: shown for shown in walk.focus(step=1).steps()}
+    assert torch.equal(narrowed["logits"].tensor, walk.trace["logits"][:, 1:2])
+    assert narrowed["logits"].rows == ["y"]
+    assert narrowed["source_embedding.vectors"].tensor.shape[1] == 4
+
+
+def test_focus_picks_the_right_run_of_a_decoder_that_is_fed_its_output(build_model: Any) -> None:
+    trace = traced(build_model(*bodies.FEW["transformer-to-fed-lstm"]))
+    trace.about = {"text": "", "target_tokens": ["x", "y", "z"], "given_tokens": ["<s>", "x", "y"]}
+    keys = [s.step.key for s in WalkThrough(trace).focus(step=2).steps() if s.step.name == "decoder.attention.weights"]
+    assert keys == ["decoder.attention.weights#3"]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [({"layer": 7}, "no layer 7"), ({"head": 5}, "no head 5"), ({"step": 9}, "no step 9")]
+)
+def test_what_is_not_there_cannot_be_focused(walk: WalkThrough, what: dict[str, int], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        walk.focus(**what)
+
+
+def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: WalkThrough) -> None:
+    walk.trace.about |= {"source_tokens": ["[red]", "日本", "é", "</s>"]}
+    console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(walk)
+    shown = console.export_text()
+    assert "softmax(logits)" in shown
+    assert "from logits" in shown
+    assert "[red]" in shown
+    assert "日本" in shown
+
+
+def test_a_trace_without_arithmetic_can_be_walked_but_not_explained() -> None:
+    walk = WalkThrough(Trace([Step("a", torch.ones(2), "f", (), key="a")]))
+    assert [shown.step.key for shown in walk.steps()] == ["a"]
+    with pytest.raises(ValueError, match="has no arithmetic"):
+        walk.explain("a", (0,))
+
+
+@pytest.mark.parametrize(
+    ("plain", "written"),
+    [
+        ("Q Kᵀ / √K", r"Q K^{\top} / \sqrt {K}"),
+        ("softmax(scores)", r"\operatorname{softmax}(\operatorname{scores})"),
+        ("c_t = f ∘ c_t−1 + i ∘ g", r"c_{t} = f \odot c_{t-1} + i \odot g"),
+        ("(x − μ) / σ · γ + β", r"(x - \mu) / \sigma \cdot \gamma + \beta"),
+        ("tanh(W_c [x ; c])", r"\tanh (W_{c} [x ;\, c])"),
+    ],
+)
+def test_formulas_become_latex(plain: str, written: str) -> None:
+    assert latex(plain) == written

@@ -1,0 +1,31 @@
+"""Traces of models with random weights, and the bodies that tests/conftest.py builds them of."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sightline.inspection.trace import Trace, record_arithmetic
+from sightline.inspection.trace_ending import tell_ending
+from sightline.layers.layout import Padded
+
+# by its path: every folder's conftest.py is called `conftest`
+_spec = importlib.util.spec_from_file_location("model_bodies", Path(__file__).parent.parent / "conftest.py")
+assert _spec is not None and _spec.loader is not None
+bodies: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(bodies)
+
+
+def traced(model: Any, source: Sequence[int] = (5, 6, 7, 3), target: Sequence[int] = (9, 4, 3)) -> Trace:
+    """A sequence-to-sequence model over one pair, up to the loss."""
+    read, given = torch.tensor([list(source)]), torch.tensor([[2, *target[:-1]]])
+    with record_arithmetic(model) as recorder:
+        recorder.give("source.tokens", read)
+        recorder.give("target.tokens", given)
+        features, _ = model.advance(given, model.begin(model.encode(read, Padded.of([len(source)]))))
+        tell_ending(recorder, model.logits(features), torch.tensor([list(target)]))
+    return recorder.finish()
