@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.decoding.batch import Hypothesis, coverage_penalty, length_penalty, staying
 from sightline.decoding.generate import generate, make_batch, pad_tokens
 from sightline.decoding.scoring import log_probabilities
-from sightline.decoding.search import Hypothesis, beam_search, coverage_penalty, length_penalty, search, staying, walk
+from sightline.decoding.search import beam_search, search, walk
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq

@@ -22,6 +22,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "recurrent", "cell": "lstm", "attention": {"kind": "none"}, "dropout": 0.0},
     "gru": {"kind": "recurrent", "cell": "gru", "layers": 2, "attention": {"kind": "none"}, "dropout": 0.0},
     "window": {"kind": "window", "size": 3, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 1, "positions": {"longest": 8}, "dropout": 0.0},
+    "bytenet": {"kind": "bytenet", "layers": 2, "dilations": [1, 2], "dropout": 0.0},
     "rotary": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "rotary"}, "dropout": 0.0},
     "learned": {
         "kind": "transformer",
@@ -93,7 +95,7 @@ def test_sliding_windows_score_every_token_once_with_enough_before_it(length: in
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("body", ["lstm", "gru", "window", "rotary"])
+@pytest.mark.parametrize("body", ["lstm", "gru", "window", "bytenet", "rotary"])
 def test_one_window_as_long_as_the_text_is_the_text_token_by_token(body: str) -> None:
     model, text = built(body), stream(19)
     for context in (19, 40):

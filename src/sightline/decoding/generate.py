@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sightline.decoding.search import Batch, Heard, Hypothesis, Stepper, search
+from sightline.decoding.batch import Batch, Heard, Hypothesis, Stepper, Watch
+from sightline.decoding.ensemble import rooms
+from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
+from sightline.decoding.search import search
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule
-from sightline.models.language_model import DecoderOnly
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
 
 Item = TypeVar("Item")
 _FEW = 32  # the last of so many sentences of a batch are decoded again with the last of others: a step for two costs as
 # much as a step for fifty, since all weights are read
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What is asked of each output."""
+
+    demands: Sequence[Demands]
+    edges: Edges
+    numbers: Sequence[int]  # which sentence of the whole input each is
+
+    def take(self, indices: Sequence[int]) -> Constraints:
+        """The same for some of the sentences."""
+        return Constraints([self.demands[index] for index in indices], self.edges, self.numbers_of(indices))
+
+    def numbers_of(self, indices: Sequence[int]) -> list[int]:
+        return [self.numbers[index] for index in indices]
 
 
 def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
@@ -64,22 +83,27 @@ def make_batch(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     numbers: Sequence[int] = (),
-    longest: int | None = None,
-    in_one: bool = False,
+    limits_of: Sequence[tuple[int, bool]] = (),
     few: int = 0,
+    constraints: Constraints | None = None,
 ) -> Batch:
-    """Sources (without end marks) as one batch to search; no output is longer than `longest`, its end mark included.
+    """Sources (without end marks) as one batch to search; no output is longer than `limits_of` the model (see `rooms`).
 
-    With `in_one` source and output together are not. Without sources it is the prefixes that are gone on with, by up
-    to `max_length` tokens and an end mark.
+    Without sources it is the prefixes that are gone on with, by up to `max_length` tokens and an end mark. What must be
+    said, or must be so long, may go beyond `max_ratio`, never beyond `max_length`.
     """
     begun = prefixes if prefixes is not None else [[] for _ in sources or ()]
     rows = [[END] for _ in begun] if sources is None else [[*source, END] for source in sources]
     if sources is None:
         limits = [len(prefix) + options.max_length + 1 for prefix in begun]
     else:
-        limits = [min(options.max_length, int(options.max_ratio * len(row)) + 10) for row in rows]
-    if longest is not None:
+        least = [options.min_length + 1] * len(rows)
+        if constraints is not None:
+            pairs = zip(constraints.demands, begun, strict=True)
+            least = [max(options.min_length, each.room() + len(prefix)) + 1 for each, prefix in pairs]
+        wanted = [max(int(options.max_ratio * len(row)) + 10, floor) for row, floor in zip(rows, least, strict=True)]
+        limits = [min(options.max_length, limit) for limit in wanted]
+    for longest, in_one in limits_of:
         limits = [min(limit, longest - in_one * len(row)) for limit, row in zip(limits, rows, strict=True)]
     forced = None
     if any(begun):
@@ -93,7 +117,26 @@ def make_batch(
         forced,
         tuple(numbers),
         few,
+        _rules(options, begun if sources is None else [[] for _ in begun], constraints, device),
     )
+
+
+def _rules(
+    options: Decoding,
+    given: Sequence[Sequence[int]],
+    constraints: Constraints | None,
+    device: torch.device | str,
+) -> Rules | None:
+    """What the outputs must keep to, or None where all is free; `given` is what is no part of an output's length."""
+    forbidden = required = shortest = None
+    if constraints is not None:
+        forbidden = Forbidden.of(constraints.demands, constraints.edges, device)
+        required = Required.of(constraints.demands, constraints.edges, device)
+    if options.min_length:
+        shortest = torch.tensor([len(each) + options.min_length for each in given], device=device)
+    if shortest is None and not options.no_repeat and forbidden is None and required is None:
+        return None
+    return Rules(shortest, options.no_repeat, forbidden, required)
 
 
 def generate(
@@ -105,15 +148,18 @@ def generate(
     prefixes: Sequence[Sequence[int]] | None = None,
     first: int = 0,
     heard: Heard | None = None,
+    watch: Watch | None = None,
+    constraints: Constraints | None = None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order of the sources; without sources, of each prefix.
 
     `first` is the number of the first sentence in the whole input, so that sampling does not depend on how the input
     is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis. `heard` is told every
-    token as it comes (see `walk`), where there is but one sentence.
+    token as it comes (see `walk`), `watch` of every step of a beam, where there is but one sentence. What
+    `constraints` require is in every hypothesis; a sentence where that cannot be has none.
     """
     asked = sources if sources is not None else prefixes or []
-    if heard is not None and len(asked) != 1:
+    if (heard is not None or watch is not None) and len(asked) != 1:
         raise ValueError(f"only one sentence can be heard at a time, not {len(asked)}; decode them one by one")
     results: list[list[Hypothesis]] = [[Hypothesis([], 0.0, 0.0)] for _ in asked]
     filled = [index for index, text in enumerate(asked) if len(text) or sources is None]
@@ -125,14 +171,14 @@ def generate(
             options,
             device,
             prefixes=None if prefixes is None else [prefixes[index] for index in indices],
-            numbers=[first + index for index in indices],
-            longest=model.longest,
-            in_one=isinstance(model, DecoderOnly),
+            numbers=[first + index for index in indices] if constraints is None else constraints.numbers_of(indices),
+            limits_of=rooms(model),
             few=few,
+            constraints=None if constraints is None else constraints.take(indices),
         )
-        for index, hypotheses in zip(indices, search(model, batch, options, heard), strict=True):
+        for index, hypotheses in zip(indices, search(model, batch, options, heard, watch), strict=True):
             results[index] = hypotheses
-            if not hypotheses:
+            if not hypotheses and few:
                 late.append(index)
 
     width = options.nbest if options.sample is not None else options.beam

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.decoding.batch import Stepper
+from sightline.decoding.ensemble import Ensemble, rooms
 from sightline.decoding.generate import length_batches, pad_tokens
-from sightline.decoding.search import Stepper
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.models.language_model import DecoderOnly
 from sightline.text.tokenizer import END, START
 
 
@@ -27,11 +27,11 @@ def log_probabilities(
 ) -> np.ndarray:
     """(number of pairs,) log p(target, end | source)."""
     totals = np.zeros(len(sources))
-    if isinstance(model, DecoderOnly) and model.longest is not None:
+    for longest in (longest for longest, in_one in rooms(model) if in_one):
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
-            if (count := len(source) + len(target) + 2) > model.longest:
+            if (count := len(source) + len(target) + 2) > longest:
                 raise ValueError(
-                    f"pair {number} has {count} tokens, marks included, and this model takes {model.longest} (its "
+                    f"pair {number} has {count} tokens, marks included, and this model takes {longest} (its "
                     f"learned positions); shorten or split it"
                 )
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
@@ -113,15 +113,49 @@ def attention_to_source(
 ) -> np.ndarray | None:
     """(T + 1, S + 1) mean attention over the heads, end marks included, or None for a model without attention.
 
-    Of several layers the last but one is taken, where Transformers align best (Garg et al. 2019).
+    Of several layers the last but one is taken, where Transformers align best (Garg et al. 2019); of an ensemble, the
+    mean of those models that look.
     """
+    if isinstance(model, Ensemble):
+        looking = [attention_to_source(each, source, target, device=device) for each in model.members()]
+        seen = [weights for weights in looking if weights is not None]
+        return np.mean(seen, axis=0) if seen else None
     if not model.looks:
         return None
+    return _attention(model, [source], [target], device)[0].cpu().numpy()
+
+
+@torch.inference_mode()
+def strongest_links(
+    model: Stepper,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    device: torch.device | str = "cpu",
+    tokens: int = 4096,
+) -> list[np.ndarray]:
+    """For each pair (T,) the source token that got most attention when each target token was due; no end marks."""
+    if not model.looks:
+        raise ValueError("this model has no attention to a source, so nothing links its output to one")
+    found = [np.zeros(0, np.int64)] * len(sources)
+    lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
+    for indices in length_batches(lengths, tokens):
+        weights = _attention(model, [sources[n] for n in indices], [targets[n] for n in indices], device)
+        for place, index in enumerate(indices):
+            own = weights[place, : len(targets[index]), : len(sources[index])]
+            found[index] = own.argmax(-1).cpu().numpy()
+    return found
+
+
+def _attention(
+    model: Stepper, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device | str
+) -> torch.Tensor:
+    """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
     heard: list[Tapped] = []
     path = model.looks[max(len(model.looks) - 2, 0)]
+    rows, given = [[*source, END] for source in sources], [[START, *target] for target in targets]
     with listen(model, heard.append, (path,)):  # type: ignore[arg-type]
-        state = model.begin(model.encode(pad_tokens([[*source, END]], device), Padded.of([len(source) + 1], device)))
-        model.advance(pad_tokens([[START, *target]], device), state)
+        state = model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
+        model.advance(pad_tokens(given, device), state)
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
-    rows = torch.cat([part[0].mean(0) for part in weights])  # (T + 1, S + 1): at once, or step by step
-    return rows.float().cpu().numpy()
+    return torch.cat(weights, dim=2).mean(1).float()  # at once, or step by step

@@ -1,0 +1,145 @@
+"""Options of `predict` and `evaluate` that say how outputs are searched for, and files of phrases."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sightline.cli.lines import lines_of
+
+if TYPE_CHECKING:
+    from sightline.decoding.phrases import Phrases
+    from sightline.recipe import Decoding
+    from sightline.run import Run
+
+With = Annotated[
+    list[Path] | None,
+    typer.Option("--with", help="Another run with the same vocabulary, to write together with (an ensemble); again."),
+]
+EnsembleMean = Annotated[
+    str, typer.Option(help="With --with: average the models' probabilities, or their logs (log-linear).")
+]
+Groups = Annotated[int | None, typer.Option(help="Diverse beam search: groups of the beam that avoid each other.")]
+Diversity = Annotated[
+    float | None, typer.Option(help="With --groups: penalty for a word each time an earlier group just said it.")
+]
+Mbr = Annotated[
+    int | None,
+    typer.Option(help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others."),
+]
+Utility = Annotated[str | None, typer.Option(help="With --mbr: what alike means, chrf or bleu.")]
+NoRepeat = Annotated[int | None, typer.Option(help="No N tokens in a row come twice in an output.")]
+MinLength = Annotated[int | None, typer.Option(help="Least tokens of an output; of a language model, least new ones.")]
+ForbidEverywhere = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A word or phrase that no output may contain; again for more. Whole words count, case too. An output "
+        "that says it by other pieces is searched again; what stays is reported."
+    ),
+]
+
+
+def load_together(run: Path, others: Sequence[Path] | None, mean: str, device: str) -> Run:
+    """A run, or the ensemble of it and others."""
+    from sightline.run import Run
+
+    if not others:
+        return Run.load(run, device=device)
+    return Run.ensemble([run, *others], mean=mean, device=device)  # type: ignore[arg-type]
+
+
+def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any] | None:
+    """How to choose by risk, if that is asked for, or changed where the recipe does it by itself."""
+    own = run.recipe.decoding.mbr
+    if candidates is None and utility is None:
+        return None
+    if candidates is None and own is None:
+        raise ValueError("--utility says how to choose among many outputs, and there is one; add --mbr N")
+    given = {"candidates": candidates, "utility": utility}
+    return {**({} if own is None else own.model_dump()), **{k: v for k, v in given.items() if v is not None}}
+
+
+def check_searching(task: str, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False) -> None:
+    """Refuse what has no meaning for the task."""
+    if task in ("classify", "tag"):
+        for name, value in changes.items():
+            if value is not None:
+                option = {"forbid": "forbid-everywhere"}.get(name, name.replace("_", "-"))
+                raise ValueError(
+                    f"--{option} is for models that write, and labels are given (task: {task}); leave it out"
+                )
+    if phrases is not None and (prompt or task in ("classify", "tag")):
+        what = "is one text: use --forbid-everywhere" if prompt else f"is for models that write, not task: {task}"
+        raise ValueError(f"--{phrases.option} has phrases for each line; {'--prompt ' if prompt else 'it '}{what}")
+
+
+def searched(options: Decoding) -> str:
+    """How outputs were found, in a few words."""
+    found = f"beam {options.beam}"
+    if options.sample is not None:
+        found = "drawn"
+    elif options.groups > 1:
+        found += f" in {options.groups} groups"
+    if options.mbr is not None:
+        found += f", least risk of {options.mbr.candidates} by {options.mbr.utility}"
+    return found
+
+
+class PhraseFiles:
+    """Files of phrases, one line for each line of the input, tabs between phrases."""
+
+    def __init__(self, require: Path | None, forbid: Path | None) -> None:
+        self.files = {"require": require, "forbid": forbid}
+        self.lines = {name: iter(lines_of(path)) for name, path in self.files.items() if path is not None}
+
+    @staticmethod
+    def of(require: Path | None, forbid: Path | None) -> PhraseFiles | None:
+        return None if require is None and forbid is None else PhraseFiles(require, forbid)
+
+    @property
+    def option(self) -> str:
+        """The first that was given."""
+        return next(iter(self.lines))
+
+    def next(self, count: int, done: int) -> list[Phrases]:
+        """Those of the next lines."""
+        from sightline.decoding.phrases import Phrases
+
+        taken = {name: self._take(name, count, done) for name in self.files}
+        return [Phrases(*pair) for pair in zip(taken["require"], taken["forbid"], strict=True)]
+
+    def _take(self, name: str, count: int, done: int) -> list[tuple[str, ...]]:
+        if name not in self.lines:
+            return [()] * count
+        found = [line for _, line in zip(range(count), self.lines[name], strict=False)]
+        if len(found) < count:
+            raise ValueError(
+                f"{self.files[name]} has {done + len(found)} lines, fewer than the input; give one line of phrases for "
+                f"each, empty where there are none"
+            )
+        return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in found]
+
+
+@contextmanager
+def phrases_told() -> Iterator[None]:
+    """What an output could not be made to say, or not to say, is told on standard error, in one line each."""
+    from sightline.decoding.phrases import PhraseWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PhraseWarning)
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, PhraseWarning):
+                print(f"sightline: {message}", file=sys.stderr)
+            else:
+                before(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield

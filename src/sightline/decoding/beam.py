@@ -1,0 +1,175 @@
+"""Beam search: B sentences with W hypotheses each as tensors (B, W); no Python loop runs over hypotheses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.decoding.batch import (
+    Batch,
+    Hypothesis,
+    Stepper,
+    coverage_penalty,
+    length_penalty,
+    rows_of,
+)
+from sightline.decoding.topk import top_k
+from sightline.layers.tap import Tapped
+from sightline.recipe import Decoding
+from sightline.text.tokenizer import END, PAD, START
+
+
+class Looks:
+    """Where each hypothesis looks, for the coverage penalty; of an ensemble, each model that looks counts the same."""
+
+    def __init__(self, model: Stepper) -> None:
+        self.own: tuple[tuple[str, ...], ...] = getattr(model, "member_looks", (model.looks,))
+        self.step: dict[str, Tensor] = {}
+
+    def hear(self, tapped: Tapped) -> None:
+        if tapped.name.endswith(".weights"):
+            self.step[tapped.name.removesuffix(".weights")] = tapped.tensor.mean(1)  # (B, W, S)
+
+    def take(self) -> Tensor:
+        """The mean over models, layers and heads of this step's weights (B, W, S)."""
+        means = [torch.stack([self.step[path] for path in paths]).mean(0) for paths in self.own if paths]
+        self.step = {}
+        return means[0] if len(means) == 1 else torch.stack(means).mean(0)
+
+
+@dataclass
+class _Finished:
+    """The best finished hypotheses of each sentence, best first; −∞ where there are fewer."""
+
+    scores: Tensor  # (B, W)
+    log_probabilities: Tensor  # (B, W)
+    tokens: Tensor  # (B, W, longest), PAD behind the end
+    total: Tensor  # (B,) how many have finished in all
+
+    @staticmethod
+    def none(sentences: int, width: int, longest: int, device: torch.device) -> _Finished:
+        scores = torch.full((sentences, width), float("-inf"), device=device)
+        tokens = torch.full((sentences, width, longest), PAD, device=device)
+        return _Finished(scores, scores.clone(), tokens, torch.zeros(sentences, dtype=torch.int64, device=device))
+
+    def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> None:
+        """Merge new ones (B, W') with tokens (B, W', t); those with −∞ are none."""
+        self.total += (scores > float("-inf")).sum(1)
+        width, grown = self.scores.shape[1], self.tokens.new_full((*tokens.shape[:2], self.tokens.shape[2]), PAD)
+        grown[:, :, : tokens.shape[2]] = tokens
+        self.scores, rank = torch.cat([self.scores, scores], dim=1).topk(width, dim=1)
+        self.log_probabilities = torch.cat([self.log_probabilities, log_probabilities], dim=1).gather(1, rank)
+        both = torch.cat([self.tokens, grown], dim=1)
+        self.tokens = both.gather(1, rank[:, :, None].expand(-1, -1, both.shape[2]))
+
+    def keep(self, rows: Tensor) -> _Finished:
+        return _Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
+
+    def hypotheses(self, row: int, count: int) -> list[Hypothesis]:
+        """The best of one sentence."""
+        found = []
+        for score, log_probability, tokens in zip(
+            self.scores[row, :count].tolist(),
+            self.log_probabilities[row, :count].tolist(),
+            self.tokens[row, :count].tolist(),
+            strict=True,
+        ):
+            if score > float("-inf"):
+                end = tokens.index(END) if END in tokens else len(tokens)
+                found.append(Hypothesis(tokens[:end], score, log_probability))
+        return found
+
+
+class Beam:
+    """B sentences with W hypotheses each, on their way."""
+
+    def __init__(self, model: Stepper, batch: Batch, options: Decoding) -> None:
+        sentences, device = batch.source.shape[0], batch.source.device
+        self.batch, self.options = batch, options
+        self.state = model.begin(model.encode(batch.source, batch.layout))
+        self.alive = torch.zeros(sentences, 1, device=device)  # (B, W) log-probability
+        self.tokens = torch.full((sentences, 1, 1), START, device=device)  # (B, W, t)
+        covered = self.alive.new_zeros(sentences, 1, batch.source.shape[1])
+        self.covered = covered if options.coverage_penalty else None  # (B, W, S) how much each has looked where
+        self.finished = _Finished.none(sentences, options.beam, int(batch.limits.max()), device)
+        self.places = torch.arange(sentences, device=device)  # which result each sentence is
+        self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+        self.slots = self.going = torch.zeros(sentences, 0, device=device)  # (B, W) places and totals of the last step
+
+    def continuations(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """logs (B·W, V) → the 2W best continuations: log-probabilities (B, 2W), whom each continues, and with what."""
+        sentences, width = self.alive.shape
+        values, words = top_k(logs, min(2 * self.options.beam, logs.shape[1]))
+        count = values.shape[1]
+        values = (values + self.alive.reshape(-1, 1)).view(sentences, -1)
+        totals, choice = values.topk(min(2 * self.options.beam, width * count), dim=1)
+        return totals, choice // count, words.view(sentences, -1).gather(1, choice)
+
+    def finish(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> None:
+        """Those of the first W continuations that end are finished."""
+        first = slice(0, self.options.beam)
+        if not ends[:, first].any():
+            return
+        scores = self.scores(totals, parents)
+        new = scores[:, first].masked_fill(~ends[:, first], float("-inf"))
+        past = chosen(self.tokens, parents[:, first])
+        self.finished.add(new, totals[:, first], torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:])
+
+    def scores(self, totals: Tensor, parents: Tensor) -> Tensor:
+        """(B, 2W) what continuations are ranked by, if they end."""
+        scores: Tensor = totals / length_penalty(self.tokens.shape[2], self.options.length_penalty)
+        if self.covered is None:
+            return scores
+        mask = self.batch.layout.key_mask()
+        mask = None if mask is None else mask[:, None]
+        penalty = coverage_penalty(self.covered, mask, self.options.coverage_penalty)
+        return scores + penalty.gather(1, parents)
+
+    def go_on(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> Tensor:
+        """The first W others go on; (B,) which sentences are done."""
+        self.alive, rank = self.first_others(totals.masked_fill(ends, float("-inf")))  # (B, W)
+        self.slots, self.going = rank, self.alive
+        parents, words = parents.gather(1, rank), words.gather(1, rank)
+        self.tokens = torch.cat([chosen(self.tokens, parents), words[:, :, None]], dim=2)
+        self.state = self.state.select(parents)
+        if self.covered is not None:
+            self.covered = chosen(self.covered, parents)
+        done = self.over()
+        self.alive = self.alive.masked_fill(done[:, None], float("-inf"))  # until it leaves, it must find nothing more
+        return done
+
+    def first_others(self, going: Tensor) -> tuple[Tensor, Tensor]:
+        """Of continuations (B, 2W), −∞ where they end, the W that go on, and where they stand."""
+        totals, rank = going.topk(min(self.options.beam, going.shape[1]), dim=1)
+        return totals, rank
+
+    def over(self) -> Tensor:
+        """(B,) whether W have finished, or none that goes on could still become one of the n best."""
+        best = self.alive.amax(1)
+        bound = best / length_penalty(self.batch.limits.float(), self.options.length_penalty)
+        done: Tensor = (self.finished.total >= self.options.beam) | (
+            bound <= self.finished.scores[:, self.options.nbest - 1]
+        )
+        return done | (best == float("-inf"))
+
+    def collect(self, done: Tensor) -> None:
+        """Put what is finished where it belongs."""
+        for row in done.nonzero()[:, 0].tolist():
+            self.results[int(self.places[row])] = self.finished.hypotheses(row, self.options.nbest)
+
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these sentences alone."""
+        self.state, self.batch, self.finished = (
+            self.state.keep(rows),
+            rows_of(self.batch, rows),
+            self.finished.keep(rows),
+        )
+        self.alive, self.tokens, self.places = self.alive[rows], self.tokens[rows], self.places[rows]
+        self.covered = None if self.covered is None else self.covered[rows]
+
+
+def chosen(parts: Tensor, parents: Tensor) -> Tensor:
+    """(B, W, ·) of each hypothesis → (B, W', ·) of those it continues."""
+    return parts.gather(1, parents[:, :, None].expand(-1, -1, parts.shape[2]))

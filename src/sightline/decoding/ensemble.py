@@ -1,0 +1,107 @@
+"""Several models that write one output together: at each step what they expect is averaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.layout import Layout
+from sightline.models.language_model import DecoderOnly
+
+Mean = Literal["probabilities", "logs"]
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """Where each model stands."""
+
+    parts: tuple[Any, ...]
+
+    def select(self, parents: Tensor) -> EnsembleState:
+        return EnsembleState(tuple(part.select(parents) for part in self.parts))
+
+    def keep(self, sentences: Tensor) -> EnsembleState:
+        return EnsembleState(tuple(part.keep(sentences) for part in self.parts))
+
+
+def mean_log_probabilities(logs: Sequence[Tensor], weights: Sequence[float], mean: Mean) -> Tensor:
+    """Log-probabilities (…, V) of each model → those of all.
+
+    probabilities: log Σ_m w_m p_m. logs: Σ_m w_m log p_m, made to sum to one again.
+    """
+    if mean == "logs":
+        total = sum(weight * each for weight, each in zip(weights, logs, strict=True))
+        assert isinstance(total, Tensor)
+        return total.log_softmax(-1)
+    shifted = [each + math.log(weight) for weight, each in zip(weights, logs, strict=True)]
+    return torch.stack(shifted).logsumexp(0)
+
+
+class Ensemble(nn.Module):
+    """A model made of models with the same vocabulary, of any architectures. Its features are log-probabilities
+    (of one model alone, its logits).
+
+    `weights` say how much each counts; without them all count the same.
+    """
+
+    def __init__(
+        self, models: Sequence[Any], *, weights: Sequence[float] | None = None, mean: Mean = "probabilities"
+    ) -> None:
+        super().__init__()
+        if not models:
+            raise ValueError("an ensemble needs at least one model")
+        if mean not in ("probabilities", "logs"):
+            raise ValueError(f"an ensemble takes the mean of probabilities or of logs, not of {mean!r}")
+        weights = [1.0] * len(models) if weights is None else list(weights)
+        if len(weights) != len(models) or min(weights) <= 0:
+            raise ValueError(f"weights {weights} do not fit {len(models)} models; give each one a number above 0")
+        self.models, self.mean = nn.ModuleList(models), mean
+        self.weights = [weight / sum(weights) for weight in weights]
+        # for each model the paths of the modules that look at the source
+        self.member_looks = tuple(
+            tuple(f"models.{number}.{path}" for path in getattr(model, "looks", ()))
+            for number, model in enumerate(models)
+        )
+        self.looks: tuple[str, ...] = tuple(path for paths in self.member_looks for path in paths)
+        self.longest: int | None = min((longest for longest, _ in rooms(self)), default=None)
+
+    def encode(self, source: Tensor, layout: Layout) -> tuple[Any, ...]:
+        return tuple(model.encode(source, layout) for model in self.members())
+
+    def begin(self, memory: tuple[Any, ...]) -> EnsembleState:
+        return EnsembleState(tuple(model.begin(each) for model, each in zip(self.members(), memory, strict=True)))
+
+    def advance(
+        self, tokens: Tensor, state: EnsembleState, layout: Layout | None = None
+    ) -> tuple[Tensor, EnsembleState]:
+        """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V) of the tokens after them."""
+        if len(self.models) == 1:
+            (alone,) = self.members()
+            features, part = alone.advance(tokens, state.parts[0], layout)
+            return alone.logits(features), EnsembleState((part,))
+        logs, parts = [], []
+        for model, part in zip(self.members(), state.parts, strict=True):
+            features, part = model.advance(tokens, part, layout)
+            logs.append(model.logits(features).float().log_softmax(-1))
+            parts.append(part)
+        return mean_log_probabilities(logs, self.weights, self.mean), EnsembleState(tuple(parts))
+
+    def logits(self, features: Tensor) -> Tensor:
+        return features
+
+    def members(self) -> list[Any]:
+        """The models."""
+        return list(self.models)
+
+
+def rooms(model: Any) -> list[tuple[int, bool]]:
+    """The limits of a model, or of each of an ensemble: the most tokens it takes, and whether the source counts."""
+    if isinstance(model, Ensemble):
+        return [room for each in model.members() for room in rooms(each)]
+    longest = getattr(model, "longest", None)
+    return [] if longest is None else [(longest, isinstance(model, DecoderOnly))]

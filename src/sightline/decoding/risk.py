@@ -1,0 +1,97 @@
+"""Minimum-Bayes-risk decoding: of many outputs, the one that is most like the others.
+
+The expected utility of an output y is Σ_i u(y, y_i) / N over outputs y_i of the model (Kumar and Byrne 2004; with
+samples, Eikema and Aziz 2020). All pairs are compared at once: what two texts share of n-grams is one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+Utility = Literal["chrf", "bleu"]
+_CHARACTERS, _WORDS = 6, 4  # the longest n-grams of chrF and of BLEU
+_BETA = 2  # how much more chrF cares for recall than for precision
+_TOKENIZE = Tokenizer13a()  # type: ignore[no-untyped-call]
+
+
+def shared_ngrams(sequences: Sequence[Sequence[str] | str], order: int) -> np.ndarray:
+    """(U, U) how many n-grams of one order each two sequences share: Σ_g min(count_i(g), count_j(g)).
+
+    Each occurrence is a column: the second "ab" of a text meets the second of another. So min becomes and.
+    """
+    columns: dict[tuple[Sequence[str] | str, int], int] = {}
+    rows, places = list[int](), list[int]()
+    for row, sequence in enumerate(sequences):
+        seen = Counter[Sequence[str] | str]()
+        for start in range(len(sequence) - order + 1):
+            gram = sequence[start : start + order]
+            seen[gram] += 1
+            rows.append(row)
+            places.append(columns.setdefault((gram, seen[gram]), len(columns)))
+    table = np.zeros((len(sequences), max(1, len(columns))), np.float32)
+    table[rows, places] = 1.0
+    found: np.ndarray = (table @ table.T).astype(np.float64)
+    return found
+
+
+def chrf(texts: Sequence[str]) -> np.ndarray:
+    """(U, U) sentence chrF of each text (rows) against each as the reference (columns), as sacreBLEU has it."""
+    plain = ["".join(text.split()) for text in texts]
+    precision, recall = np.zeros((len(texts),) * 2), np.zeros((len(texts),) * 2)
+    orders = np.zeros_like(precision)
+    for order in range(1, _CHARACTERS + 1):
+        shared = shared_ngrams(plain, order)
+        totals = np.maximum(np.array([len(text) for text in plain], np.float64) - order + 1, 0.0)
+        both = (totals[:, None] > 0) & (totals[None] > 0)
+        precision += np.where(both, shared / np.maximum(totals[:, None], 1), 0.0)
+        recall += np.where(both, shared / np.maximum(totals[None], 1), 0.0)
+        orders += both
+    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    weighted = _BETA**2 * precision + recall
+    return 100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1.0)
+
+
+def bleu(texts: Sequence[str]) -> np.ndarray:
+    """(U, U) sentence BLEU of each text (rows) against each as the reference, as sacreBLEU has it.
+
+    That is 13a words, the orders that a text has, and 1/2, 1/4, … for those that match nothing.
+    """
+    words = [tuple(_TOKENIZE(text.rstrip()).split()) for text in texts]
+    lengths = np.array([len(each) for each in words], np.float64)
+    logs, orders = np.zeros((len(texts),) * 2), np.zeros((len(texts),) * 2)
+    halves, matched = np.ones_like(logs), np.zeros(logs.shape, bool)
+    for order in range(1, _WORDS + 1):
+        shared = shared_ngrams(words, order)
+        totals = np.maximum(lengths - order + 1, 0.0)[:, None]
+        there, none = totals > 0, shared == 0
+        halves = np.where(there & none, 2 * halves, halves)
+        counts = np.where(none, 1 / halves, shared)
+        logs += np.where(there, np.log(100 * counts / np.maximum(totals, 1)), 0.0)
+        orders += there
+        matched |= ~none
+    with np.errstate(over="ignore"):
+        brevity = np.exp(np.minimum(0.0, 1 - lengths[None] / np.maximum(lengths[:, None], 1e-9)))
+    return np.where(matched, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
+
+
+UTILITIES: dict[Utility, Callable[[Sequence[str]], np.ndarray]] = {"chrf": chrf, "bleu": bleu}
+
+
+def least_risk(texts: Sequence[str], utility: Utility) -> list[tuple[int, float]]:
+    """Different outputs of one sentence, the least risk first: the index of each, and its expected utility.
+
+    An output that came several times counts so often; none is compared with itself.
+    """
+    counts = Counter(texts)
+    places = {text: place for place, text in reversed(list(enumerate(texts)))}  # where each came first
+    different = list(counts)
+    weights = np.array([counts[text] for text in different], np.float64)
+    pairs = UTILITIES[utility](different)
+    expected = (pairs @ weights - np.diag(pairs)) / max(1, len(texts) - 1)
+    order = np.argsort(-expected.round(9), kind="stable")
+    return [(places[different[place]], float(expected[place])) for place in order]

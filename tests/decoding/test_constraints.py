@@ -1,0 +1,213 @@
+"""Rules of outputs in token ids, against exhaustive search over a tiny vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.decoding.generate import Constraints, generate
+from sightline.decoding.rules import Demands, Edges
+from sightline.decoding.scoring import log_probabilities
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+UNK, START, END = 1, 2, 3
+WORDS = [UNK, *range(4, 13)]
+SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10]]
+NOTHING = Edges.none(13)
+BODIES = {
+    "transformer": ({"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0},) * 2,
+    "lstm": (
+        {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0},
+        {"kind": "recurrent", "cell": "lstm", "layers": 1, "attention": {"kind": "additive"}, "dropout": 0.0},
+    ),
+}
+DEMANDS = [
+    Demands(required=((7,),)),
+    Demands(required=((5, 9),)),
+    Demands(required=((4,), (8,))),
+    Demands(required=((6, 6), (6,))),
+    Demands(required=((4, 5), (5, 6))),  # one after the other, or one in the other
+    Demands(forbidden=((9,), (10, 4))),
+    Demands(required=((9,),), forbidden=((9, 9), (4, 9), (5,))),
+    Demands(),
+]
+
+
+@pytest.fixture(params=list(BODIES))
+def tiny(request: pytest.FixtureRequest, build_model: Callable[..., Seq2Seq]) -> Seq2Seq:
+    return build_model(*BODIES[request.param], seed=3)
+
+
+def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
+    return any(tuple(tokens[at : at + len(phrase)]) == tuple(phrase) for at in range(len(tokens)))
+
+
+def keeps(tokens: Sequence[int], demands: Demands) -> bool:
+    said = all(contains(tokens, phrase) for phrase in demands.required)
+    return said and not any(contains(tokens, phrase) for phrase in demands.forbidden)
+
+
+def repeats(tokens: Sequence[int], count: int) -> bool:
+    grams = [tuple(tokens[at : at + count]) for at in range(len(tokens) - count + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def best(model: Seq2Seq, source: list[int], wanted: Callable[[list[int]], bool], limit: int) -> list[list[int]]:
+    """Every output of less than `limit` words that is as wanted, best first."""
+    every = [list(words) for length in range(limit) for words in product(WORDS, repeat=length)]
+    every = [words for words in every if wanted(words)]
+    logs = log_probabilities(model, [source] * len(every), every).tolist()
+    scored = sorted(zip(every, logs, strict=True), key=lambda each: -each[1] / ((5 + len(each[0]) + 1) / 6))
+    return [words for words, _ in scored]
+
+
+def constrained(model: Any, sources: list[list[int]], demands: Sequence[Demands], options: Decoding) -> list[Any]:
+    constraints = Constraints(demands, NOTHING, range(len(sources)))
+    found = generate(model, sources, options, constraints=constraints)
+    return [[h.tokens for h in beams] for beams in found]
+
+
+@pytest.mark.parametrize("demands", DEMANDS)
+def test_a_wide_beam_finds_the_best_outputs_that_keep_to_the_rules(tiny: Seq2Seq, demands: Demands) -> None:
+    options = Decoding(beam=1111, nbest=8, max_length=4)
+    for source in SOURCES[:2]:
+        (found,) = constrained(tiny, [source], [demands], options)
+        assert found == best(tiny, source, lambda words: keeps(words, demands), 4)[:8]
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_a_narrow_beam_says_all_that_it_must(tiny: Seq2Seq, beam: int) -> None:
+    long = Demands(required=((4, 4, 4), (5, 6, 7), (8,), (4, 5), (5, 8, 9), (4, 9)))
+    demands = [each for each in [*DEMANDS, long] if not each.forbidden]
+    sources = [SOURCES[n % 3] for n in range(len(demands))]
+    for found, each in zip(
+        constrained(tiny, sources, demands, Decoding(beam=beam, max_length=16)), demands, strict=True
+    ):
+        assert found and all(keeps(tokens, each) for tokens in found)
+
+
+def test_sentences_without_demands_are_searched_as_ever_among_others_with_some(tiny: Seq2Seq) -> None:
+    options = Decoding(beam=4, nbest=4, max_length=9)
+    plain = [[h.tokens for h in beams] for beams in generate(tiny, SOURCES, options)]
+    free = Demands()
+    assert constrained(tiny, SOURCES, [free, DEMANDS[1], free], options)[::2] == plain[::2]
+    assert constrained(tiny, SOURCES, [free, DEMANDS[5], free], options)[::2] == plain[::2]
+
+
+@pytest.mark.parametrize("kind", ["required", "forbidden"])
+def test_rules_do_not_depend_on_the_batch(tiny: Seq2Seq, kind: str) -> None:
+    chosen = [each for each in DEMANDS if getattr(each, kind)] * 4
+    sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(len(chosen))]
+    one, all_ = (
+        constrained(tiny, sources, chosen, Decoding(beam=4, nbest=2, max_length=10, no_repeat=2, batch_tokens=size))
+        for size in (1, 9999)
+    )
+    assert one == all_
+
+
+def test_a_phrase_that_has_no_room_leaves_no_output(tiny: Seq2Seq) -> None:
+    options = Decoding(beam=3, max_length=4)
+    assert constrained(tiny, SOURCES[:1], [Demands(required=((4, 5, 6, 7),))], options) == [[]]
+    assert constrained(tiny, SOURCES[:1], [Demands(required=((4, 5, 6),))], options) == [[[4, 5, 6]]]
+    conflict = Demands(required=((4, 5),), forbidden=((5,),))
+    assert constrained(tiny, SOURCES[:2], [conflict, Demands()], options)[0] == []
+
+
+def test_required_phrases_lift_the_ratio_to_the_source(tiny: Seq2Seq) -> None:
+    long = Demands(required=(tuple(range(4, 13)) * 2,))
+    (found,) = constrained(tiny, [[6]], [long], Decoding(beam=3, max_ratio=0.1, max_length=40))  # 10 words otherwise
+    assert contains(found[0], long.required[0])
+
+
+def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any]) -> None:
+    """Piece 6 begins a word, 7 goes on with it: 6 alone must be said, and 6 7 is another word."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        if said[-1:] == [6]:
+            return {7: 0.95, 8: 0.04, END: 0.01}
+        return {8: 0.5, 6: 0.2, END: 0.3}
+
+    within, goes_on = (torch.zeros(12, dtype=torch.bool) for _ in range(2))
+    within[[6, 7, 8]] = goes_on[7] = True
+    demands = [Demands(required=((6,),))]
+    for edges, expected in ((NOTHING, True), (Edges(within, goes_on), False)):
+        edges = Edges(edges.within[:12], edges.goes_on[:12])
+        options = Decoding(beam=4, max_length=6)
+        found = generate(script(rule), [[5]], options, constraints=Constraints(demands, edges, [0]))
+        assert contains(found[0][0].tokens, [6, 7]) is expected
+        assert 6 in found[0][0].tokens
+
+
+def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> None:
+    within = torch.zeros(12, dtype=torch.bool)
+    within[[6, 7]] = True
+    model = script(lambda first, said: {7: 0.9, 6: 0.1} if len(said) < 3 else {END: 1.0})
+    demands = [Demands(apart=((7,),))]
+    edges = Edges(within, torch.zeros(12, dtype=torch.bool))
+    (found,) = generate(model, [[5]], Decoding(beam=1), constraints=Constraints(demands, edges, [0]))
+    assert found[0].tokens == [6, 7, 7]  # not at the beginning, where no word stands before it
+
+
+def test_a_forced_prefix_is_above_the_rules(tiny: Seq2Seq) -> None:
+    options = Decoding(beam=3, max_length=9, no_repeat=1, min_length=5)
+    constraints = Constraints([Demands(forbidden=((8,),))], NOTHING, [0])
+    (found,) = generate(tiny, SOURCES[:1], options, prefixes=[[8, 8]], constraints=constraints)
+    assert found[0].tokens[:2] == [8, 8] and 8 not in found[0].tokens[2:]
+    assert torch.isfinite(torch.tensor(found[0].score))
+
+
+WAYS = [
+    {"beam": 1},
+    {"beam": 4, "nbest": 4},
+    {"beam": 4, "nbest": 4, "groups": 2},
+    {"beam": 1, "nbest": 4, "sample": {"seed": 2}},
+]
+
+
+@pytest.mark.parametrize("changes", WAYS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: int) -> None:
+    sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(12)]
+    shape = {"max_length": 16, "min_length": 9 if count > 1 else 0, **changes}
+    found = generate(tiny, sources, Decoding.model_validate({**shape, "no_repeat": count}))
+    assert not any(repeats(h.tokens, count) for beams in found for h in beams)
+    plain = generate(tiny, sources, Decoding.model_validate(shape))
+    assert count == 3 or any(repeats(h.tokens, count) for beams in plain for h in beams)  # else it would show nothing
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_without_repeats_and_with_a_least_length_it_is_an_exhaustive_search(tiny: Seq2Seq, count: int) -> None:
+    options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2)
+    (found,) = generate(tiny, SOURCES[:1], options)
+    wanted = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
+    assert [h.tokens for h in found] == wanted[:6]
+
+
+@pytest.mark.parametrize("changes", WAYS)
+def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: dict[str, Any]) -> None:
+    """Nor than what the source's length alone would allow: a source of one token may become 13 otherwise."""
+    model = script(lambda first, said: {END: 0.9, 6: 0.06, 7: 0.04})
+    options = {"max_length": 30, "max_ratio": 1.0, **changes}
+    found = generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "min_length": 20}))
+    assert {len(h.tokens) for beams in found for h in beams} & {20} and all(
+        len(h.tokens) >= 20 for beams in found for h in beams
+    )
+
+
+def test_an_output_that_has_nothing_left_to_say_ends(script: type[Any]) -> None:
+    model = script(lambda first, said: {6: 0.6, 7: 0.3, END: 0.1})
+    options = Decoding(beam=1, no_repeat=1, min_length=5, max_length=9)
+    (found,) = generate(model, [[5]], options)
+    assert found[0].tokens == [6, 7]
+
+
+def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any]) -> None:
+    model = script(lambda first, said: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
+    options = Decoding(beam=2, min_length=3, max_length=8)
+    found = generate(model, None, options, prefixes=[[7, 7], [8]])
+    assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]

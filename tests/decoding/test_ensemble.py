@@ -1,0 +1,160 @@
+"""Ensembles: of one, of equals, of different architectures against an average written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.decoding.generate import generate
+from sightline.decoding.scoring import attention_to_source, log_probabilities
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, listen
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+END, START = 3, 2
+SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10], [4, 4, 11, 5]]
+WAYS = [
+    {"beam": 1},
+    {"beam": 4, "nbest": 3},
+    {"beam": 4, "groups": 2, "nbest": 4},
+    {"beam": 1, "nbest": 3, "sample": {"seed": 7}},
+    {"beam": 3, "no_repeat": 2, "min_length": 3},
+]
+LSTM = (
+    {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0},
+    {"kind": "recurrent", "cell": "lstm", "layers": 2, "attention": {"kind": "additive"}, "dropout": 0.0},
+)
+BLIND = (LSTM[0], {"kind": "recurrent", "cell": "gru", "layers": 1, "attention": {"kind": "none"}, "dropout": 0.0})
+TRANSFORMER = ({"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0},) * 2
+
+
+def options(**changes: Any) -> Decoding:
+    return Decoding.model_validate({"max_length": 9, **changes})
+
+
+@pytest.fixture
+def mixed(build_model: Callable[..., Seq2Seq]) -> list[Seq2Seq]:
+    return [build_model(*bodies, seed=seed) for seed, bodies in enumerate([LSTM, TRANSFORMER, BLIND])]
+
+
+def average(models: list[Seq2Seq], source: list[int], past: list[int], weights: list[float], logs: bool) -> np.ndarray:
+    """p of every next word, from whole passes of each model, in double precision."""
+    rows = []
+    with torch.no_grad():
+        for model in models:
+            state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
+            features, _ = model.advance(torch.tensor([[START, *past]]), state)
+            rows.append(model.logits(features[0, -1]).double().softmax(-1).numpy())
+    if logs:
+        product = np.exp(sum(weight * np.log(row) for weight, row in zip(weights, rows, strict=True)))
+        return np.asarray(product / product.sum())
+    return np.asarray(sum(weight * row for weight, row in zip(weights, rows, strict=True)))
+
+
+@pytest.mark.parametrize("changes", WAYS)
+def test_an_ensemble_of_one_is_the_model_itself(model: Seq2Seq, changes: dict[str, Any]) -> None:
+    assert generate(Ensemble([model]), SOURCES, options(**changes)) == generate(model, SOURCES, options(**changes))
+
+
+@pytest.mark.parametrize(("changes", "mean"), [(WAYS[1], "probabilities"), (WAYS[3], "logs")])
+def test_an_ensemble_of_equals_is_any_of_them(model: Seq2Seq, changes: dict[str, Any], mean: Any) -> None:
+    both = generate(Ensemble([model, model], mean=mean), SOURCES, options(**changes))
+    alone = generate(model, SOURCES, options(**changes))
+    assert [[h.tokens for h in beams] for beams in both] == [[h.tokens for h in beams] for beams in alone]
+    for ours, theirs in zip(both, alone, strict=True):
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-5)
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_different_models_are_averaged_word_by_word(mixed: list[Seq2Seq], logs: bool) -> None:
+    weights = [0.5, 0.3, 0.2]
+    together = Ensemble(mixed, weights=[5, 3, 2], mean="logs" if logs else "probabilities")
+    for source, (found,) in zip(SOURCES, generate(together, SOURCES, options(beam=1)), strict=True):
+        total, past = 0.0, list[int]()
+        for word in [*found.tokens, END]:
+            shares = average(mixed, source, past, weights, logs)
+            if len(past) < 8:
+                assert word == max([1, *range(3, 13)], key=lambda each: shares[each])
+            total, past = total + float(np.log(shares[word])), [*past, word]
+        assert found.log_probability == pytest.approx(total, abs=1e-4)  # nine float32 log-probabilities
+
+
+def test_a_given_output_is_scored_by_the_average(mixed: list[Seq2Seq]) -> None:
+    target = [7, 7, 4]
+    (found,) = log_probabilities(Ensemble(mixed), SOURCES[:1], [target])
+    words = [*target, END]
+    wanted = sum(np.log(average(mixed, SOURCES[0], words[:k], [1 / 3] * 3, False)[words[k]]) for k in range(4))
+    assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def test_an_average_of_probabilities_is_not_one_of_logs() -> None:
+    logs = [torch.tensor([0.9, 0.1]).log(), torch.tensor([0.2, 0.8]).log()]
+    found = mean_log_probabilities(logs, [0.5, 0.5], "probabilities").exp().tolist()
+    assert found == pytest.approx([0.55, 0.45])
+    roots = [(0.9 * 0.2) ** 0.5, (0.1 * 0.8) ** 0.5]
+    found = mean_log_probabilities(logs, [0.5, 0.5], "logs").exp().tolist()
+    assert found == pytest.approx([root / sum(roots) for root in roots])
+
+
+def test_coverage_is_the_mean_over_the_models_that_look(mixed: list[Seq2Seq]) -> None:
+    """The Transformer has two layers that look and the LSTM one, and both count the same."""
+    together = Ensemble(mixed)
+    chosen = options(beam=4, nbest=4, coverage_penalty=0.4, length_penalty=0.7, max_length=6)
+    for guess in generate(together, SOURCES[:1], chosen)[0]:
+        covered = np.mean([looked(model, SOURCES[0], guess.tokens) for model in mixed[:2]], axis=0).sum(0)
+        penalty = 0.4 * np.log(np.minimum(covered, 1.0)).sum()
+        wanted = guess.log_probability / ((5 + len(guess.tokens) + 1) / 6) ** 0.7 + penalty
+        assert guess.score == pytest.approx(wanted, abs=1e-4)
+
+
+def looked(model: Seq2Seq, source: list[int], target: list[int]) -> np.ndarray:
+    """(T + 1, S + 1) the mean over all layers and heads."""
+    heard: dict[str, list[torch.Tensor]] = {}
+
+    def hear(tapped: Tapped) -> None:
+        if tapped.name.endswith(".weights"):
+            heard.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))
+
+    with torch.no_grad(), listen(model, hear, model.looks):
+        state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
+        model.advance(torch.tensor([[START, *target]]), state)
+    return np.mean([torch.cat(parts).numpy() for parts in heard.values()], axis=0)
+
+
+def test_where_an_ensemble_looked_is_the_mean_of_those_that_look(mixed: list[Seq2Seq]) -> None:
+    found = attention_to_source(Ensemble(mixed), SOURCES[0], [5, 6])
+    parts = [attention_to_source(model, SOURCES[0], [5, 6]) for model in mixed[:2]]
+    np.testing.assert_allclose(found, np.mean(parts, axis=0))
+    assert attention_to_source(Ensemble(mixed[2:]), SOURCES[0], [5]) is None
+
+
+@pytest.mark.parametrize("changes", WAYS)
+def test_what_an_ensemble_writes_does_not_depend_on_the_batch(mixed: list[Seq2Seq], changes: dict[str, Any]) -> None:
+    sources = SOURCES * 4
+    one, all_ = (generate(Ensemble(mixed), sources, options(**changes, batch_tokens=size)) for size in (1, 9999))
+    assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+def test_prefixes_hold_for_all_models(mixed: list[Seq2Seq]) -> None:
+    found = generate(Ensemble(mixed), SOURCES, options(beam=3), prefixes=[[8, 8], [], [4], [9]])
+    assert found[0][0].tokens[:2] == [8, 8]
+    assert found[2][0].tokens[0] == 4 and found[3][0].tokens[0] == 9
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0]])
+def test_weights_that_do_not_fit_are_refused(mixed: list[Seq2Seq], weights: list[float]) -> None:
+    with pytest.raises(ValueError, match="do not fit 3 models; give each one a number above 0"):
+        Ensemble(mixed, weights=weights)
+
+
+def test_another_mean_is_refused(mixed: list[Seq2Seq]) -> None:
+    with pytest.raises(ValueError, match="not of 'max'"):
+        Ensemble(mixed, mean="max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one model"):
+        Ensemble([])

@@ -1,0 +1,100 @@
+"""Diverse beam search against one written with lists."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.decoding.generate import generate
+from sightline.decoding.groups import GroupedBeam
+from sightline.layers.layout import Padded
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+UNK, START, END = 1, 2, 3
+WORDS = [UNK, *range(4, 13)]
+SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10]]
+Path = tuple[float, list[int]]
+
+
+def next_logs(model: Seq2Seq, source: list[int], past: list[int]) -> list[float]:
+    with torch.no_grad():
+        state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
+        features, _ = model.advance(torch.tensor([[START, *past]]), state)
+        found: list[float] = model.logits(features[0, -1]).double().log_softmax(-1).tolist()
+    return found
+
+
+def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversity: float, limit: int) -> list[Path]:
+    """Every group a beam of its own; what earlier groups took at a step costs λ for each time they did."""
+    width = beam // groups
+    alive: list[list[Path]] = [[(0.0, [])] for _ in range(groups)]
+    finished: list[list[Path]] = [[] for _ in range(groups)]
+    for step in range(limit):
+        taken: Counter[int] = Counter()
+        for group in range(groups):
+            every = []
+            for total, past in alive[group]:
+                logs = next_logs(model, source, past)
+                for word in [END] if step + 1 == limit else [END, *WORDS]:
+                    every.append((total + logs[word] - diversity * taken[word], total + logs[word], [*past, word]))
+            best = sorted(every, key=lambda each: -each[0])[: 2 * width]
+            ends = [(total, past) for _, total, past in best[:width] if past[-1] == END]
+            going = [(total, past) for _, total, past in best if past[-1] != END][:width]
+            taken.update(past[-1] for _, past in [*ends, *going])
+            finished[group] += ends
+            alive[group] = going if len(finished[group]) < width else []
+    found = {tuple(past[:-1]): total for each in finished for total, past in each}
+    ranked = sorted(found, key=lambda past: -found[past] / ((5 + len(past) + 1) / 6))
+    return [(found[past], list(past)) for past in ranked]
+
+
+@pytest.mark.parametrize(("beam", "groups", "diversity"), [(4, 2, 0.4), (3, 3, 3.0), (6, 2, 0.0), (6, 3, 0.4)])
+def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
+    options = Decoding(beam=beam, groups=groups, diversity=diversity, nbest=beam, max_length=5)
+    for source, found in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+        wanted = by_lists(model, source, beam, groups, diversity, 5)[: len(found)]
+        assert [h.tokens for h in found] == [past for _, past in wanted]
+        assert [h.log_probability for h in found] == pytest.approx([total for total, _ in wanted], abs=5e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_one_group_is_beam_search(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, alpha: float) -> None:
+    options = Decoding(beam=4, nbest=4, groups=1, diversity=0.7, max_length=9, length_penalty=alpha)
+    plain = generate(model, SOURCES, options)
+    monkeypatch.setattr("sightline.decoding.search.Beam", GroupedBeam)
+    assert generate(model, SOURCES, options) == plain
+
+
+def test_a_high_penalty_makes_first_words_differ(script: type[Any]) -> None:
+    shares = {4: 0.4, 5: 0.3, 6: 0.2, 7: 0.1}
+    model = script(lambda first, said: shares if not said else {END: 1.0})
+    plain, diverse = (
+        generate(model, [[5]], Decoding(beam=4, nbest=4, groups=groups, diversity=9.0))[0] for groups in (1, 4)
+    )
+    assert [h.tokens for h in diverse] == [h.tokens for h in plain] == [[4], [5], [6], [7]]
+    narrow = generate(model, [[5]], Decoding(beam=2, nbest=2, groups=2, diversity=0.0))[0]
+    assert [h.tokens for h in narrow] == [[4]]  # both groups say the same, which is told once
+
+
+@pytest.mark.parametrize("diversity", [0.3, 2.0])
+def test_groups_do_not_depend_on_the_batch(model: Seq2Seq, diversity: float) -> None:
+    sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(14)]
+    shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": diversity, "max_length": 10}
+    one, all_ = (generate(model, sources, Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
+    assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
+    options = Decoding(beam=4, nbest=4, groups=2, diversity=0.5, coverage_penalty=0.2, max_length=6)
+    plain = generate(looking_model, SOURCES, options.model_copy(update={"coverage_penalty": 0.0}))
+    lower = 0
+    for covered, free in zip(generate(looking_model, SOURCES, options), plain, strict=True):
+        scores = {tuple(h.tokens): h.score for h in free}
+        assert {tuple(h.tokens) for h in covered} == set(scores)  # it ranks, and chooses no word
+        assert all(h.score <= scores[tuple(h.tokens)] + 1e-5 for h in covered)
+        lower += sum(h.score < scores[tuple(h.tokens)] - 1e-3 for h in covered)
+    assert lower > 0

@@ -1,0 +1,169 @@
+"""Phrases of text: how tokenizers write them, and that outputs keep to them as texts."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any
+
+import pytest
+
+from sightline.decoding.generate import generate
+from sightline.decoding.phrases import PhraseCutter, Phrases, PhraseWarning, generate_with_phrases, occurrences
+from sightline.recipe import Decoding
+from sightline.recipe_data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.text.tokenizer import END, Tokenizer
+
+LINES = [
+    "the cat sat on the mat.",
+    "the cats and the concat (cat) said: a cat, the dog!",
+    "dogs in the education of cats",
+    "a new york cat in new york city",
+] * 8
+SECTIONS = {
+    "bpe": BpeTokenizer(size=120),
+    "unigram": UnigramTokenizer(size=60),
+    "word": WordTokenizer(size=60, min_count=1),
+    "character": CharacterTokenizer(size=60),
+}
+
+
+@cache
+def cutter(kind: str) -> PhraseCutter:
+    return PhraseCutter(Tokenizer.train(SECTIONS[kind], LINES))  # type: ignore[arg-type]
+
+
+def parrot(script: type[Any], kind: str, text: str) -> Any:
+    """A model that wants to say a text piece by piece, but would say any other piece too."""
+    size = cutter(kind).tokenizer.size
+    wish = [*cutter(kind).tokenizer.encode(text), END]
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        shares = dict.fromkeys(range(4, size), 0.1 / size)
+        return {**shares, wish[min(len(said), len(wish) - 1)]: 0.9}
+
+    return script(rule, size)
+
+
+def written(
+    model: Any, kind: str, phrases: Phrases, *, given: list[int] | None = None, **options: Any
+) -> tuple[str, list[str]]:
+    """The best output for one source and the warnings that came with it."""
+    prefixes = None if given is None else [given]
+    chosen = Decoding.model_validate({"beam": 6, "max_length": 60, "max_ratio": 60.0, **options})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = generate_with_phrases(model, [[5]], chosen, cutter(kind), [phrases], prefixes=prefixes, first=6)
+    return cutter(kind).tokenizer.decode(found[0][0].tokens), [str(each.message) for each in told]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "count"),
+    [
+        ("cat", "the cat sat", 1),
+        ("cat", "cats concat cat_ cat2", 0),
+        ("cat", "(cat), cat! cat", 3),
+        ("new york", "new york, new yorker", 1),
+        (".", "a. b.", 2),
+        ("(a", "x(a y", 1),
+        ("猫", "小猫在", 1),
+        ("Cat", "cat", 0),
+    ],
+)
+def test_a_phrase_stands_in_a_text_as_whole_words(phrase: str, text: str, count: int) -> None:
+    assert len(occurrences(phrase, text)) == count
+
+
+@pytest.mark.parametrize("kind", list(SECTIONS))
+@pytest.mark.parametrize("beam", [1, 6])
+def test_what_is_forbidden_is_not_said(script: type[Any], kind: str, beam: int) -> None:
+    text = "the cat and the dog (cat)"
+    model = parrot(script, kind, text)
+    plain = generate(model, [[5]], Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
+    assert occurrences("cat", cutter(kind).tokenizer.decode(plain))
+    found, told = written(model, kind, Phrases(forbidden=("cat",)), beam=beam)
+    assert not occurrences("cat", found) and "the dog" in found and not told
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_words_that_hold_a_forbidden_one_inside_are_allowed(script: type[Any], kind: str) -> None:
+    found, told = written(parrot(script, kind, "the education"), kind, Phrases(forbidden=("cat",)))
+    assert found == "the education" and not told
+
+
+def test_a_forbidden_word_put_together_from_other_pieces_is_searched_for_again(script: type[Any]) -> None:
+    """The model likes the letters of "cat", which its tokenizer would never cut so."""
+    tokenizer = cutter("bpe").tokenizer
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.size)))}
+    letters = [ids["▁"] if "▁" in ids else ids["▁c"], ids["c"], ids["a"], ids["t"]]
+    letters = letters if "▁" in ids else [ids["▁c"], *letters[2:]]
+    assert tokenizer.decode(letters) == "cat" and letters != tokenizer.encode("cat")
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        shares = dict.fromkeys(range(3, tokenizer.size), 0.1 / tokenizer.size)
+        return {**shares, [*letters, END][min(len(said), len(letters))]: 0.9}
+
+    found, told = written(script(rule, tokenizer.size), "bpe", Phrases(forbidden=("cat",)))
+    assert not occurrences("cat", found) and not told
+
+
+@pytest.mark.parametrize("kind", list(SECTIONS))
+@pytest.mark.parametrize("beam", [1, 2, 6])
+def test_what_is_required_is_said_as_whole_words(script: type[Any], kind: str, beam: int) -> None:
+    phrases = Phrases(required=("new york", "dog", "cat"))
+    found, told = written(parrot(script, kind, "the cats sat"), kind, phrases, beam=beam)
+    assert all(occurrences(phrase, found) for phrase in phrases.required), found
+    assert not told
+
+
+def test_what_cannot_be_said_is_told_with_its_line(script: type[Any]) -> None:
+    model = parrot(script, "word", "the cat")
+    found, told = written(model, "word", Phrases(required=("zebra", "dog")))
+    assert occurrences("dog", found)
+    assert told == ["line 7: the vocabulary cannot write 'zebra', so the output need not contain it"]
+    found, told = written(model, "word", Phrases(required=("the dog said a cat",)), max_length=4)
+    assert found == "the cat"
+    assert len(told) == 1 and told[0].startswith("line 7: no output can contain 'the dog said a cat' (max_length")
+
+
+def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]) -> None:
+    given = cutter("bpe").tokenizer.encode("a cat")
+    found, told = written(parrot(script, "bpe", "a cat and a cat"), "bpe", Phrases(forbidden=("cat",)), given=given)
+    assert found.startswith("a cat") and len(occurrences("cat", found)) == 1 and not told
+
+
+def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
+    model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
+    found = generate_with_phrases(model, [[5], [6], []], options, cutter("word"), None)
+    texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in found])
+    assert texts[0] == texts[1] and "the" in texts[0] and not occurrences("cat", texts[0])
+    assert texts[2] == ""
+
+
+def test_what_is_drawn_with_rules_does_not_depend_on_how_the_input_is_cut(script: type[Any]) -> None:
+    model = parrot(script, "bpe", "the cat sat")
+    options = Decoding.model_validate({"forbid": ["cat"], "sample": {"seed": 4}, "max_length": 9})
+    sources = [[5], [6], [7], [8]]
+    whole = generate_with_phrases(model, sources, options, cutter("bpe"), None)
+    parts = [
+        generate_with_phrases(model, [each], options, cutter("bpe"), None, first=n) for n, each in enumerate(sources)
+    ]
+    assert whole == [guesses for part in parts for guesses in part]
+
+
+def test_contradictions_are_refused(script: type[Any]) -> None:
+    model = parrot(script, "word", "the cat")
+
+    def ask(phrases: Phrases, **options: Any) -> None:
+        generate_with_phrases(model, [[5]], Decoding.model_validate(options), cutter("word"), [phrases])
+
+    with pytest.raises(ValueError, match="line 1: 'cat' is required and forbidden"):
+        ask(Phrases(required=("cat",)), forbid=("cat",))
+    with pytest.raises(ValueError, match="required phrases are searched for, and sample draws"):
+        ask(Phrases(required=("cat",)), sample={})
+    with pytest.raises(ValueError, match=r"groups \(2\) both share out the beam"):
+        ask(Phrases(required=("cat",)), beam=4, groups=2)
+
+
+def test_a_warning_of_phrases_is_a_warning_of_its_own() -> None:
+    assert issubclass(PhraseWarning, UserWarning)
