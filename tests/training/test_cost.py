@@ -21,12 +21,22 @@ CPU = torch.device("cpu")
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.3}
 DEEP_LSTM = {**LSTM, "layers": 2}
+CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "dropout": 0.3}
+BYTENET = {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.3}
 GRU, ELMAN = {**LSTM, "cell": "gru"}, {**LSTM, "cell": "elman"}
 BODIES = {
     "lstm": (DEEP_LSTM, {**DEEP_LSTM, "attention": {"kind": "dot"}}),
     "gru": (GRU, {**GRU, "attention": {"kind": "additive"}, "input_feeding": True}),
     "elman, one direction": ({**ELMAN, "bidirectional": False}, {**ELMAN, "attention": {"kind": "none"}}),
     "lstm, one direction": ({**LSTM, "bidirectional": False}, {**LSTM, "attention": {"kind": "bilinear"}}),
+    "lstm, bottom both ways, residual": (
+        {**LSTM, "layers": 3, "directions": "bottom", "links": "residual"},
+        {**LSTM, "layers": 3, "attention_from": "bottom", "input_feeding": True, "links": "residual"},
+    ),
+    "lstm in turns, fast-forward": (
+        {**DEEP_LSTM, "directions": "alternating", "links": "fast-forward"},
+        {**DEEP_LSTM, "attention_from": "bottom", "links": "fast-forward"},
+    ),
     "transformer": (TRANSFORMER, TRANSFORMER),
     "shaw to t5": (
         {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
@@ -36,8 +46,22 @@ BODIES = {
         {**TRANSFORMER, "positions": {"kind": "alibi"}, "norm": {"place": "none"}},
         {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
     ),
+    "transformers with experts": (
+        {**TRANSFORMER, "layers": 2, "feedforward": {"experts": {"count": 5, "capacity": 1.3, "every": 2}}},
+        {**TRANSFORMER, "feedforward": {"kind": "swiglu", "experts": {"count": 24, "top": 1, "capacity": 1.0}}},
+    ),
+    "lstms with experts": (
+        {**DEEP_LSTM, "experts": {"count": 7, "top": 3, "capacity": 1.1, "noise": False, "load": 0.0}},
+        {**DEEP_LSTM, "attention": {"kind": "dot"}, "experts": {"count": 4}},
+    ),
     "lstm to transformer": (LSTM, TRANSFORMER),
     "transformer to gru": (TRANSFORMER, GRU),
+    "convolutional": (CONVOLUTIONAL, CONVOLUTIONAL),
+    "bytenet": (BYTENET, BYTENET),
+    "convolutional to bytenet": (CONVOLUTIONAL, BYTENET),
+    "bytenet to convolutional": (BYTENET, CONVOLUTIONAL),
+    "gru to convolutional": (GRU, CONVOLUTIONAL),
+    "bytenet to transformer": (BYTENET, TRANSFORMER),
 }
 
 
@@ -96,6 +120,13 @@ def test_the_cost_is_what_is_counted_however_long_sentences_are(
     build_model: Callable[..., Seq2Seq], layout: str, smoothing: float, longest: int
 ) -> None:
     plan, model = some_plan(layout, longest, label_smoothing=smoothing), build_model(TRANSFORMER, TRANSFORMER)
+    cost = step_cost(model, plan, CPU)
+    for batch in batches(plan):
+        assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
+
+
+def test_the_slots_of_experts_are_known_for_static_batches_too(build_model: Callable[..., Seq2Seq]) -> None:
+    plan, model = some_plan("static"), build_model(*BODIES["transformers with experts"])
     cost = step_cost(model, plan, CPU)
     for batch in batches(plan):
         assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)

@@ -26,6 +26,8 @@ WRITERS: dict[str, dict[str, Any]] = {
     "gru": {"kind": "recurrent", "cell": "gru", "layers": 2, "attention": {"kind": "none"}},
     "lstm": {"kind": "recurrent", "cell": "lstm", "layers": 2, "attention": {"kind": "none"}},
     "window": {"kind": "window", "size": 3},
+    "convolutional": {"kind": "convolutional", "layers": 2},
+    "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2]},
     "rotary": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "rotary"}},
     "shaw": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "shaw", "farthest": 3}},
     "t5": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "t5"}},
@@ -34,6 +36,8 @@ READERS: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "recurrent", "cell": "lstm"},
     "gru, one direction": {"kind": "recurrent", "cell": "gru", "bidirectional": False},
     "window": {"kind": "window", "size": 2, "layers": 2},
+    "convolutional": {"kind": "convolutional", "layers": 2},
+    "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2]},
     "transformer": {"kind": "transformer", "layers": 1, "heads": 2},
 }
 CASES = {

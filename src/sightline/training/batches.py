@@ -39,7 +39,7 @@ class TrainingBatch:
 
         def move_layout(layout: Layout | None) -> Layout | None:
             if isinstance(layout, Packed):
-                moved = {name: move(getattr(layout, name)) for name in ("offsets", "index", "slots")}
+                moved = {name: move(getattr(layout, name)) for name in ("offsets", "index", "slots", "real")}
                 return replace(layout, **moved)  # type: ignore[arg-type]
             return layout and replace(layout, mask=move(layout.mask))
 
@@ -98,12 +98,13 @@ def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None 
     def ends(side: Side | None) -> tuple[Tensor | None, Packed | None]:
         if side is None:
             return None, None
-        joined, lengths, longest = side.joined(), side.lengths(), None
-        if static is not None:
-            gap, longest = static.tokens - len(joined), static.longest
-            joined = np.pad(joined, (0, gap), constant_values=PAD)
-            lengths += [*_split(gap, fillers), *[0] * spare]
-        return torch.from_numpy(joined), Packed.of(lengths, longest=longest)
+        joined, lengths = side.joined(), side.lengths()
+        if static is None:
+            return torch.from_numpy(joined), Packed.of(lengths)
+        gap, real = static.tokens - len(joined), torch.arange(static.tokens) < len(joined)
+        joined = np.pad(joined, (0, gap), constant_values=PAD)
+        lengths += [*_split(gap, fillers), *[0] * spare]
+        return torch.from_numpy(joined), replace(Packed.of(lengths, longest=static.longest), real=real)
 
     return TrainingBatch(*ends(sides.source), *ends(sides.given), torch.from_numpy(wanted), tokens, examples)
 

@@ -43,7 +43,7 @@ class Progress:
     validated: int | None = None  # step of the last validation
     journal: int = 0  # bytes of metrics.jsonl that belong to the past
     recent: tuple[int, ...] = field(default_factory=tuple)  # steps of the newest scheduled checkpoints, for averaging
-    unlogged: tuple[tuple[float, float, float], ...] = ()  # loss, nll and gradient norm of steps since the last record
+    unlogged: tuple[tuple[float, ...], ...] = ()  # loss, nll, gradient norm (and counts) of steps since the last record
 
     def after(self, **changes: Any) -> Progress:
         return replace(self, **changes)
@@ -209,5 +209,5 @@ class Checkpoints:
         if average is not None:
             average.load({name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")})
         values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))
-        unlogged = tuple((loss, nll, norm) for loss, nll, norm in values.get("unlogged", ()))
+        unlogged = tuple(tuple(row) for row in values.get("unlogged", ()))
         return Progress(**{**values, "recent": tuple(values["recent"]), "unlogged": unlogged})

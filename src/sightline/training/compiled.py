@@ -84,7 +84,7 @@ class GraphedGradients:
         with autocast(self.precision, self.device):
             loss = self.loss(_from_tensors(self.tensors, self.shapes))
         (loss.total / self.tokens).backward()  # type: ignore[no-untyped-call]
-        return Loss(loss.total.detach(), loss.nll.detach())
+        return loss.detached()
 
 
 def _layouts(batch: TrainingBatch) -> list[Packed | None]:
@@ -95,8 +95,10 @@ def _layouts(batch: TrainingBatch) -> list[Packed | None]:
 
 def _tensors(batch: TrainingBatch) -> list[Tensor | None]:
     """Everything of a batch that differs from step to step."""
-    parts = ((None,) * 3 if each is None else (each.offsets, each.index, each.slots) for each in _layouts(batch))
-    return [batch.source, batch.given, batch.wanted, *(tensor for three in parts for tensor in three)]
+    parts = (
+        (None,) * 4 if each is None else (each.offsets, each.index, each.slots, each.real) for each in _layouts(batch)
+    )
+    return [batch.source, batch.given, batch.wanted, *(tensor for four in parts for tensor in four)]
 
 
 def _shapes(batch: TrainingBatch) -> tuple[Shape | None, ...]:
@@ -108,8 +110,8 @@ def _from_tensors(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]
     """The batch again, as far as a model looks at it."""
     source, given, wanted, *rest = tensors
     first, second = (
-        None if shape is None else Packed(*three, *shape)  # type: ignore[arg-type, call-arg]
-        for three, shape in zip((rest[:3], rest[3:]), shapes, strict=True)
+        None if shape is None else Packed(*four[:3], *shape, four[3])  # type: ignore[arg-type, call-arg, misc]
+        for four, shape in zip((rest[:4], rest[4:]), shapes, strict=True)
     )
     assert wanted is not None
     return TrainingBatch(source, first, given, second, wanted, 0, np.empty(0))

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
+from sightline.layers.experts import Experts as ExpertsLayer
+from sightline.layers.experts import slots_each
 from sightline.layers.layout import Packed
 from sightline.recipe import Training
+from sightline.recipe_model import Experts
 from sightline.training.averages import weights_of
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops
 from sightline.training.job import Plan
-from sightline.training.step import autocast, batch_loss
+from sightline.training.step import autocast, training_loss
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
+_FEW = 4  # sequences in most of them
 
 
 def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, device: torch.device) -> int:
@@ -31,7 +36,7 @@ def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, devic
     gathered = [(part, part.clone()) for part in weights_of(model).values() if not isinstance(part, nn.Parameter)]
     with torch.random.fork_rng([device] if device.type == "cuda" else []), count_flops() as count:
         with autocast(training.precision, device):
-            loss = batch_loss(model, batch, training.label_smoothing)
+            loss = training_loss(model, batch, training)
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
         torch.autograd.grad(loss.total, learned, allow_unused=True)
     for buffer, before in gathered:
@@ -43,19 +48,31 @@ def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, devic
 class StepCost:
     """The floating-point operations of a training step: linear in the sizes of its batch.
 
-    Every product runs over tokens, over places of a padded tensor or over pairs of them, so these sizes are all that
-    counts, and what each weighs can be found on batches of a few tokens: no large step is ever counted. A pure
-    function of model, layout and device: a resumed run finds the same.
+    Every product runs over tokens, over places of a padded tensor, over pairs of them or over the slots that experts
+    have for so many, so these sizes are all that counts, and what each weighs can be found on batches of a few tokens:
+    no large step is ever counted. A pure function of model, layout and device: a resumed run finds the same.
     """
 
     weights: tuple[int, ...]
+    experts: tuple[Experts, ...] = ()
 
     def __call__(self, batch: TrainingBatch) -> int:
         """Of a batch whose layouts are still on the host."""
-        return sum(weight * size for weight, size in zip(self.weights, _sizes(batch), strict=True))
+        return sum(weight * size for weight, size in zip(self.weights, _sizes(batch, self.experts), strict=True))
 
 
-def _sizes(batch: TrainingBatch) -> list[int]:
+def _mixtures(model: nn.Module) -> tuple[Experts, ...]:
+    """The kinds of experts in a model that differ in how many slots they have for the same tokens."""
+    recipes = (module.recipe for module in model.modules() if isinstance(module, ExpertsLayer))
+    return tuple({(each.count, each.top, each.capacity): each for each in recipes}.values())
+
+
+def _slots(experts: Experts, places: int) -> int:
+    """E · C: empty ones take part in the products too."""
+    return experts.count * slots_each(experts.capacity, experts.top, places, experts.count)
+
+
+def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = ()) -> list[int]:
     """How many sequences, tokens, places and pairs of them there are in a batch."""
     layouts = [layout for layout in (batch.source_layout, batch.target_layout) if layout is not None]
     lengths = [layout.lengths.numpy() for layout in layouts]
@@ -76,6 +93,9 @@ def _sizes(batch: TrainingBatch) -> list[int]:
         rows * target**2,
         rows * source * target,
     ]
+    # Experts stand over tokens end to end, or over the places of a padded tensor (recurrent layers)
+    seen = (s.sum(), t.sum(), rows * source, rows * target)
+    sizes += [_slots(each, int(places)) for each in experts for places in seen]
     if isinstance(layouts[0], Packed):  # the kernels for packed batches look at real pairs alone
         sizes += [(s * s).sum(), (t * t).sum(), (s * t).sum()]
     return [int(size) for size in sizes]
@@ -83,13 +103,13 @@ def _sizes(batch: TrainingBatch) -> list[int]:
 
 def step_cost(model: nn.Module, plan: Plan, device: torch.device) -> StepCost:
     """What a step of this model costs, found by counting a few tiny ones."""
-    sizes, counts = [], []
-    for batch in _telling(plan):
-        sizes.append(_sizes(batch))
+    sizes, counts, experts = [], [], _mixtures(model)
+    for batch in _telling(plan, experts):
+        sizes.append(_sizes(batch, experts))
         moved = batch.to(device) if device.type == "cuda" else batch
         counts.append(step_flops(model, moved, plan.recipe.training, device))
     table, wanted = np.array(sizes, np.float64), np.array(counts, np.float64)
-    cost = StepCost(_whole_solution(table, wanted))
+    cost = StepCost(_whole_solution(table, wanted), experts)
     off = float(np.abs(table @ np.array(cost.weights, np.float64) / wanted - 1).max())
     if off > 1e-9:
         warnings.warn(
@@ -113,12 +133,12 @@ def _whole_solution(table: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     return tuple(int(weight) for weight in weights.round())
 
 
-def _telling(plan: Plan) -> list[TrainingBatch]:
+def _telling(plan: Plan, experts: Sequence[Experts]) -> list[TrainingBatch]:
     """Of many tiny batches those whose sizes do not follow from those of others, and some more to check with."""
     chosen, others = [], []
     table: list[list[int]] = []
-    for batch in _tiny_batches(plan):
-        sizes = _sizes(batch)
+    for batch in _tiny_batches(plan, _most_rows(experts)):
+        sizes = _sizes(batch, experts)
         if sizes not in table and np.linalg.matrix_rank([*table, sizes]) > len(table):
             table.append(sizes)
             chosen.append(batch)
@@ -127,12 +147,25 @@ def _telling(plan: Plan) -> list[TrainingBatch]:
     return chosen + sorted(others, key=_sizes)[-_CHECKS:]  # the largest
 
 
-def _tiny_batches(plan: Plan) -> Iterator[TrainingBatch]:
-    """Batches of one to four sequences of a few tokens, end marks included: every model can take them."""
+def _most_rows(experts: Sequence[Experts]) -> int:
+    """How many sequences tell enough: experts have no more than a slot each until there are tokens for all of them."""
+    return max([_FEW, *(math.ceil(2 * each.count / (each.capacity * each.top)) for each in experts)])
+
+
+def _tiny_batches(plan: Plan, most: int) -> Iterator[TrainingBatch]:
+    """Batches of a few sequences of a few tokens, end marks included: every model can take them.
+
+    Where up to `most` sequences are asked for, as many batches of more sequences follow. All of those would have the
+    same longest one, so how long it may be is drawn too.
+    """
     random = np.random.default_rng(0)
-    for _ in range(_DRAWN):
-        rows, more, spare = (int(random.integers(low, high)) for low, high in ((1, 5), (4, 9), (0, 4)))
-        sides = plan.tiny([random.integers(0, 3, rows) for _ in range(2)])
+    for number in range(_DRAWN if most <= _FEW else 2 * _DRAWN):
+        few = number < _DRAWN
+        rows, more, spare = (
+            int(random.integers(low, high)) for low, high in ((1, _FEW + 1 if few else most + 1), (4, 9), (0, 4))
+        )
+        ends = (3, 3) if few else random.integers(1, 4, 2)
+        sides = plan.tiny([random.integers(0, end, rows) for end in ends])
         if plan.layout == "padded":
             yield padded_batch(sides, np.arange(rows))
             continue

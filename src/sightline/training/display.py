@@ -34,7 +34,14 @@ def step_line(record: dict[str, Any]) -> str:
 
 def validation_line(record: dict[str, Any]) -> str:
     """A validation record in one line."""
-    known = {"loss": "loss", "perplexity": "perplexity", "bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+    known = {
+        "loss": "loss",
+        "perplexity": "perplexity",
+        "reward": "reward",
+        "bleu": "BLEU",
+        "chrf": "chrF",
+        "ter": "TER",
+    }
     known |= {"exact": "exact match", "wer": "WER", "cer": "CER", "bits-per-character": "bits/char"}
     known |= {"accuracy": "accuracy", "macro-f1": "macro-F1", "token-accuracy": "token accuracy", "span-f1": "span F1"}
     parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]

@@ -26,9 +26,11 @@ from sightline.training.cost import peak_memory
 from sightline.training.interruption import Interrupted, stop_signals
 from sightline.training.job import Fit
 from sightline.training.journal import Journal
+from sightline.training.layer_norms import LayerNorms
 from sightline.training.optimizers import build_optimizer
+from sightline.training.routing import routing_record
 from sightline.training.schedules import factor
-from sightline.training.step import CarriedGradients, step_seed
+from sightline.training.step import CarriedGradients, ObservedGradients, step_seed
 
 
 class NotFinite(ArithmeticError):
@@ -66,7 +68,7 @@ class _Step:
     step: int
     epoch: int
     examples: np.ndarray  # of all its batches
-    values: Tensor  # loss, nll and norm of the gradient
+    values: Tensor  # loss, nll and norm of the gradient, then what layers counted
 
 
 class _Loop:
@@ -85,6 +87,8 @@ class _Loop:
         self.checkpoints, self.journal, self.progress = checkpoints, journal, progress
         self.recipe, self.training = job.recipe, job.recipe.training
         self.parameters = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+        self.layer_norms = LayerNorms(job.model) if self.training.log_layers else None
+        self.newest_norms: Tensor | None = None  # of the parts, at the step that is logged
         self.pending: list[_Step] = []  # not yet looked at
         self.unlogged = list(progress.unlogged)  # looked at, not yet logged
         self.started, self.before = time.monotonic(), progress.seconds
@@ -97,6 +101,10 @@ class _Loop:
     # --- the page -------------------------------------------------------------------------------------------------
 
     def run_to_end(self, stop: threading.Event) -> None:
+        if self.training.start_from is not None and self.progress.validated is None and self.progress.step == 0:
+            self.validate()  # what the training is to improve on, and its result if it never does
+            self.save(scheduled=False)
+            self.export()
         while not self.finished():
             group = self.next_batches()
             self.one_step(group)
@@ -179,9 +187,13 @@ class _Loop:
         self.rate = rate
         self.job.model.train()
         tokens = sum(batch.tokens for batch in group)
-        total, nll = self.job.gradients(group)
+        total, nll, counts = self.job.gradients(group)
+        if self.layer_norms is not None and step % self.training.log_every == 0:
+            self.newest_norms = self.layer_norms()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
         values = torch.stack([total / tokens, nll / tokens, norm.to(total.dtype)])
+        if counts is not None:
+            values = torch.cat([values, counts.to(values.dtype)])
         examples = np.concatenate([batch.examples for batch in group])
         self.pending.append(_Step(step, self.progress.epoch, examples, values))
         if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
@@ -204,9 +216,16 @@ class _Loop:
             epoch=epoch,
             batch=batch,
             tokens=p.tokens + tokens,
-            flops=p.flops + sum(batch.flops for batch in group),
+            flops=p.flops + sum(batch.flops for batch in group) + self.spent_beside(),
             seconds=self.seconds(),
         )
+
+    def spent_beside(self) -> int:
+        """The operations of the last step beyond those of its batches."""
+        gradients, spent = self.job.gradients, 0
+        if isinstance(gradients, ObservedGradients):
+            spent, gradients.spent = gradients.spent, 0
+        return spent
 
     def check_finite(self) -> None:
         """Look at the losses not yet looked at; if one is not finite, save its examples and raise `NotFinite`."""
@@ -216,7 +235,7 @@ class _Loop:
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if len(bad):
             self.report_bad_batch(self.pending[int(bad[0])], values[int(bad[0])])
-        self.unlogged += [(loss, nll, norm) for loss, nll, norm in values.tolist()]
+        self.unlogged += [tuple(row) for row in values.tolist()]
         self.pending = []
 
     def report_bad_batch(self, bad: _Step, values: np.ndarray) -> None:
@@ -251,13 +270,16 @@ class _Loop:
             "kind": "train",
             "step": self.progress.step,
             "epoch": self.progress.epoch,
-            **dict(zip(("loss", "nll", "gradient_norm"), means, strict=True)),
+            **dict(zip(("loss", "nll", "gradient_norm"), means[:3], strict=True)),
             "lr": self.rate,
             "tokens": self.progress.tokens,
             "flops": self.progress.flops,
             "tokens_per_second": round(speed, 1),
             "seconds": round(self.seconds(), 3),
+            **routing_record(self.job.model, means[3:]),
         }
+        if self.layer_norms is not None and self.newest_norms is not None:
+            record["layers"] = self.layer_norms.record(self.newest_norms)
         self.journal.write(record)
         self.job.display.step(self.progress, record)
 

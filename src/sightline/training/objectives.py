@@ -19,6 +19,11 @@ class Loss(NamedTuple):
 
     total: Tensor  # label-smoothed cross entropy: what is minimized
     nll: Tensor  # −log p of the right tokens: what is reported
+    counts: Tensor | None = None  # what layers counted on the way, where some do (layers/collector.py)
+
+    def detached(self) -> Loss:
+        """The same outside autograd."""
+        return Loss(self.total.detach(), self.nll.detach(), self.counts)
 
 
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Loss:

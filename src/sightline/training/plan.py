@@ -25,6 +25,8 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
+    if recipe.training.reward is not None:
+        return "padded"  # as a search takes its sources
     bodies = list(recipe.model.bodies.values())
     transformers = [body for body in bodies if isinstance(body, TransformerBody)]
     varlen = recipe.training.precision == "bf16" and all(

@@ -12,15 +12,43 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.collector import Collected, collect
 from sightline.recipe import Training
+from sightline.text.tokenizer import PAD
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss, cross_entropy
+from sightline.training.rdrop import rdrop
 
 
 def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
     """The loss of one batch, summed over the answers wanted."""
-    features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
-    return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
+    with collect(model) as extra:
+        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+    loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
+    return with_extra(loss, extra, batch.wanted)
+
+
+def with_extra(loss: Loss, extra: Collected, wanted: Tensor, passes: int = 1) -> Loss:
+    """The loss with those that layers have of their own, of so many passes.
+
+    `total` is a sum over answers that will be divided by their number, the loss of a layer one number for the whole
+    batch: so it is added as many times. It is minimized, not reported: `nll` stays as it is.
+    """
+    if not extra.losses:
+        return loss
+    answers = (wanted != PAD).sum()
+    return Loss(loss.total + answers / passes * sum_of(extra.losses), loss.nll, extra.row())
+
+
+def training_loss(model: Any, batch: TrainingBatch, training: Training) -> Loss:
+    """What a step minimizes: the loss of one batch or, with R-Drop, of two passes over it with different dropout."""
+    if training.rdrop is None:
+        return batch_loss(model, batch, training.label_smoothing)
+    with collect(model) as extra:
+        one, other = (model(batch.source, batch.source_layout, batch.given, batch.target_layout) for _ in range(2))
+    output = model.output
+    loss = rdrop(one, other, output.weight, output.bias, batch.wanted, training.label_smoothing, training.rdrop)
+    return with_extra(loss, extra, batch.wanted, passes=2)
 
 
 def step_seed(seed: int, step: int) -> int:
@@ -49,19 +77,30 @@ class PlainGradients:
         loss: Callable[[TrainingBatch], Loss] | None = None,  # e.g. compiled
     ) -> None:
         self.model, self.precision, self.device = model, training.precision, device
-        self.loss = loss or (lambda batch: batch_loss(model, batch, training.label_smoothing))
+        self.loss = loss or (lambda batch: training_loss(model, batch, training))
 
     def __call__(self, group: Sequence[TrainingBatch]) -> Loss:
         self.model.zero_grad(set_to_none=True)
         tokens = sum(batch.tokens for batch in group)
         losses = [self._add(batch, tokens) for batch in group]
-        return Loss(sum_of(loss.total for loss in losses), sum_of(loss.nll for loss in losses))
+        counts = [loss.counts for loss in losses if loss.counts is not None]
+        total, nll = sum_of(loss.total for loss in losses), sum_of(loss.nll for loss in losses)
+        return Loss(total, nll, sum_of(counts) if counts else None)
 
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
         with autocast(self.precision, self.device):
             loss = self.loss(batch)
         (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-        return Loss(loss.total.detach(), loss.nll.detach())
+        return loss.detached()
+
+
+class ObservedGradients(PlainGradients):
+    """`Gradients` whose cost is known only once they are made: `spent`, the operations beyond those of the batches.
+
+    Whoever counts them sets it back to 0.
+    """
+
+    spent: int = 0
 
 
 class CarriedGradients(PlainGradients):
@@ -81,9 +120,11 @@ class CarriedGradients(PlainGradients):
         state = model.blank(len(batch.given))
         if batch.goes_on and self.carried:
             state = state.with_parts(self.carried)
-        features, state = model.advance(batch.given, state)
+        with collect(model) as extra:
+            features, state = model.advance(batch.given, state)
         self.carried = state.parts()
-        return cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, self.smoothing)
+        loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, self.smoothing)
+        return with_extra(loss, extra, batch.wanted)
 
 
 def sum_of(values: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,1 @@
+"""Training text that a model wrote: distillation and back-translation."""

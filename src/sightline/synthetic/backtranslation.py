@@ -1,0 +1,53 @@
+"""Back-translation (Sennrich et al. 2016): text of the target language becomes pairs with synthetic sources.
+
+A model of the other direction translates monolingual target text. With a tag before each synthetic source the model
+that learns from it can tell it from real text (Caswell et al. 2019); drawing instead of searching makes sources that
+teach more (Edunov et al. 2018).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sightline.data.sources import read_lines
+from sightline.files import checksum
+from sightline.recipe import Decoding
+from sightline.run import Run
+from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
+from sightline.synthetic.translation import Limits, Writer, counted, flat
+
+
+def backtranslate(
+    run: Run,
+    monolingual: Path,
+    out: Path,
+    options: Decoding,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+    tag: str | None = None,
+    resume: bool = False,
+    watch: Watch = lambda done, lines: None,
+) -> dict[str, int]:
+    """Write (synthetic source, real target) for each line, a pair a line, and return what was kept and dropped."""
+    if tag is not None and (not tag.strip() or flat(tag) != tag):
+        raise ValueError(f"--tag {tag!r} must be a word or more, without tabs, line breaks or spaces around it")
+    before = "" if tag is None else f"{tag} "
+    plan = {
+        "model": checksum(run.folder / "model.safetensors"),
+        **fingerprint(read_lines(monolingual)),
+        "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
+        "max_tokens": limits.max_tokens,
+        "max_ratio": limits.max_ratio,
+        "tag": tag,
+    }
+    writer = Writer(run, options, limits)
+
+    def work(first: int, lines: list[str]) -> Part:
+        outcomes = writer(first, lines)
+        pairs = [
+            (before + each.text, flat(line)) for line, each in zip(lines, outcomes, strict=True) if each.dropped is None
+        ]
+        return Part(pairs, counted(outcomes))
+
+    corpus: Corpus[str] = Corpus(out, plan)
+    return corpus.make(iter(read_lines(monolingual)), work, resume=resume, watch=watch)

@@ -1,0 +1,120 @@
+"""Sequence-level knowledge distillation (Kim and Rush 2016): a student learns what its teacher writes.
+
+The training sources of the student's recipe are translated by the teacher with a beam; the student is trained on these
+pairs in place of the original ones, or beside them. Where the output nearest to the reference is chosen among the
+n-best, this is their sequence-level interpolation (§3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from sightline.data.sources import Example, read
+from sightline.files import checksum
+from sightline.preparation import data_folder
+from sightline.recipe import Recipe
+from sightline.recipe_data import TsvSource
+from sightline.run import Run
+from sightline.run_folder import RunError
+from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
+from sightline.synthetic.translation import Choice, Limits, Writer, counted, flat
+
+FILE = "distilled.tsv.gz"
+
+
+@dataclass(frozen=True)
+class Distilling:
+    """How a teacher's text is made, and whether the original text stays beside it."""
+
+    beam: int | None = None  # by default the teacher's own
+    choose: Choice | None = None
+    limits: Limits = field(default_factory=Limits)
+    mix: float | None = None  # how often each original pair is seen beside the distilled ones
+
+
+def distill(
+    teacher: Path,
+    recipe: Recipe,
+    out: Path,
+    how: Distilling,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    watch: Watch = lambda done, lines: None,
+) -> tuple[Recipe, dict[str, int]]:
+    """Write DIR/distilled.tsv.gz, and return the recipe that learns from it, and how many pairs were kept and dropped.
+
+    `recipe` is as `open_recipe` gives it.
+    """
+    if (out / "recipe.yaml").exists() and not resume:
+        raise RunError(f"{out} holds a training already; go on with --resume, or give another folder with --out")
+    _check(recipe, how)
+    run = Run.load(teacher, device=device)
+    _check_direction(run, recipe)
+    options = run.options(beam=how.beam)
+    options = run.options(beam=options.beam, nbest=options.beam if how.choose else 1)
+    plan = {
+        "teacher": checksum(teacher / "model.safetensors"),
+        **fingerprint(_examples(recipe)),
+        "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
+        "choose": how.choose,
+        "max_tokens": how.limits.max_tokens,
+        "max_ratio": how.limits.max_ratio,
+    }
+    writer = Writer(run, options, how.limits, how.choose)
+
+    def work(first: int, examples: list[Example]) -> Part:
+        sources = [flat(example.source) for example in examples]
+        outcomes = writer(first, sources, [flat(example.target) for example in examples])
+        pairs = [(s, each.text) for s, each in zip(sources, outcomes, strict=True) if each.dropped is None]
+        return Part(pairs, counted(outcomes))
+
+    out.mkdir(parents=True, exist_ok=True)
+    corpus: Corpus[Example] = Corpus(out / FILE, plan)
+    counts = corpus.make(_examples(recipe), work, resume=resume, watch=watch)
+    return student_recipe(recipe, corpus.file, counts["kept"], how.mix), counts
+
+
+def student_recipe(recipe: Recipe, file: Path, pairs: int, mix: float | None) -> Recipe:
+    """The recipe on the distilled text, `pairs` of them; with `mix` the original sources come after it."""
+    data = recipe.data
+    columns = (2, 1) if data.swap else (1, 2)  # the file has what a student reads first
+    distilled = TsvSource(file=str(file.resolve()), columns=columns, weight=data.train[0].weight)
+    train, limit = (distilled,), None
+    if mix is not None:
+        originals = (source.model_copy(update={"weight": source.weight * mix}) for source in data.train)
+        train = (distilled, *originals)  # type: ignore[assignment]
+        limit = None if data.limit is None else pairs + data.limit
+    return recipe.model_copy(update={"data": data.model_copy(update={"train": train, "limit": limit})})
+
+
+def _examples(recipe: Recipe) -> Iterator[Example]:
+    """The training pairs, as the student would learn them."""
+    data = recipe.data
+    every = (each for source in data.train for each in read(source, data_folder(recipe), swap=data.swap))
+    return islice(every, data.limit)
+
+
+def _check(recipe: Recipe, how: Distilling) -> None:
+    if recipe.task != "seq2seq":
+        raise ValueError(f"distillation is for recipes that translate, and this one is task: {recipe.task}")
+    if how.mix is not None and how.mix <= 0:
+        raise ValueError(f"--mix {how.mix:g} must be more than 0; without it the original pairs are left out")
+    weights = {source.weight for source in recipe.data.train}
+    if len(weights) > 1:
+        raise ValueError(
+            f"data.train has sources of weights {sorted(weights)}, and what is distilled becomes one source; give them "
+            f"the same weight"
+        )
+
+
+def _check_direction(teacher: Run, recipe: Recipe) -> None:
+    theirs, own = teacher.recipe.data, recipe.data
+    if (theirs.folder, theirs.train) == (own.folder, own.train) and theirs.swap != own.swap:
+        raise ValueError(
+            f"{teacher.folder} learned the other direction of this corpus (data.swap: {str(theirs.swap).lower()}); "
+            f"give a teacher of the same direction"
+        )

@@ -1,0 +1,153 @@
+"""A corpus that takes hours to write: in parts, each whole or not there, so that it can go on where it stopped.
+
+Beside FILE lie, while it is being made, `FILE.parts/` with `plan.json` (all that decides what is written) and one file
+for each 2,048 lines read; then `FILE.json`: the plan, and how many lines were read, kept, and dropped for which reason.
+Memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from sightline.compression import BROKEN, open_bytes, packed, packing
+from sightline.files import atomic_file, sync_folder, write_atomically
+from sightline.run_folder import RunError, locked
+
+Item = TypeVar("Item")
+Pair = tuple[str, str]
+Watch = Callable[[int, int], None]  # lines done, and how many there are
+SIZE = 2_048  # lines a part is made of
+
+
+@dataclass(frozen=True)
+class Part:
+    """What became of some lines: pairs to keep, and how many lines were kept or dropped, by reason."""
+
+    pairs: list[Pair]
+    counts: dict[str, int]
+
+
+def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
+    """How many there are and a digest of all of them: whether a corpus is the one a work was begun with."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for item in items:
+        digest.update(json.dumps(item, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+        count += 1
+    return {"lines": count, "text": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class Corpus(Generic[Item]):
+    """A file of pairs in the making. `plan` is all that decides what is in it; `lines` of it is how many are read."""
+
+    file: Path
+    plan: dict[str, Any]
+
+    @property
+    def parts(self) -> Path:
+        return self.file.with_name(f"{self.file.name}.parts")
+
+    @property
+    def summary(self) -> Path:
+        return self.file.with_name(f"{self.file.name}.json")
+
+    def make(
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, watch: Watch
+    ) -> dict[str, int]:
+        """Write what is not there yet, put it together, and return the counts. `work` is told its first line's number.
+
+        What is finished is not made again; what another plan made is not gone on with.
+        """
+        if not self.file.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
+        if (done := self._finished(resume)) is not None:
+            return done
+        with locked(self.parts):
+            self._begin(resume)
+            count = 0
+            for number, chunk in enumerate(_chunks(items)):
+                path = self._part(number)
+                if not path.exists():
+                    part = work(number * SIZE, chunk)
+                    content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
+                    write_atomically(path, packed(path, content.encode("utf-8")))
+                count += len(chunk)
+                watch(count, self.plan["lines"])
+            counts = self._join()
+            write_atomically(self.summary, json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n")
+        shutil.rmtree(self.parts)
+        sync_folder(self.file.absolute().parent)
+        return counts
+
+    def _finished(self, resume: bool) -> dict[str, int] | None:
+        """The counts of a corpus that is there already."""
+        if not self.file.exists():
+            return None
+        if not resume:
+            raise RunError(f"{self.file} is there already; give another name, or remove it")
+        if not self.summary.exists():
+            if self.parts.exists():
+                return None  # stopped between its last two files
+            raise RunError(f"{self.file} is there without {self.summary.name}, so nothing says what made it; remove it")
+        saved = json.loads(self.summary.read_text(encoding="utf-8"))
+        self._compare(saved["plan"])
+        counts: dict[str, int] = saved["counts"]
+        return counts
+
+    def _begin(self, resume: bool) -> None:
+        """Write down the plan, or see that it is the one the parts were begun with."""
+        plan = self.parts / "plan.json"
+        if not plan.exists():
+            write_atomically(plan, json.dumps(self.plan, indent=1) + "\n")
+            return
+        if not resume:
+            raise RunError(f"{self.parts} holds the beginning of {self.file.name}; go on with --resume, or remove it")
+        self._compare(json.loads(plan.read_text(encoding="utf-8")))
+
+    def _compare(self, then: dict[str, Any]) -> None:
+        now = json.loads(json.dumps(self.plan))
+        changed = [
+            f"{key}: {then.get(key)!r} then, {now.get(key)!r} now"
+            for key in sorted({*then, *now})
+            if then.get(key) != now.get(key)
+        ]
+        if changed:
+            raise RunError(f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(changed)}")
+
+    def _part(self, number: int) -> Path:
+        return self.parts / f"part-{number:07d}.json.gz"
+
+    def _join(self) -> dict[str, int]:
+        """All parts in one file, a pair a line with a tab between."""
+        counts: Counter[str] = Counter()
+        with atomic_file(self.file) as file, packing(self.file, file) as out:
+            for number in range(-(-self.plan["lines"] // SIZE)):
+                part = _read_part(self._part(number))
+                counts.update(part.counts)
+                out.write("".join(f"{left}\t{right}\n" for left, right in part.pairs).encode("utf-8"))
+            if not counts["kept"]:
+                told = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if reason != "kept")
+                raise RunError(f"nothing is left to write to {self.file}: {told or 'nothing was read'}")
+        return dict(counts)
+
+
+def _read_part(path: Path) -> Part:
+    try:
+        with open_bytes(path) as file:
+            content = json.loads(file.read())
+        return Part([(left, right) for left, right in content["pairs"]], content["counts"])
+    except (*BROKEN, ValueError, KeyError) as error:
+        raise RunError(f"{path} is damaged ({error}); remove it and go on with --resume") from error
+
+
+def _chunks(items: Iterator[Item]) -> Iterator[list[Item]]:
+    while chunk := list(islice(items, SIZE)):
+        yield chunk

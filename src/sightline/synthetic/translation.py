@@ -1,0 +1,109 @@
+"""Lines translated by a trained model, with what is not fit to learn from told apart by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sightline.answering import Prediction
+from sightline.recipe import Decoding
+from sightline.run import Run
+from sightline.text.tokenizer import SPECIALS, UNK
+
+Choice = Literal["bleu", "chrf"]
+SLACK = 5  # tokens that do not count in the ratio: short sentences differ more
+
+
+class Outcome(NamedTuple):
+    """What became of a line: a text, or why there is none."""
+
+    text: str
+    dropped: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is dropped: lines and outputs with more tokens, and pairs of too different lengths."""
+
+    max_tokens: int = 256
+    max_ratio: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.max_ratio <= 1:
+            raise ValueError(
+                f"max_tokens ({self.max_tokens}) must be at least 1 and max_ratio ({self.max_ratio}) more than 1"
+            )
+
+    def uneven(self, left: int, right: int) -> bool:
+        """Whether one side has more than `max_ratio` times the tokens of the other, and a few."""
+        return max(left, right) > self.max_ratio * min(left, right) + SLACK
+
+
+def flat(text: str) -> str:
+    """The text in one cell of a table: tabs and line breaks are spaces."""
+    return text.replace("\t", " ").replace("\n", " ").replace("\r", " ").strip()
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes one side of a corpus."""
+
+    run: Run
+    options: Decoding
+    limits: Limits
+    choice: Choice | None = None  # of the n-best, the one nearest to the reference
+
+    def __post_init__(self) -> None:
+        if self.run.recipe.task != "seq2seq":
+            raise ValueError(f"{self.run.folder} does not translate (task: {self.run.recipe.task}); give a seq2seq run")
+
+    def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
+        """What becomes of each text; `first` is the number of the first one in the whole input."""
+        longest = min(self.limits.max_tokens, self.run.answerer.longest_source() or self.limits.max_tokens)
+        lengths = [len(ids) for ids in self.run.vocabulary.source.encode_many([flat(text) for text in texts])]
+        outcomes = [Outcome("", "empty" if not length else "too long") for length in lengths]
+        fit = [index for index, length in enumerate(lengths) if 0 < length <= longest]
+        found = self.run.predict_nbest([flat(texts[index]) for index in fit], self.options, first=first)
+        for index, guesses in zip(fit, found, strict=True):
+            reference = None if references is None else references[index]
+            outcomes[index] = self._judged(self._chosen(guesses, reference), lengths[index])
+        return outcomes
+
+    def _chosen(self, guesses: Sequence[Prediction], reference: str | None) -> Prediction:
+        if self.choice is None or reference is None:
+            return guesses[0]
+        likeness = sentence_scorer(self.choice)
+        return max(guesses, key=lambda guess: likeness(guess.text, reference))  # the first of those that are even
+
+    def _judged(self, guess: Prediction, length: int) -> Outcome:
+        text = flat(guess.text)
+        if not text:
+            return Outcome("", "no output")
+        if SPECIALS[UNK] in text:  # not replaced through the attention either
+            return Outcome("", "unknown word in output")
+        if len(guess.tokens) > self.limits.max_tokens:
+            return Outcome("", "output too long")
+        return Outcome("", "ratio") if self.limits.uneven(length, len(guess.tokens)) else Outcome(text)
+
+
+def sentence_scorer(name: Choice) -> Callable[[str, str], float]:
+    """How like one text is to another: sentence BLEU (of the orders that it has) or chrF, as sacreBLEU has them."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    metric = BLEU(effective_order=True, force=True) if name == "bleu" else CHRF()
+    return lambda output, reference: float(metric.sentence_score(output, [reference]).score)
+
+
+def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many lines were read, kept, and dropped for which reason."""
+    return {"read": len(outcomes), "kept": 0, **Counter(outcome.dropped or "kept" for outcome in outcomes)}
+
+
+def told(counts: dict[str, int]) -> str:
+    """Counts in words."""
+    dropped = [f"{count:,} {reason}" for reason, count in counts.items() if reason not in ("read", "kept") and count]
+    kept = f"{counts['kept']:,} of {counts['read']:,} pairs kept"
+    return kept + (f"; dropped {', '.join(dropped)}" if dropped else "")
