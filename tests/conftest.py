@@ -56,7 +56,23 @@ def recurrent_decoder(cell: str, layers: int, attention: str, input_feeding: boo
     }
 
 
+def convolutional(layers: int, kernel: int, positions: str = "learned") -> dict[str, Any]:
+    return {
+        "kind": "convolutional",
+        "layers": layers,
+        "kernel": kernel,
+        "positions": {"kind": positions, "longest": 32},
+        "dropout": 0.0,
+    }
+
+
+def bytenet(layers: int, kernel: int, *dilations: int) -> dict[str, Any]:
+    return {"kind": "bytenet", "layers": layers, "kernel": kernel, "dilations": dilations, "dropout": 0.0}
+
+
 def _name(body: dict[str, Any]) -> str:
+    if body["kind"] in ("convolutional", "bytenet"):
+        return f"{body['kind']}{body['layers']}-{body['kernel']}"
     if body["kind"] == "transformer":
         parts = [body["norm"]["place"], body["norm"]["kind"], body["positions"]["kind"], body["feedforward"]["kind"]]
         options = [
@@ -65,9 +81,10 @@ def _name(body: dict[str, Any]) -> str:
         ]
         return "-".join([*parts, *options])
     parts = [body["cell"] + str(body["layers"])]
+    deep = [body[key] for key in ("directions", "attention_from", "links") if key in body]
     if "attention" in body:
-        return "-".join([*parts, body["attention"]["kind"], *(["fed"] if body["input_feeding"] else [])])
-    return "-".join([*parts, "bi" if body["bidirectional"] else "uni"])
+        return "-".join([*parts, body["attention"]["kind"], *(["fed"] if body["input_feeding"] else []), *deep])
+    return "-".join([*parts, "bi" if body["bidirectional"] else "uni", *deep])
 
 
 TRANSFORMERS = [
@@ -99,6 +116,49 @@ RECURRENT_DECODERS = [
     for cell, layers in product(CELLS, (1, 2))
     for attention, feeding in [("none", False), *product(SCORES, (False, True))]
 ]
+DEEP = [  # stacks with links; residual ones begin at the third layer
+    (
+        recurrent_encoder("lstm", 4, True) | {"directions": "bottom", "links": "residual"},
+        recurrent_decoder("lstm", 4, "additive", feeding) | {"attention_from": "bottom", "links": "residual"},
+    )
+    for feeding in (True, False)
+]
+DEEP += [
+    (
+        recurrent_encoder("lstm", 3, True) | {"directions": "alternating", "links": "fast-forward"},
+        recurrent_decoder("lstm", 3, "additive", True) | {"attention_from": "bottom", "links": "fast-forward"},
+    ),
+    (
+        recurrent_encoder("gru", 2, True) | {"directions": "alternating"},
+        recurrent_decoder("gru", 2, "dot", True) | {"links": "fast-forward"},
+    ),
+    (
+        recurrent_encoder("elman", 3, False) | {"links": "residual"},
+        recurrent_decoder("elman", 3, "none", False) | {"links": "residual"},
+    ),
+    (
+        recurrent_encoder("gru", 1, True) | {"directions": "bottom", "links": "fast-forward"},
+        recurrent_decoder("gru", 1, "bilinear", True) | {"attention_from": "bottom"},
+    ),
+]
+
+CONVOLUTIONAL = [
+    (convolutional(2, 3), convolutional(2, 3)),
+    (convolutional(1, 5, "none"), convolutional(3, 2, "none")),
+    (convolutional(1, 1), convolutional(1, 1)),
+    (TRANSFORMERS[0], convolutional(2, 4)),
+    (RECURRENT_ENCODERS[0], convolutional(1, 3)),
+    (convolutional(2, 3), TRANSFORMERS[0]),
+    (convolutional(2, 3), RECURRENT_DECODERS[7]),
+    (bytenet(3, 3, 1, 2), bytenet(3, 3, 1, 2)),
+    (bytenet(2, 5, 1, 4), bytenet(2, 2, 4, 1)),
+    (convolutional(1, 3), bytenet(2, 3, 1, 2)),
+    (TRANSFORMERS[0], bytenet(2, 3, 2)),
+    (RECURRENT_ENCODERS[1], bytenet(1, 3, 1)),
+    (bytenet(2, 3, 1, 2), TRANSFORMERS[5]),
+    (bytenet(2, 3, 1, 2), convolutional(2, 3)),
+    (bytenet(1, 1, 1), RECURRENT_DECODERS[2]),
+]
 
 
 def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -110,6 +170,8 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
+    pairs += CONVOLUTIONAL
+    pairs += DEEP
     return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}
 
 
@@ -121,7 +183,11 @@ FEW = {
     "alibi-to-shaw": (transformer("none", "layer", "alibi", "relu"), transformer("post", "rms", "shaw", "gelu")),
     "lstm-additive": (recurrent_encoder("lstm", 1, True), recurrent_decoder("lstm", 1, "additive", False)),
     "gru-bottleneck": (recurrent_encoder("gru", 1, False), recurrent_decoder("gru", 2, "none", False)),
+    "deep-residual-lstm": DEEP[0],
+    "deep-fast-forward-lstm": DEEP[2],
     "transformer-to-fed-lstm": (TRANSFORMERS[0], recurrent_decoder("lstm", 2, "bilinear", True)),
+    "convolutional": (convolutional(2, 3), convolutional(2, 3)),
+    "bytenet": (bytenet(3, 3, 1, 2), bytenet(3, 3, 1, 2)),
 }
 
 
@@ -161,7 +227,11 @@ def model(request: pytest.FixtureRequest) -> Seq2Seq:
     return _cached(request.param)
 
 
-@pytest.fixture(params=[name for name, (_, decoder) in FEW.items() if decoder.get("attention") != {"kind": "none"}])
+def _looks(decoder: dict[str, Any]) -> bool:
+    return decoder["kind"] != "bytenet" and decoder.get("attention") != {"kind": "none"}
+
+
+@pytest.fixture(params=[name for name, (_, decoder) in FEW.items() if _looks(decoder)])
 def looking_model(request: pytest.FixtureRequest) -> Seq2Seq:
     """Those of `model` that look at the source."""
     return _cached(request.param)

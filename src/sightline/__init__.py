@@ -20,9 +20,11 @@ __all__ = ["Run", "Trace", "compare", "load", "record", "sweep", "train"]
 
 
 def load(run: Any, *, device: str = "auto") -> Run:
-    """Load a run folder, ready to predict."""
+    """Load a run folder, ready to predict; of a list of them, the ensemble."""
     from sightline.run import Run
 
+    if isinstance(run, list | tuple):
+        return Run.ensemble(run, device=device)
     return Run.load(run, device=device)
 
 

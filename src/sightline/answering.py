@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -11,13 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.decoding.batch import Hypothesis
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
 from sightline.decoding.generate import generate, length_batches
+from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
+from sightline.decoding.unknown_words import FILE, write_out
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe, TaskName
 from sightline.recipe_data import PlainSource
-from sightline.recipe_model import TransformerBody
+from sightline.recipe_model import learned_positions
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
@@ -41,16 +46,21 @@ class Answerer:
     vocabulary: Vocabulary
     model: Any
     device: torch.device
+    dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
+    members: tuple[Answerer, ...] = ()  # of an ensemble
 
     def longest_source(self) -> int | None:
         """The most tokens a source may have, where the model has a limit."""
-        body = self.recipe.model.encoder or self.recipe.model.decoder
-        if isinstance(body, TransformerBody) and body.positions.kind == "learned":
-            pooling = self.recipe.model.pooling
-            two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
-            two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
-            return body.positions.longest - (2 if two else 1)
-        return None
+        if self.members:
+            limits = [each.longest_source() for each in self.members]
+            return min((limit for limit in limits if limit is not None), default=None)
+        longest = learned_positions(self.recipe.model.encoder or self.recipe.model.decoder)
+        if longest is None:
+            return None
+        pooling = self.recipe.model.pooling
+        two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
+        two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
+        return longest - (2 if two else 1)
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids; a text longer than the model can take is an error that names it."""
@@ -67,23 +77,93 @@ class Answerer:
         return encoded
 
     def answer(
-        self, texts: Sequence[str], options: Decoding, *, prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first; `first` is the number of the first text in the whole input."""
+        """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
+
+        `phrases` say for each text what its output must or must not contain.
+        """
         raise NotImplementedError
+
+    def writer(self) -> Any:
+        """The model as a search is given it."""
+        return self.model
+
+    @cached_property
+    def _cutter(self) -> PhraseCutter:
+        return PhraseCutter(self.vocabulary.target)
+
+    def _search(
+        self,
+        sources: Sequence[Sequence[int]] | None,
+        options: Decoding,
+        prefixes: Sequence[Sequence[int]] | None,
+        first: int,
+        phrases: Sequence[Phrases] | None,
+    ) -> list[list[Hypothesis]]:
+        """What the model writes: the hypotheses to choose from."""
+        model, device = self.writer(), self.device
+        if options.mbr is not None:
+            options = options.model_copy(update={"nbest": options.mbr.candidates})
+        if phrases is None and not options.forbid:
+            return generate(model, sources, options, device=device, prefixes=prefixes, first=first)
+        return generate_with_phrases(
+            model, sources, options, self._cutter, phrases, device=device, prefixes=prefixes, first=first
+        )
 
 
 class Translator(Answerer):
     """The target of each source. An empty text gives one empty output."""
 
     def answer(
-        self, texts: Sequence[str], options: Decoding, *, prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
         sources = self.encode(texts, first=first)
         forced = None if prefixes is None else self.vocabulary.target.encode_many(list(prefixes))
-        found = generate(self.model, sources, options, device=self.device, prefixes=forced, first=first)
-        texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
-        return [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
+        found = self._search(sources, options, forced, first, phrases)
+        texts_out = iter(self._written(texts, found, options, prefixes))
+        made = [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
+        return [_chosen(guesses, options) for guesses in made]
+
+    def _written(
+        self,
+        texts: Sequence[str],
+        found: Sequence[Sequence[Hypothesis]],
+        options: Decoding,
+        prefixes: Sequence[str] | None,
+    ) -> list[str]:
+        """The texts of all hypotheses, one after the other, unknown words replaced if that is asked for."""
+        outputs = [guess.tokens for guesses in found for guess in guesses]
+        if options.replace_unknown == "none":
+            return self.vocabulary.target.decode_many(outputs)
+        self.recipe.check_replacing(options)
+        if options.replace_unknown == "dictionary" and self.dictionary is None:
+            raise ValueError(
+                f"this run has no {FILE} to replace unknown words by; make it with: sightline train RUN --resume "
+                f"decoding.replace_unknown=dictionary, or set decoding.replace_unknown (--replace-unknown) to copy"
+            )
+        numbers = [number for number, guesses in enumerate(found) for _ in guesses]
+        return write_out(
+            self.model,
+            self.vocabulary,
+            [texts[number] for number in numbers],
+            outputs,
+            dictionary=self.dictionary or {} if options.replace_unknown == "dictionary" else {},
+            begun=None if prefixes is None else [prefixes[number] for number in numbers],
+            device=self.device,
+        )
 
 
 class Continuer(Answerer):
@@ -91,27 +171,39 @@ class Continuer(Answerer):
 
     def longest_source(self) -> int | None:
         longest = super().longest_source()
-        return longest if longest is None or not self._begins else longest - 1  # the end mark before it
+        return longest if longest is None or not self.begins else longest - 1  # the end mark before it
 
     @property
-    def _begins(self) -> bool:
-        """Whether there were beginnings to learn; a count of n-grams has them behind its start mark."""
+    def begins(self) -> bool:
+        """Whether there were beginnings to learn; a count of n-grams has them behind its start mark.
+
+        The models of an ensemble come with their own.
+        """
+        if self.members:
+            return False
         train = self.recipe.data.train
         whole = all(isinstance(source, PlainSource) and source.document == "file" for source in train)
         return not whole and not isinstance(self.model, CountedModel)
 
-    def _writer(self) -> Any:
-        return _Beginning(self.model, start=not carries(self.recipe)) if self._begins else self.model
+    def writer(self) -> Any:
+        return _Beginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
 
     def answer(
-        self, texts: Sequence[str], options: Decoding, *, prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
         if prefixes is not None:
             raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
         prompts = self.encode(texts, first=first)
-        found = generate(self._writer(), None, options, device=self.device, prefixes=prompts, first=first)
+        found = self._search(None, options, prompts, first, phrases)
         texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
-        return [[Prediction(next(texts_out), g.score, g.tokens) for g in guesses] for guesses in found]
+        made = [[Prediction(next(texts_out), g.score, g.tokens) for g in guesses] for guesses in found]
+        return [_chosen(guesses, options) for guesses in made]
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
         """Go on after one text and hand over what is new as soon as it is known, the text itself first.
@@ -119,11 +211,14 @@ class Continuer(Answerer):
         All that is handed over, one after the other, is the text of the prediction, whatever a token is: a piece of a
         word, or of a character.
         """
+        if options.mbr is not None or options.forbid:
+            what = "mbr" if options.mbr is not None else "forbid"
+            raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
         options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
         growing = _Growing(self.vocabulary.target.decode, write)
         (prompt,) = self.encode([text])
         ((found, *_),) = generate(
-            self._writer(), None, options, device=self.device, prefixes=[prompt], heard=growing.hear
+            self.writer(), None, options, device=self.device, prefixes=[prompt], heard=growing.hear
         )
         growing.show(found.tokens, whole=True)
         return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)
@@ -192,9 +287,15 @@ class Classifying(Answerer):
     """The label of each text; with n-best, the likeliest labels."""
 
     def answer(
-        self, texts: Sequence[str], options: Decoding, *, prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
-        _refuse_prefixes(prefixes)
+        _refuse(prefixes, phrases)
         logs = self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], options.batch_tokens)
         count = min(options.nbest, len(logs[0])) if len(logs) else 0
         found = []
@@ -208,6 +309,9 @@ class Classifying(Answerer):
 
     def _logs(self, sources: Sequence[np.ndarray], tokens: int) -> list[np.ndarray]:
         """Log-probabilities of the labels, where the model answers: (labels,), or (S, labels) for a tagger."""
+        if self.members:
+            every = [each._logs(sources, tokens) for each in self.members if isinstance(each, Classifying)]
+            return [self._mean(parts) for parts in zip(*every, strict=True)]
         show = sides_of(self.recipe)
         found: list[np.ndarray] = [np.empty(0)] * len(sources)
         lengths = [len(source) + 2 for source in sources]
@@ -223,14 +327,26 @@ class Classifying(Answerer):
                 found[index] = logs[place]
         return found
 
+    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
+        together: Ensemble = self.model
+        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
+        found: np.ndarray = mean.numpy()
+        return found
+
 
 class Tagging(Classifying):
     """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
 
     def answer(
-        self, texts: Sequence[str], options: Decoding, *, prefixes: Sequence[str] | None = None, first: int = 0
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
-        _refuse_prefixes(prefixes)
+        _refuse(prefixes, phrases)
         words = self.vocabulary.encode_words(_evenly(texts))
         flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], first)
         filled = [number for number, ids in enumerate(flat) if ids]
@@ -257,9 +373,15 @@ ANSWERERS: dict[TaskName, type[Answerer]] = {
 }
 
 
-def build_answerer(recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device) -> Answerer:
+def build_answerer(
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    model: Any,
+    device: torch.device,
+    dictionary: Mapping[str, str] | None = None,
+) -> Answerer:
     """Who answers for a model."""
-    return ANSWERERS[recipe.task](recipe, vocabulary, model, device)
+    return ANSWERERS[recipe.task](recipe, vocabulary, model, device, dictionary)
 
 
 def one_line(text: str) -> str:
@@ -272,6 +394,18 @@ def _evenly(texts: Sequence[str]) -> list[str]:
     return [" ".join(word for word in text.split(" ") if word) for text in texts]
 
 
-def _refuse_prefixes(prefixes: Sequence[str] | None) -> None:
+def _refuse(prefixes: Sequence[str] | None, phrases: Sequence[Phrases] | None) -> None:
     if prefixes is not None:
         raise ValueError("labels have no beginnings to force; leave prefixes out")
+    if phrases is not None:
+        raise ValueError("labels contain no phrases; leave them out")
+
+
+def _chosen(guesses: list[Prediction], options: Decoding) -> list[Prediction]:
+    """The outputs asked for: all there are, or those of the least risk, with their expected utility as score."""
+    if options.mbr is None:
+        return guesses
+    from sightline.decoding.risk import least_risk
+
+    order = least_risk([guess.text for guess in guesses], options.mbr.utility)
+    return [Prediction(guesses[place].text, worth, guesses[place].tokens) for place, worth in order[: options.nbest]]

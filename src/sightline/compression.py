@@ -7,8 +7,9 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 # What reading a file that is cut short, damaged or not what its suffix says can raise.
 BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
@@ -22,6 +23,12 @@ def open_bytes(path: Path) -> Any:
 def packed(path: Path, content: bytes) -> bytes:
     """The content as it stands in a file of that name."""
     return _PACKERS.get(path.suffix, bytes)(content)
+
+
+def packing(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    """What packs into an open file, bit by bit, as in a file of that name; leaving it does not close the file."""
+    writer: AbstractContextManager[IO[bytes]] = _WRITERS.get(path.suffix, nullcontext)(file)
+    return writer
 
 
 def _open_plain(path: Path) -> Any:
@@ -40,6 +47,23 @@ def _pack_zstd(content: bytes) -> bytes:
     return cast("bytes", pyarrow.compress(content, codec="zstd", asbytes=True))
 
 
+def _packing_zstd(file: IO[bytes]) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedOutputStream(pyarrow.PythonFile(_Kept(file), mode="w"), "zstd")
+
+
+class _Kept:
+    """A file that whoever was handed it cannot close."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write, self.flush = file.write, file.flush
+
+    def close(self) -> None: ...
+
+
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.GzipFile,
     ".bz2": bz2.BZ2File,
@@ -51,4 +75,10 @@ _PACKERS: dict[str, Callable[[bytes], bytes]] = {
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zst": _pack_zstd,
+}
+_WRITERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0),
+    ".bz2": lambda file: bz2.BZ2File(file, "wb"),
+    ".xz": lambda file: lzma.LZMAFile(file, "wb"),  # noqa: SIM115
+    ".zst": _packing_zstd,
 }

@@ -6,40 +6,49 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from sightline.allocation import keep_freed_memory
 from sightline.counting import count_text
+from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
 from sightline.layers.embedding import Embedding
 from sightline.model_card import write_model_card
 from sightline.models.counted import CountedModel
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import DecoderOnly, LanguageModel
+from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.preparation import LABELS, Prepared, Progress, data_folder, prepare_data, with_folder
+from sightline.preparation import LABELS, Prepared, Progress, data_folder, prepare_data, training_examples, with_folder
 from sightline.recipe import Recipe
 from sightline.recipe_changes import differences
 from sightline.recipe_files import load_recipe, save_recipe
 from sightline.recipe_model import Ngram
+from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, environment, locked, write_config
+from sightline.starting import start_from_run, vocabulary_of_start, with_absolute_start
 from sightline.text.tokenizer import Vocabulary
 from sightline.text.word_vectors import initial_embeddings
+from sightline.training.checkpoints import Checkpoints, load_parameters
 from sightline.training.compiled import GraphedGradients, compiled_loss
-from sightline.training.cost import peak_memory, step_cost
+from sightline.training.cost import StepCost, peak_memory, step_cost
 from sightline.training.display import Display, PlainDisplay
 from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
 from sightline.training.optimizers import build_optimizer
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import CarriedGradients, Gradients, PlainGradients, autocast, batch_loss, step_seed
+from sightline.training.step import CarriedGradients, Gradients, PlainGradients, autocast, step_seed, training_loss
 from sightline.training.windows import WindowPlan
 from sightline.validation import build_validator
+
+_DICTIONARY_PAIRS = 500_000  # of the training text that a dictionary for unknown words is learned from
 
 
 def choose_device(name: str) -> torch.device:
@@ -82,6 +91,14 @@ def start_from_word_vectors(model: nn.Module, recipe: Recipe, vocabulary: Vocabu
     return coverage.describe() + (", kept as they are" if section.frozen else "")
 
 
+def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
+    """Tell the parts of a model that ask for it how long the sources and targets of the training are."""
+    for part in model.modules():
+        if isinstance(part, FitsLengths):
+            store = prepared.train(0)
+            part.fit_lengths(store.source_lengths, store.target_lengths)
+
+
 def plan_for(prepared: Prepared, device: torch.device) -> Plan:
     """The batches of a recipe's training."""
     recipe = prepared.recipe
@@ -110,11 +127,13 @@ class DryRun:
 def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     """Load the data, build the model, run one step."""
     device = choose_device(recipe.training.device)
-    prepared = prepare_data(recipe, progress=progress)
+    prepared = prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)
     model = build_model(recipe, prepared.vocabulary)
     if isinstance(model, CountedModel):
         raise ValueError("an n-gram model is counted in one go, there is no step to try; train it without --dry-run")
+    fit_to_lengths(model, prepared)
     start_from_word_vectors(model, recipe, prepared.vocabulary)
+    start_from_run(model, recipe)
     model = model.to(device).train()
     plan = plan_for(prepared, device)
     batches = plan.epoch(0)
@@ -126,7 +145,7 @@ def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     optimizer = build_optimizer(model, recipe.training, device)
     started = time.monotonic()
     with autocast(recipe.training.precision, device):
-        loss = batch_loss(model, batch, recipe.training.label_smoothing)
+        loss = training_loss(model, batch, recipe.training)
     (loss.total / batch.tokens).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     value = float(loss.nll) / batch.tokens
@@ -175,11 +194,11 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
     A run folder may stand for its own recipe, and is then trained further in place.
     """
     if isinstance(recipe, Recipe):
-        return with_folder(recipe, None), "runs/run"
+        return with_absolute_start(with_folder(recipe, None)), "runs/run"
     path = Path(recipe)
     if (path / "recipe.yaml").is_file():
-        return with_folder(load_recipe(path / "recipe.yaml", overrides), None), str(path)
-    loaded = load_recipe(recipe, overrides)
+        return with_absolute_start(with_folder(load_recipe(path / "recipe.yaml", overrides), None)), str(path)
+    loaded = with_absolute_start(load_recipe(recipe, overrides))
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
 
@@ -206,23 +225,24 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     if device.type == "cpu":
         keep_freed_memory()
     labels = LABELS[recipe.task]
-    vocabulary = Vocabulary.load(run, labels) if resume and (run / "config.json").exists() else None
+    begun = resume and (run / "config.json").exists()
+    vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
     model = build_model(recipe, prepared.vocabulary)
+    fit_to_lengths(model, prepared)  # weights that are loaded bring their own
+    notes = _first_weights(model, recipe, prepared.vocabulary, run if resume else None)
     _begin_folder(run, recipe, prepared, model)
     if isinstance(model, CountedModel):
         count_text(run, model, prepared, display)
         write_model_card(run, recipe, 0)
         return
-    vectors = start_from_word_vectors(model, recipe, prepared.vocabulary)
     model = model.to(device)
     plan = plan_for(prepared, device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    for line in describe(prepared, plan, model, device):
+    for line in (*describe(prepared, plan, model, device), *notes, *_objective(recipe)):
         display.note(line)
-    if vectors is not None:
-        display.note(vectors)
+    flops = step_cost(model, plan, device)
     job = Fit(
         recipe=recipe,
         run=run,
@@ -232,15 +252,52 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
         validate=build_validator(prepared, device),
         export=lambda weights: _export(run, recipe, model, weights),
         display=display,
-        flops=step_cost(model, plan, device),
-        gradients=_gradients(model, plan, device),
+        flops=flops,
+        gradients=_gradients(model, plan, device, prepared.vocabulary, flops),
     )
     fit(job, resume=resume)
+    if recipe.decoding.replace_unknown == "dictionary":
+        _make_dictionary(run, recipe, prepared.vocabulary, model, display)
 
 
-def _gradients(model: nn.Module, plan: Plan, device: torch.device) -> Gradients:
-    """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no."""
+def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, display: Display) -> None:
+    """dictionary.tsv, by the finished weights, from the first of the training text: more adds little."""
+    load_parameters(model, load_file(run / "model.safetensors"))
+    found = learn_dictionary(
+        model.eval(),
+        vocabulary,
+        islice(training_examples(recipe), _DICTIONARY_PAIRS),
+        longest=recipe.data.clean.max_tokens,
+        device=choose_device(recipe.training.device),
+    )
+    write_dictionary(run, found)
+    display.note(f"{len(found):,} source words have a translation to put in the place of an unknown word")
+
+
+def _first_weights(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None) -> list[str]:
+    """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
+    if isinstance(model, CountedModel):
+        return start_from_run(model, recipe)
+    vectors = start_from_word_vectors(model, recipe, vocabulary)
+    notes = [] if vectors is None else [vectors]
+    if recipe.training.start_from is not None and resumed is not None:
+        if Checkpoints(resumed, recipe.training.keep).newest() is not None:
+            return notes  # which need not know where it came from any more
+    return notes + start_from_run(model, recipe)
+
+
+def _gradients(
+    model: nn.Module, plan: Plan, device: torch.device, vocabulary: Vocabulary, flops: StepCost
+) -> Gradients:
+    """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no.
+
+    Two passes (R-Drop) and drawn outputs (reward) are never compiled; a recipe that asks for both is refused.
+    """
     training = plan.recipe.training
+    if training.reward is not None:
+        return RewardGradients(model, plan.recipe, vocabulary, device, flops)
+    if training.rdrop is not None:
+        return PlainGradients(model, training, device)
     if isinstance(plan, WindowPlan) and plan.carry:
         return CarriedGradients(model, training, device)
     if plan.shape is None or training.compile is False:
@@ -248,6 +305,17 @@ def _gradients(model: nn.Module, plan: Plan, device: torch.device) -> Gradients:
     if training.batches.accumulate > 1 or device.type != "cuda":
         return PlainGradients(model, training, device, compiled_loss(model, training.label_smoothing))
     return GraphedGradients(model, training.label_smoothing, training.precision, device)
+
+
+def _objective(recipe: Recipe) -> list[str]:
+    """What is minimized, where it is not the likelihood alone."""
+    rdrop, reward = recipe.training.rdrop, recipe.training.reward
+    if rdrop is not None:
+        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model, and steps are not compiled"]
+    if reward is not None:
+        drawn = f"{reward.samples} outputs drawn for each source"
+        return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
+    return []
 
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
 
@@ -24,6 +25,22 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     try:
         with temporary.open("xb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to write, however long; when the block ends well, it is fsynced and takes the place of `path`."""
+    temporary = _temporary(path)
+    try:
+        with temporary.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -9,7 +9,15 @@ from typing import Any
 from sightline.files import write_atomically
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe_data import AnySource, DatesSource, TextSource
-from sightline.recipe_model import Ngram, RecurrentDecoder, RecurrentEncoder, TransformerBody, WindowBody
+from sightline.recipe_model import (
+    Body,
+    ByteNetBody,
+    ConvolutionalBody,
+    Ngram,
+    RecurrentEncoder,
+    TransformerBody,
+    WindowBody,
+)
 from sightline.version import version
 
 _TASKS: dict[TaskName, str] = {
@@ -18,9 +26,14 @@ _TASKS: dict[TaskName, str] = {
     "classify": "A text classifier",
     "tag": "A tagger",
 }
+_DIRECTIONS = {
+    "all": "bidirectional",
+    "bottom": "bidirectional at the bottom",
+    "alternating": "both directions in turns",
+}
 
 
-def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder | WindowBody | Ngram) -> str:
+def _body(body: Body) -> str:
     if isinstance(body, Ngram):
         return f"{body.order}-grams, counted"
     if isinstance(body, WindowBody):
@@ -32,10 +45,21 @@ def _body(body: TransformerBody | RecurrentEncoder | RecurrentDecoder | WindowBo
             f"Transformer, {layers}, {body.heads} heads, {norm}, "
             f"{body.positions.kind} positions, {body.feedforward.kind}"
         )
+    if isinstance(body, ConvolutionalBody):
+        return f"gated convolutions, {layers}, kernel {body.kernel}, {body.positions.kind} positions"
+    if isinstance(body, ByteNetBody):
+        dilations = ", ".join(map(str, body.dilations[: body.layers]))
+        return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"
     if isinstance(body, RecurrentEncoder):
-        return f"{body.cell.upper()}, {layers}, {'bidirectional' if body.bidirectional else 'one direction'}"
+        read = _DIRECTIONS[body.directions] if body.bidirectional else "one direction"
+        return f"{body.cell.upper()}, {layers}, {read}{_links(body.links)}"
+    place = ", from the bottom" if body.attention_from == "bottom" else ""
     feeding = ", input feeding" if body.input_feeding else ""
-    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{feeding}"
+    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{_links(body.links)}"
+
+
+def _links(kind: str) -> str:
+    return "" if kind == "none" else f", {kind} links"
 
 
 def _source(source: AnySource) -> str:
@@ -69,6 +93,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int) -> None:
         f"| parameters | {parameters:,} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
         f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
+        *([f"| started from | {recipe.training.start_from} |"] if recipe.training.start_from is not None else []),
         f"| seed | {recipe.seed} |",
     ]
     if best is not None:

@@ -11,7 +11,7 @@ from sightline.data.sources import Example, read, resolve_folder
 from sightline.data.store import Store, prepare
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe_data import AnySource, BpeTokenizer
-from sightline.recipe_model import TransformerBody
+from sightline.recipe_model import learned_positions
 from sightline.text.tokenizer import Labels, Vocabulary
 
 
@@ -50,6 +50,11 @@ def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -
                 return
             count += 1
             yield example
+
+
+def training_examples(recipe: Recipe) -> Iterator[Example]:
+    """The texts a recipe trains on, before any of them is cleaned away."""
+    return _examples(recipe, recipe.data.train, recipe.data.limit)
 
 
 def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: Progress | None = None) -> Prepared:
@@ -133,10 +138,11 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     if model.encoder is None:  # all in one sequence
         sides, marks = [("pair", model.decoder, store.source_lengths + store.target_lengths)], "two marks"
     for side, body, lengths in sides:
-        if isinstance(body, TransformerBody) and body.positions.kind == "learned" and len(lengths):
+        longest = learned_positions(body)
+        if longest is not None and len(lengths):
             worst = int(lengths.argmax())
-            if lengths[worst] + (1 if marks == "an end mark" else 2) > body.positions.longest:
+            if lengths[worst] + (1 if marks == "an end mark" else 2) > longest:
                 raise ValueError(
                     f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
-                    f"more than positions.longest ({body.positions.longest}); raise it, or take the example out"
+                    f"more than positions.longest ({longest}); raise it, or take the example out"
                 )

@@ -12,7 +12,15 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Clean, Data
-from sightline.recipe_model import Model, Ngram, RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe_model import (
+    ByteNetBody,
+    Model,
+    Ngram,
+    RecurrentDecoder,
+    RecurrentEncoder,
+    WindowBody,
+    learned_positions,
+)
 from sightline.recipe_sections import Probability, Section
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -57,7 +65,9 @@ class Limits(Section):
 class Stopping(Section):
     """Early stopping, and which checkpoint is the best."""
 
-    on: Literal["loss", "metric"] = Field("loss", description="metric: decode the validation set, use the first metric")
+    on: Literal["loss", "metric", "reward"] = Field(
+        "loss", description="metric: decode the validation set, use the first metric; reward: see training.reward"
+    )
     beam: int = Field(1, ge=1, description="beam of that decoding")
     patience: int | None = Field(None, ge=1, description="validations without a new best before stopping")
 
@@ -73,6 +83,26 @@ class Averaging(Section):
     count: int = Field(5, ge=1, description="checkpoints: how many")
 
 
+class Reward(Section):
+    """Fine-tuning on expected sentence reward (Wu et al. 2016, §5): loss = −E[reward] + mix · (−log-likelihood).
+
+    The expectation is over outputs drawn from the model, without dropout, each measured against the reference. To run
+    it: train a model by likelihood, then the same recipe from its weights, with a small lr and, as the paper does, no
+    dropout: `sightline train RECIPE training.start_from=runs/NAME training.reward.samples=15
+    training.stopping.on=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
+    runs/NAME-reward`. Validations show the expected `reward` on held-out text, the first one before any step.
+    """
+
+    metric: Literal["gleu"] = Field("gleu", description="min of precision and recall of 1- to 4-grams, from 0 to 1")
+    unit: Literal["tokens", "words"] = Field("tokens", description="n-grams of what: tokens, or words between spaces")
+    samples: int = Field(15, ge=2, description="outputs drawn for each source; the others' mean is each one's baseline")
+    mix: float = Field(
+        0.017, ge=0, description="weight of the log-likelihood of a reference beside the reward of 0 to 1"
+    )
+    temperature: float = Field(1.0, gt=0, description="of the drawing; only 1 draws from the model itself")
+    max_length: int = Field(128, ge=1, description="most tokens drawn; decoding.max_ratio holds too")
+
+
 class Training(Section):
     """The loop."""
 
@@ -83,12 +113,23 @@ class Training(Section):
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
     label_smoothing: Probability = 0.1
+    rdrop: float | None = Field(
+        None,
+        ge=0,
+        description="R-Drop: each batch goes twice through the model; alpha of how much both passes must agree "
+        "(Wu et al. 2021: 5 for translation)",
+    )
+    reward: Reward | None = Field(None, description="fine-tune on expected sentence reward; see Reward")
+    start_from: str | None = Field(
+        None, description="a run folder whose weights and tokenizer this training begins with; same model and tokenizer"
+    )
     batches: Batches = Batches()
     limits: Limits = Limits(epochs=10)
     validate_every: int | None = Field(None, ge=1, description="steps between validations; by default once an epoch")
     save_every: int | None = Field(None, ge=1, description="steps between checkpoints; by default at each validation")
     keep: int = Field(3, ge=2, description="newest checkpoints kept, beside the best")
     log_every: int = Field(50, ge=1)
+    log_layers: bool = Field(False, description="write down the gradient norm of each layer too, at every log_every")
     samples: int = Field(3, ge=0, description="translations shown at each validation")
     stopping: Stopping = Stopping()
     averaging: Averaging = Averaging()
@@ -112,6 +153,15 @@ class Sampling(Section):
     seed: int = Field(1, ge=0)
 
 
+class Risk(Section):
+    """Minimum Bayes risk: of many outputs, the one that is most like the others (Kumar and Byrne 2004)."""
+
+    candidates: int = Field(32, ge=2, description="how many outputs, drawn or the best of a beam")
+    utility: Literal["chrf", "bleu"] = Field(
+        "chrf", description="how alike two outputs are: sentence scores, sacreBLEU"
+    )
+
+
 class Decoding(Section):
     """From a distribution to a text."""
 
@@ -122,13 +172,49 @@ class Decoding(Section):
     max_length: int = Field(256, ge=1, description="most tokens of output")
     max_ratio: float = Field(3.0, gt=0, description="most output tokens per source token, plus ten")
     sample: Sampling | None = None
+    mbr: Risk | None = Field(None, description="choose by minimum Bayes risk; mbr: {} for the defaults")
+    groups: int = Field(1, ge=1, description="of hypotheses that differ: diverse beam search (Vijayakumar et al. 2016)")
+    diversity: float = Field(
+        0.5, ge=0, description="groups: penalty for a word each time an earlier group just said it"
+    )
+    no_repeat: int = Field(0, ge=0, description="n: no n tokens in a row come twice in an output; 0: they may")
+    min_length: int = Field(0, ge=0, description="least tokens of output; of a language model, least new ones")
+    forbid: tuple[str, ...] = Field((), description="words and phrases that no output may contain")
+    replace_unknown: Literal["none", "copy", "dictionary"] = Field(
+        "none",
+        description="put the source word looked at in the place of an unknown one, as it is or (dictionary) translated",
+    )
     batch_tokens: int = Field(8_192, ge=1, description="source tokens decoded together, times beam")
 
     @model_validator(mode="after")
-    def _nbest_fits(self) -> Decoding:
+    def _fits(self) -> Decoding:
         if self.sample is None and self.nbest > self.beam:
             raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam to at least nbest")
+        if self.groups > 1 and self.sample is not None:
+            raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
+        if self.beam % self.groups:
+            raise ValueError(f"groups ({self.groups}) do not divide beam ({self.beam}) evenly; change one of them")
+        if self.min_length >= self.max_length:
+            raise ValueError(
+                f"min_length ({self.min_length}) leaves no room for an end mark below max_length ({self.max_length}); "
+                f"lower it, or raise max_length"
+            )
+        if any(not phrase.strip() for phrase in self.forbid):
+            raise ValueError("forbid has an empty phrase, which every output contains; leave it out")
+        if self.mbr is not None:
+            self._check_risk(self.mbr)
         return self
+
+    def _check_risk(self, mbr: Risk) -> None:
+        if self.sample is None and self.beam == 1:
+            raise ValueError("mbr chooses among several outputs, and beam 1 finds one; set sample, or raise beam")
+        if self.sample is None and mbr.candidates > self.beam:
+            raise ValueError(
+                f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, or "
+                f"set sample"
+            )
+        if self.nbest > mbr.candidates:
+            raise ValueError(f"nbest ({self.nbest}) is more than mbr.candidates ({mbr.candidates}); raise those")
 
 
 MetricName = Literal[
@@ -204,6 +290,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
+        self._check_additions()
+        self.check_replacing(self.decoding)
         if self.task == "language-model" and self.data.clean != Clean():
             raise ValueError("data.clean is for pairs of texts, and task: language-model has none; leave it out")
         if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
@@ -211,18 +299,62 @@ class Recipe(Section):
         decoder = self.model.decoder
         if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
             raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
-        if self.decoding.coverage_penalty > 0 and isinstance(decoder, RecurrentDecoder):
-            if decoder.attention.kind == "none":
-                raise ValueError("decoding.coverage_penalty needs a decoder with attention")
+        blind = isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none"
+        if self.decoding.coverage_penalty > 0 and (blind or isinstance(decoder, ByteNetBody | WindowBody)):
+            raise ValueError("decoding.coverage_penalty needs a decoder with attention")
         longest, what = self.longest_sequence()
         for side, body in self.model.bodies.items():
-            if isinstance(body, TransformerBody) and body.positions.kind == "learned":
-                if body.positions.longest < longest:
-                    raise ValueError(
-                        f"model.{side}.positions.longest ({body.positions.longest}) is less than {what} ({longest}); "
-                        f"raise it, or lower that"
-                    )
+            places = learned_positions(body)
+            if places is not None and places < longest:
+                raise ValueError(
+                    f"model.{side}.positions.longest ({places}) is less than {what} ({longest}); "
+                    f"raise it, or lower that"
+                )
         return self
+
+    def _check_additions(self) -> None:
+        """Whether R-Drop and reward can do their work in this training."""
+        training, decoder = self.training, self.model.decoder
+        if training.stopping.on == "reward" and training.reward is None:
+            raise ValueError("training.stopping.on: reward needs training.reward; add that section, or stop on loss")
+        if training.rdrop is None and training.reward is None:
+            return
+        key = "training.rdrop" if training.reward is None else "training.reward"
+        if training.compile:
+            raise ValueError(f"training.compile: true cannot be had with {key}, whose steps are not compiled; leave it")
+        if training.reward is None:
+            carried = self.task == "language-model" and isinstance(decoder, RecurrentDecoder)
+            if carried and training.batches.carry is not False:
+                raise ValueError(
+                    "training.rdrop reads every window twice, and this model goes on from the state of the window "
+                    "before; set training.batches.carry: false"
+                )
+            return
+        if training.rdrop is not None:
+            raise ValueError("training.rdrop and training.reward are two objectives; leave one of them out")
+        if self.task != "seq2seq" or self.model.encoder is None:
+            raise ValueError("training.reward needs task: seq2seq and a model with an encoder; leave it out")
+        if training.batches.layout == "packed":
+            raise ValueError("training.reward draws from padded batches; leave training.batches.layout out")
+        if training.stopping.on == "loss" and training.result == "best":
+            raise ValueError(
+                "training.reward does not lower the loss, so the best loss is not the best model; set "
+                "training.stopping.on: reward (or metric), or training.result: last"
+            )
+
+    def check_replacing(self, options: Decoding) -> None:
+        """Whether unknown words can be replaced as these options want it."""
+        if options.replace_unknown == "none":
+            return
+        what, decoder = f"decoding.replace_unknown: {options.replace_unknown}", self.model.decoder
+        if self.task != "seq2seq" or self.tokenizer.kind != "word":
+            raise ValueError(
+                f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
+                f"tokenizer.kind: word, not {self.task} with {self.tokenizer.kind}; set it to none"
+            )
+        blind = isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none"
+        if blind or self.model.encoder is None or isinstance(decoder, ByteNetBody | WindowBody):
+            raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
 
     def longest_sequence(self) -> tuple[int, str]:
         """The most tokens of a training sequence, marks included, and the key that says so."""

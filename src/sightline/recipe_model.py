@@ -55,12 +55,47 @@ class Positions(Section):
         return self
 
 
+class Experts(Section):
+    """A sparsely-gated mixture of experts: many nets, of which each token sees a few (Shazeer et al. 2017)."""
+
+    count: int = Field(8, ge=2, description="how many there are")
+    top: int = Field(2, ge=1, description="how many of them each token is sent to")
+    capacity: float = Field(
+        2.0,
+        gt=0,
+        description="training: an expert takes so many times its even share of a batch, padding included; what is over "
+        "that is dropped. At test there is no limit",
+    )
+    noise: bool = Field(True, description="training: choose with noise, as wide as is learned")
+    hidden: int | None = Field(None, ge=1, description="inner width of each; by default that of a feed-forward net")
+    importance: float = Field(0.1, ge=0, description="weight of the loss that evens out the sums of the gates")
+    load: float = Field(0.1, ge=0, description="weight of the loss that evens out how many tokens each is sent")
+
+    @model_validator(mode="after")
+    def _can_be_chosen(self) -> Experts:
+        if self.top > self.count:
+            raise ValueError(f"experts.top ({self.top}) is more than experts.count ({self.count})")
+        if self.load and not self.noise:
+            raise ValueError(
+                f"experts.load ({self.load}) is estimated through the noise, and experts.noise: false has none; set "
+                f"experts.load: 0"
+            )
+        return self
+
+
+class LayerExperts(Experts):
+    """Experts in place of the feed-forward nets of some layers."""
+
+    every: int = Field(1, ge=1, description="n: the n-th layer from the bottom has them, the 2n-th, the 3n-th, ...")
+
+
 class FeedForward(Section):
     """The position-wise network of a Transformer block."""
 
     kind: Literal["relu", "gelu", "swiglu"] = "relu"
     width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
     dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
+    experts: LayerExperts | None = Field(None, description="a mixture of such nets in some layers")
 
 
 class HeadAttention(Section):
@@ -106,6 +141,16 @@ class TransformerBody(Section):
     attention_dropout: Probability = 0.0
 
     @model_validator(mode="after")
+    def _some_layer_has_experts(self) -> TransformerBody:
+        experts = self.feedforward.experts
+        if experts is not None and experts.every > self.layers:
+            raise ValueError(
+                f"feedforward.experts.every ({experts.every}) is more than layers ({self.layers}), so none would have "
+                f"experts; lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _attention_fits(self) -> TransformerBody:
         groups = self.attention.groups
         if groups is not None and self.heads % groups:
@@ -120,6 +165,17 @@ class TransformerBody(Section):
         return self
 
 
+Links = Annotated[
+    Literal["none", "residual", "fast-forward"],
+    Field(description="past each layer: x + h from the third on (Wu et al. 2016); a linear map of both (Zhou et al.)"),
+]
+
+
+def _check_between(experts: Experts | None, layers: int) -> None:
+    if experts is not None and layers < 2:
+        raise ValueError(f"experts stand between recurrent layers, and there is {layers}; set layers to 2 or more")
+
+
 class RecurrentEncoder(Section):
     """A stack of recurrent layers that reads the source."""
 
@@ -127,7 +183,30 @@ class RecurrentEncoder(Section):
     cell: Literal["elman", "gru", "lstm"] = "lstm"
     layers: int = Field(1, ge=1)
     bidirectional: bool = True
+    directions: Literal["all", "bottom", "alternating"] = Field(
+        "all",
+        description="bidirectional: both ways in all layers, or in the bottom one alone and forwards above it, or each "
+        "layer one way, forwards and backwards in turns",
+    )
+    links: Links = "none"
+    experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = 0.1
+
+    @model_validator(mode="after")
+    def _directions_fit(self) -> RecurrentEncoder:
+        _check_between(self.experts, self.layers)
+        if self.directions != "all" and not self.bidirectional:
+            raise ValueError(
+                f"directions: {self.directions} reads backwards too, and bidirectional: false never does; leave one out"
+            )
+        if self.directions == "alternating" and self.layers == 1:
+            raise ValueError("directions: alternating needs at least two layers to take turns, not 1; use all")
+        return self
+
+    @property
+    def splits_width(self) -> bool:
+        """Whether a layer reads both ways, each direction with half the width."""
+        return self.bidirectional and self.directions != "alternating"
 
 
 class NoAttention(Section):
@@ -152,13 +231,29 @@ class RecurrentDecoder(Section):
     cell: Literal["elman", "gru", "lstm"] = "lstm"
     layers: int = Field(1, ge=1)
     attention: AnyAttention = ScoredAttention()
-    input_feeding: bool = Field(False, description="give the last attentional state back with the next token")
+    attention_from: Literal["top", "bottom"] = Field(
+        "top", description="bottom: the bottom layer looks, and the layers above it read what it saw (Wu et al. 2016)"
+    )
+    input_feeding: bool = Field(
+        False,
+        description="give the last attentional state (attention_from: bottom: context) back with the next token",
+    )
+    links: Links = "none"
+    experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = 0.1
 
     @model_validator(mode="after")
-    def _feeding_needs_attention(self) -> RecurrentDecoder:
+    def _parts_need_attention(self) -> RecurrentDecoder:
+        _check_between(self.experts, self.layers)
+        if self.experts is not None and self.input_feeding and self.attention_from == "top":
+            raise ValueError(
+                "experts share out all tokens of a batch at once, and input_feeding: true with attention_from: top "
+                "gives them one token a sentence; set input_feeding: false or attention_from: bottom"
+            )
         if self.input_feeding and self.attention.kind == "none":
             raise ValueError("input_feeding: true needs an attention; set attention.kind or input_feeding: false")
+        if self.attention_from == "bottom" and self.attention.kind == "none":
+            raise ValueError("attention_from: bottom needs an attention; set attention.kind or attention_from: top")
         return self
 
 
@@ -172,6 +267,40 @@ class WindowBody(Section):
     dropout: Probability = 0.1
 
 
+class LearnedPositions(Section):
+    """One learned vector for each place, added to what stands there."""
+
+    kind: Literal["learned", "none"] = "learned"
+    longest: int = Field(1024, ge=1, description="size of the table; longer input is an error")
+
+
+class ConvolutionalBody(Section):
+    """A stack of gated convolutions; a decoder looks at the source after each of them (Gehring et al. 2017)."""
+
+    kind: Literal["convolutional"] = "convolutional"
+    layers: int = Field(6, ge=1)
+    kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
+    positions: LearnedPositions = LearnedPositions()
+    dropout: Probability = 0.1
+
+
+class ByteNetBody(Section):
+    """A stack of dilated convolutions; a decoder runs over the source at a fixed ratio (Kalchbrenner et al. 2016).
+
+    The ratio is fitted on the training data; there is no attention.
+    """
+
+    kind: Literal["bytenet"] = "bytenet"
+    layers: int = Field(10, ge=1)
+    kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
+    dilations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1, 2, 4, 8, 16),
+        min_length=1,
+        description="how far apart they stand: in the first layer, the second, ..., again",
+    )
+    dropout: Probability = 0.1
+
+
 class Ngram(Section):
     """Counts with interpolated Kneser–Ney smoothing: a language model without a network."""
 
@@ -179,8 +308,21 @@ class Ngram(Section):
     order: int = Field(5, ge=1, description="the longest sequence counted")
 
 
-AnyEncoder = Annotated[TransformerBody | RecurrentEncoder | WindowBody, Field(discriminator="kind")]
-AnyDecoder = Annotated[TransformerBody | RecurrentDecoder | WindowBody | Ngram, Field(discriminator="kind")]
+AnyEncoder = Annotated[
+    TransformerBody | RecurrentEncoder | ConvolutionalBody | ByteNetBody | WindowBody, Field(discriminator="kind")
+]
+AnyDecoder = Annotated[
+    TransformerBody | RecurrentDecoder | ConvolutionalBody | ByteNetBody | WindowBody | Ngram,
+    Field(discriminator="kind"),
+]
+Body = TransformerBody | RecurrentEncoder | RecurrentDecoder | ConvolutionalBody | ByteNetBody | WindowBody | Ngram
+
+
+def learned_positions(body: Body | None) -> int | None:
+    """How many tokens a body has learned positions for; None where it has none, and no limit."""
+    if isinstance(body, TransformerBody | ConvolutionalBody) and body.positions.kind == "learned":
+        return body.positions.longest
+    return None
 
 
 class Pooling(Section):
@@ -232,7 +374,7 @@ class Model(Section):
     )
 
     @property
-    def bodies(self) -> dict[str, TransformerBody | RecurrentEncoder | RecurrentDecoder | WindowBody | Ngram]:
+    def bodies(self) -> dict[str, Body]:
         """The bodies there are, by their keys."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {side: body for side, body in both.items() if body is not None}
@@ -251,6 +393,10 @@ class Model(Section):
                 position_width = body.positions.width or self.width
                 if body.positions.kind == "sinusoidal" and position_width % 2:
                     raise ValueError(f"sinusoidal positions need an even width, not {position_width}")
-        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.bidirectional and self.width % 2:
+        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.splits_width and self.width % 2:
             raise ValueError(f"a bidirectional encoder gives each direction half the width, and {self.width} is odd")
+        if isinstance(self.encoder, ConvolutionalBody | ByteNetBody) and self.encoder.kernel % 2 == 0:
+            raise ValueError(f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side")
+        if self.width % 2 and any(isinstance(body, ByteNetBody) for body in self.bodies.values()):
+            raise ValueError(f"a bytenet body convolves over half the width, and {self.width} is odd")
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,20 @@ from safetensors.torch import load_file
 from sightline.allocation import keep_freed_memory
 from sightline.answering import Answerer, Continuer, Prediction, build_answerer
 from sightline.data.sources import Example, read
+from sightline.decoding.ensemble import Ensemble, Mean
+from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
+from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.metrics import Measurement, Score, measure, measure_bits_per_character, measure_perplexity
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
+from sightline.inspection.trace import Trace
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.preparation import LABELS, data_folder
-from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, TaskName
+from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk, TaskName
 from sightline.recipe_files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import END, Vocabulary
@@ -97,7 +101,8 @@ class Run:
 
     def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
-        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device)
+        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder))
+        self.members: list[Run] = []  # of an ensemble
         self._heard: _Heard | None = None  # the last text: its metrics are all made of the same losses
 
     @staticmethod
@@ -124,16 +129,66 @@ class Run:
             pack(model)
         return Run(run, recipe, vocabulary, model, chosen)
 
+    @staticmethod
+    def ensemble(
+        runs: Sequence[str | Path],
+        *,
+        weights: Sequence[float] | None = None,
+        mean: Mean = "probabilities",
+        device: str = "auto",
+    ) -> Run:
+        """Several runs of one task and one vocabulary, whatever their architectures, as one that averages them.
+
+        Its recipe, with the decoding and the test sets, is that of the first.
+        """
+        if isinstance(runs, str | Path) or not runs:
+            raise ValueError(f"an ensemble is made of a list of run folders, not of {runs!r}")
+        members = [Run.load(each, device=device) for each in runs]
+        first, device_ = members[0], members[0].device
+        for other in members[1:]:
+            first._check_alike(other)
+        model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
+        together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
+        together.members = members
+        together.answerer = replace(together.answerer, members=tuple(each.answerer for each in members))
+        return together
+
+    def _check_alike(self, other: Run) -> None:
+        """Refuse a run whose words are not ours."""
+        if other.recipe.task != self.recipe.task:
+            raise RunError(
+                f"{other.folder} is task: {other.recipe.task} and {self.folder} is task: {self.recipe.task}; "
+                f"an ensemble has one task"
+            )
+        for side in ("source", "target"):
+            ours, theirs = getattr(self.vocabulary, side), getattr(other.vocabulary, side)
+            if ours.content != theirs.content:
+                sizes = f"{ours.size:,} and {theirs.size:,} pieces" if ours.size != theirs.size else "the same size"
+                raise RunError(
+                    f"{other.folder} has another {side} vocabulary than {self.folder} ({sizes}), so their "
+                    f"probabilities are of different things; an ensemble needs runs with the same tokenizer"
+                )
+
     # --- predicting -----------------------------------------------------------------------------------------------
 
     def options(self, **changes: Any) -> Decoding:
-        """The recipe's decoding section with some keys changed; who asks for a beam wants a search, no drawing."""
+        """The recipe's decoding section with some keys changed; who asks for a beam wants a search, no drawing.
+
+        `mbr` may be a number of candidates.
+        """
         given = {key: value for key, value in changes.items() if value is not None}
         if "beam" in given and "sample" not in given:
             given["sample"] = None
-        if "nbest" in given and "beam" not in given and "sample" not in given:
-            given["beam"] = max(given["nbest"], self.recipe.decoding.beam)
-        return Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
+        if isinstance(given.get("mbr"), int):
+            own = self.recipe.decoding.mbr
+            given["mbr"] = {**({} if own is None else own.model_dump()), "candidates": given["mbr"]}
+        several = [given["nbest"]] if "nbest" in given else []
+        several += [Risk.model_validate(given["mbr"]).candidates] if "mbr" in given else []
+        if several and "beam" not in given and "sample" not in given:
+            given["beam"] = max(*several, self.recipe.decoding.beam)
+        options = Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
+        self.recipe.check_replacing(options)
+        return options
 
     def encode_sources(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids; a text longer than the model can take is an error that names it."""
@@ -146,9 +201,11 @@ class Run:
         *,
         prefixes: Sequence[str] | None = None,
         first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first."""
-        return self.answerer.answer(texts, options or self.recipe.decoding, prefixes=prefixes, first=first)
+        """For each text its best outputs, best first; `phrases` say what each must or must not contain."""
+        chosen = options or self.recipe.decoding
+        return self.answerer.answer(texts, chosen, prefixes=prefixes, first=first, phrases=phrases)
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
         """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
@@ -177,6 +234,15 @@ class Run:
         return Alignment(
             [*self.vocabulary.source.pieces(source), _END], [*self.vocabulary.target.pieces(target), _END], weights
         )
+
+    def trace(self, text: str, target: str | None = None, step: int | None = None) -> Trace:
+        """What the model computed for a text and `target` (its own output, if none is given), to look inside.
+
+        With `step`, no further than that token of the output, counted from 0. Recording changes no output.
+        """
+        from sightline.tracing import trace_text
+
+        return trace_text(self.answerer, text, target, step)
 
     # --- scoring --------------------------------------------------------------------------------------------------
 
@@ -281,6 +347,12 @@ class Run:
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""
+        if isinstance(self.model, Ensemble):
+            if self.model.mean == "logs":
+                raise ValueError("a text is measured by the mean of probabilities; make the ensemble with that mean")
+            pairs = zip(self.members, self.model.weights, strict=True)
+            mean: np.ndarray = np.logaddexp.reduce([np.log(w) - run.text_losses(stream) for run, w in pairs], axis=0)
+            return -mean
         if isinstance(self.model, CountedModel):
             documents = np.split(stream, np.flatnonzero(stream == END) + 1)[:-1]
             return -np.concatenate(self.model.trained.log_probabilities([each[:-1] for each in documents]))

@@ -1,6 +1,8 @@
 """The run folder: the only thing that passes between commands.
 
 recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
+
+With decoding.replace_unknown: dictionary also dictionary.tsv (see decoding/unknown_words.py).
 """
 
 from __future__ import annotations

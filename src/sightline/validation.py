@@ -17,6 +17,7 @@ from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.metrics import METRICS, score
 from sightline.preparation import Prepared
 from sightline.recipe import MetricName
+from sightline.reward import expected_reward
 from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
@@ -46,6 +47,9 @@ class Validator:
                 found = self.metric(model, name, loss)
                 record[name] = found
                 value = -found if METRICS[name].better == "higher" else found
+            if self.recipe.training.reward is not None:
+                record["reward"] = self.reward(model)
+                value = -record["reward"] if self.recipe.training.stopping.on == "reward" else value
         record["validation_seconds"] = round(time.monotonic() - started, 3)
         return Validation(value, record)
 
@@ -60,6 +64,11 @@ class Validator:
             total += float(batch_loss(model, batch, 0.0).nll)
             tokens += batch.tokens
         return total / tokens
+
+    def reward(self, model: nn.Module) -> float:
+        """The expected reward of what the model would draw."""
+        sources, targets = ([ids.tolist() for ids in side] for side in (self.sources, self.targets))
+        return expected_reward(model, self.recipe, self.prepared.vocabulary, sources, targets, self.device)
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
         """The first examples with what the model makes of them."""
@@ -80,7 +89,10 @@ class Validator:
         return score(name, outputs, references, lowercase=self.recipe.evaluation.lowercase, bootstrap=0).value
 
     def _answers(self, model: nn.Module, texts: list[str], beam: int) -> list[str]:
-        options = self.recipe.decoding.model_copy(update={"beam": beam, "nbest": 1, "sample": None})
+        changes = {"beam": beam, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
+        options = self.recipe.decoding.model_copy(update=changes)
+        if options.replace_unknown == "dictionary":  # which is made at the end of the training
+            options = options.model_copy(update={"replace_unknown": "copy"})
         answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
         return [guesses[0].text for guesses in answerer.answer(texts, options)]
 

@@ -19,7 +19,19 @@ def test_the_version_is_printed() -> None:
 def test_help_names_every_verb() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    for verb in ("train", "predict", "evaluate", "compare", "sweep", "recipes", "schema", "doctor", "demo"):
+    verbs = (
+        "train",
+        "predict",
+        "evaluate",
+        "compare",
+        "sweep",
+        "distill",
+        "backtranslate",
+        "recipes",
+        "schema",
+        "doctor",
+    )
+    for verb in (*verbs, "demo"):
         assert f" {verb} " in result.stdout
 
 

@@ -170,7 +170,8 @@ def test_with_a_tap_the_explicit_kernel_runs_and_shows_scores_weights_and_contex
 
     prepared = score.prepare(key)
     found = attend(query, prepared, value, score=score, mask=mask, tap=tap)
-    assert list(shown) == ["scores", "weights", "context"]
+    dots = ["products"] if score.scale != 1 else []
+    assert list(shown) == [*dots, "scores", *(["masked"] if score.softmax else []), "weights", "context"]
     torch.testing.assert_close(shown["scores"], score(query, prepared), rtol=0, atol=0)
     torch.testing.assert_close(shown["weights"] @ value, found, rtol=0, atol=0)
     torch.testing.assert_close(found, attend(query, prepared, value, score=score, mask=mask), **SIXTY_FOUR)
@@ -357,7 +358,8 @@ def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> 
     with listen(ours, heard.append):
         torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
     shown = {tapped.name: tapped.tensor for tapped in heard}
-    assert list(shown) == ["query", "key", "value", "scores", "weights", "context", "output"]
+    stations = ["products", "scores", "masked", "weights", "context", "joined", "output"]
+    assert list(shown) == ["query", "key", "value", *stations]
     torch.testing.assert_close(shown["weights"], weights, **SIXTY_FOUR)
 
 

@@ -141,6 +141,18 @@ def test_what_stands_behind_a_sentence_is_not_read(cell: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELL_KINDS)
+def test_a_batch_is_read_alike_whether_somebody_listens_or_not(cell: str, bidirectional: bool) -> None:
+    layer, layout = recurrence(cell, bidirectional=bidirectional), Padded.of([3, 5, 2])
+    x = torch.randn(3, 5, INPUTS, dtype=torch.float64)
+    alone, final = layer.read(x, layout)
+    with listen(layer, lambda tapped: None):
+        states, last = layer.read(x, layout)
+    torch.testing.assert_close(states, alone, **SIXTY_FOUR)
+    torch.testing.assert_close(last, final, **SIXTY_FOUR)
+
+
 @pytest.mark.parametrize("cell", CELL_KINDS)
 def test_a_packed_batch_is_read_like_a_padded_one(cell: str) -> None:
     layer, lengths = recurrence(cell, bidirectional=True), [3, 5, 2]
@@ -150,16 +162,26 @@ def test_a_packed_batch_is_read_like_a_padded_one(cell: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+GATES = {
+    "elman": ["recurrent"],
+    "gru": ["recurrent", "reset_gate", "update_gate", "candidate"],
+    "lstm": ["recurrent", "input_gate", "forget_gate", "candidate", "output_gate", "cell_before", "cell"],
+}
+
+
 @pytest.mark.parametrize("cell", CELL_KINDS)
-def test_a_listener_hears_the_states_and_changes_nothing(cell: str) -> None:
+def test_a_listener_hears_gates_and_states_and_changes_nothing(cell: str) -> None:
     layer = recurrence(cell)
     x, hidden, heard = torch.randn(2, 5, INPUTS, dtype=torch.float64), some_hidden(layer, 2), []
     alone, _ = layer(x, hidden)
     with listen(layer, heard.append):
         states, _ = layer(x, hidden)
-    assert [tapped.name for tapped in heard] == ["states"]
-    assert isinstance(heard[0], Tapped)
-    assert torch.equal(heard[0].tensor, states)
+    names = [tapped.name for tapped in heard]
+    assert names[:2] == ["inputs", "state_before"]
+    assert set(GATES[cell]) < set(names)
+    assert names[-1] == "states"
+    assert isinstance(heard[-1], Tapped)
+    assert torch.equal(heard[-1].tensor, states)
     torch.testing.assert_close(states, alone, **SIXTY_FOUR)
 
 

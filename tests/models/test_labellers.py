@@ -35,6 +35,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "gru": recurrent("gru", bidirectional=True),
     "lstm": recurrent("lstm", bidirectional=True),
     "window": {"kind": "window", "size": 1, "layers": 2, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0},
+    "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},
     "window wider than a sentence": {"kind": "window", "size": 9, "dropout": 0.0},
     **{kind: transformer(kind) for kind in ("sinusoidal", "rotary", "alibi", "t5", "shaw", "none")},
     "learned": transformer("learned", norm={"kind": "batch", "place": "post"}),

@@ -47,7 +47,18 @@ def recurrent(cell: str) -> dict[str, Any]:
 
 BODIES: dict[str, dict[str, Any]] = {
     **{cell: recurrent(cell) for cell in ("elman", "gru", "lstm")},
+    "residual": recurrent("lstm") | {"layers": 4, "links": "residual"},
+    "fast-forward": recurrent("lstm") | {"layers": 3, "links": "fast-forward"},
     "window": {"kind": "window", "size": 3, "layers": 2, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0},
+    "convolutional without positions": {
+        "kind": "convolutional",
+        "layers": 3,
+        "kernel": 2,
+        "positions": {"kind": "none"},
+        "dropout": 0.0,
+    },
+    "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},
     "window of one": {"kind": "window", "size": 1, "dropout": 0.0},
     "window wider than a sentence": {"kind": "window", "size": 11, "dropout": 0.0},
     **{kind: transformer(kind) for kind in ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none")},

@@ -193,3 +193,21 @@ def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Pat
 def test_a_folder_without_tokenizer_says_which_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing"):
         Vocabulary.load(tmp_path)
+
+
+def test_each_id_is_known_by_what_it_stands_for_in_the_text() -> None:
+    tokenizer = Tokenizer.train(WordTokenizer(min_count=1, lowercase=True), ["the old dog"])
+    text = " The  OLD\u00a0Ångström, dog"
+    (words,) = tokenizer.written([text])
+    assert words == ["The", "OLD", "Ångström", ",", "dog"]
+    assert len(words) == len(tokenizer.encode(text))
+
+
+def test_words_can_be_given_for_what_is_unknown() -> None:
+    tokenizer = Tokenizer.train(WordTokenizer(min_count=1), ["the old dog ( )"])
+    ids = [START, *tokenizer.encode("Zzz the (Qqq) dog"), END, PAD]
+    assert tokenizer.decode_filled(ids, {}) == tokenizer.decode(ids)
+    unknown = [place for place, number in enumerate(ids) if number == UNK]
+    filled = tokenizer.decode_filled(ids, dict(zip(unknown, ["Ada", "Bo", "Cy"], strict=False)))
+    assert filled == tokenizer.decode(ids).replace("<unk>", "{}").format("Ada", "Bo", "Cy")
+    assert filled.startswith("Ada the")

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.backtranslate import backtranslate
 from sightline.cli.compare import compare
 from sightline.cli.demo import demo
+from sightline.cli.distill import distill
 from sightline.cli.doctor import doctor
 from sightline.cli.evaluate import evaluate
+from sightline.cli.inspect import inspect
 from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
 from sightline.cli.sweep import sweep
@@ -24,7 +27,21 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (train, sweep, predict, evaluate, compare, recipes, vectors, schema, doctor, demo):
+for verb in (
+    train,
+    sweep,
+    predict,
+    evaluate,
+    inspect,
+    compare,
+    recipes,
+    vectors,
+    distill,
+    backtranslate,
+    schema,
+    doctor,
+    demo,
+):
     app.command()(verb)
 
 

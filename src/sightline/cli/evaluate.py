@@ -8,6 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.searching import (
+    Diversity,
+    EnsembleMean,
+    ForbidEverywhere,
+    Groups,
+    Mbr,
+    MinLength,
+    NoRepeat,
+    Utility,
+    With,
+    check_searching,
+    load_together,
+    risk,
+    searched,
+)
+
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
     from sightline.recipe import Decoding
@@ -29,23 +45,65 @@ def evaluate(
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,
     beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Alpha of the length penalty.")] = None,
+    replace_unknown: Annotated[
+        str | None,
+        typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),
+    ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
     outputs: Annotated[Path | None, typer.Option(help="Write the outputs there, one a line.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the scores there.")] = None,
     confusion: Annotated[
         Path | None, typer.Option(help="Classifiers and taggers: draw what is taken for what (.png or .svg).")
     ] = None,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(help="Links of words by people (0-0 1-2, a line a pair): score the attention by them."),
+    ] = None,
+    alignment_heads: Annotated[
+        str | None, typer.Option(help="With --alignments: heads or layers to read, e.g. decoder.2.cross.1.")
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="With --alignments: align each word where it is read, not written.")
+    ] = False,
+    reverse: Annotated[
+        Path | None, typer.Option(help="With --alignments: a run for the other direction, to symmetrize with.")
+    ] = None,
+    symmetrize: Annotated[
+        str, typer.Option(help="With --reverse: intersection, union or grow-diag-final-and.")
+    ] = "grow-diag-final-and",
+    swap_alignments: Annotated[
+        bool, typer.Option("--swap-alignments", help="The links of the file stand target-source.")
+    ] = False,
+    recase: Annotated[
+        bool, typer.Option("--recase", help="With --alignments: write lowercased text as the training text does.")
+    ] = False,
+    others: With = None,
+    ensemble_mean: EnsembleMean = "probabilities",
+    groups: Groups = None,
+    diversity: Diversity = None,
+    mbr: Mbr = None,
+    utility: Utility = None,
+    no_repeat: NoRepeat = None,
+    min_length: MinLength = None,
+    forbid_everywhere: ForbidEverywhere = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Score a run, each metric with its signature and 95% interval.
 
     For classifiers and taggers it also shows which labels are taken for which.
 
+    With --alignments it is the attention that is scored, by AER, precision and recall: --source and --reference are
+    then tokenized, and links are between their tokens. The model is given the text without spaces before punctuation
+    (and with --recase in the case it knows); pieces and tokens are matched letter by letter.
+
     Examples:
 
     - `sightline evaluate runs/dates`
     - `sightline evaluate runs/en-de --on test_2016 --beam 5`
+    - `sightline evaluate runs/en-de --with runs/en-de-2 --with runs/lstm-en-de`
+    - `sightline evaluate runs/en-de --mbr 32 --utility bleu`
     - `sightline evaluate runs/en-de --source my.en --reference my.de --metrics bleu,chrf,ter`
+    - `sightline evaluate runs/de-en --source wa.de --reference wa.en --alignments de-en.wa --shift --recase`
     - `sightline evaluate runs/sst2 --confusion confusion.png`
     - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
@@ -55,8 +113,27 @@ def evaluate(
     from sightline.recipe import Evaluation
     from sightline.run import Run
 
-    loaded = Run.load(run, device=device)
+    loaded = load_together(run, others, ensemble_mean, device)
+    how = {
+        "mbr": risk(loaded, mbr, utility),
+        "groups": groups,
+        "diversity": diversity,
+        "no_repeat": no_repeat,
+        "min_length": min_length,
+        "forbid": None if not forbid_everywhere else [*loaded.recipe.decoding.forbid, *forbid_everywhere],
+    }
+    check_searching(loaded.recipe.task, how, None)
     task = loaded.recipe.task
+    if alignments is not None:
+        from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments
+
+        if source is None or reference is None:
+            raise ValueError("--alignments links the words of two files; give them as --source and --reference")
+        gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
+        other = None if reverse is None else Run.load(reverse, device=device)
+        who = Directions(loaded, other, symmetrize, looking(alignment_heads, shift))
+        report_alignments(gold, who, outputs=outputs, json_file=json_file)
+        return
     if task == "language-model" and outputs is not None:
         raise ValueError("--outputs: a language model is measured by the text itself and writes none; leave it out")
     if confusion is not None:
@@ -68,7 +145,7 @@ def evaluate(
     evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
     loaded.recipe = loaded.recipe.model_copy(update={"evaluation": evaluation})
     tests = _tests(loaded, on, source, reference)
-    options = loaded.options(beam=beam, length_penalty=length_penalty)
+    options = loaded.options(beam=beam, length_penalty=length_penalty, replace_unknown=replace_unknown, **how)
     reports = [loaded.evaluate(test, options) for test in tests]
     for report in reports:
         _print_report(report, task, options)
@@ -107,7 +184,7 @@ def _size(report: Report, task: str, options: Decoding) -> str:
     if report.tokens is not None:
         return f"{report.tokens:,} tokens"
     if task == "seq2seq":
-        return f"{report.sentences:,} sentences, beam {options.beam}"
+        return f"{report.sentences:,} sentences, {searched(options)}"
     if task == "tag" and report.confusion is not None:
         return f"{report.sentences:,} sentences, {int(report.confusion.counts.sum()):,} words"
     return f"{report.sentences:,} texts"

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
 from sightline.cli.lines import escaped, lines_of, windows
+from sightline.cli.searching import (
+    Diversity,
+    EnsembleMean,
+    ForbidEverywhere,
+    Groups,
+    Mbr,
+    MinLength,
+    NoRepeat,
+    PhraseFiles,
+    Utility,
+    With,
+    check_searching,
+    load_together,
+    phrases_told,
+    risk,
+)
 
 if TYPE_CHECKING:
     from sightline.answering import Prediction
@@ -35,6 +50,10 @@ def predict(
     max_length: Annotated[
         int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")
     ] = None,
+    replace_unknown: Annotated[
+        str | None,
+        typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),
+    ] = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
     temperature: Annotated[
         float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; else the recipe's, or 1.")
@@ -45,9 +64,21 @@ def predict(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="With --sample: the same seed, the same outputs.")] = None,
     prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="A file of outputs: say what the model thinks of them, and search for none.")
+    ] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Write where the model looked, one JSON object a line, to this file.")
     ] = None,
+    alignment_format: Annotated[
+        str | None, typer.Option(help="json (all weights, the default) or pharaoh (links of words: 0-0 1-2).")
+    ] = None,
+    alignment_heads: Annotated[
+        str | None, typer.Option(help="Pharaoh: heads or layers to read, e.g. decoder.2.cross.1,decoder.3.cross.")
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Pharaoh: align each word where it is read, a step after it is written.")
+    ] = False,
     form: Annotated[
         str | None,
         typer.Option("--format", help="Taggers: conllu, columns or text; by default what the file's name says."),
@@ -57,6 +88,22 @@ def predict(
     ] = None,
     midi: Annotated[
         Path | None, typer.Option(help="Models of chorales: write the first piece there, or all into a folder.")
+    ] = None,
+    others: With = None,
+    ensemble_mean: EnsembleMean = "probabilities",
+    groups: Groups = None,
+    diversity: Diversity = None,
+    mbr: Mbr = None,
+    utility: Utility = None,
+    no_repeat: NoRepeat = None,
+    min_length: MinLength = None,
+    forbid_everywhere: ForbidEverywhere = None,
+    require: Annotated[
+        Path | None,
+        typer.Option(help="A file: phrases each output must contain as whole words, tab-separated, a line for a line."),
+    ] = None,
+    forbid: Annotated[
+        Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
@@ -75,7 +122,14 @@ def predict(
     - `sightline predict runs/en-de test.en.xz --beam 5 > test.de`
     - `sightline predict runs/en-de test.en --nbest 5 --beam 8`
     - `sightline predict runs/en-de test.en --sample --top-p 0.9 --seed 7`
+    - `sightline predict runs/en-de test.en --with runs/en-de-2 --with runs/lstm-en-de`
+    - `sightline predict runs/en-de test.en --mbr 64 --sample --utility chrf`
+    - `sightline predict runs/en-de test.en --beam 8 --groups 4 --diversity 0.8 --nbest 8`
+    - `sightline predict runs/en-de test.en --require names.txt --forbid-everywhere Handy`
+    - `sightline predict runs/summaries articles.txt --no-repeat 3 --min-length 20`
     - `sightline predict runs/dates dates.txt --alignments looks.jsonl`
+    - `sightline predict runs/de-en test.de --target test.en --alignments links.txt --alignment-format pharaoh`
+    - `sightline predict runs/deep-att test.de --replace-unknown copy`
     - `sightline predict runs/shakespeare --prompt "ROMEO:" --sample --temperature 0.8`
     - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
     - `sightline predict runs/sst2 reviews.txt --nbest 2`
@@ -83,23 +137,43 @@ def predict(
     """
     import torch
 
-    from sightline.run import Run
-
     if threads is not None:
         torch.set_num_threads(threads)
-    loaded = Run.load(run, device=device)
+    loaded = load_together(run, others, ensemble_mean, device)
+    how = {
+        "mbr": risk(loaded, mbr, utility),
+        "groups": groups,
+        "diversity": diversity,
+        "no_repeat": no_repeat,
+        "min_length": min_length,
+        "forbid": None if not forbid_everywhere else [*loaded.recipe.decoding.forbid, *forbid_everywhere],
+    }
+    phrases = PhraseFiles.of(require, forbid)
+    check_searching(loaded.recipe.task, how, phrases, prompt=prompt is not None)
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
         "beam": beam,
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
         "max_length": max_length,
+        "replace_unknown": replace_unknown,
         "sample": _sampling(loaded, sample, drawing, beam),
     }
-    _check_task(loaded, changes, nbest=nbest, prompt=prompt, form=form, column=column, alignments=alignments, midi=midi)
+    check_alignments(alignments, alignment_format, alignment_heads, shift)
+    _check_task(
+        loaded,
+        changes,
+        target=target,
+        nbest=nbest,
+        prompt=prompt,
+        form=form,
+        column=column,
+        alignments=alignments,
+        midi=midi,
+    )
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
-    options = loaded.options(**changes, nbest=nbest)
+    options = loaded.options(**changes, **how, nbest=nbest)
     pieces = None
     if midi is not None:
         from sightline.cli.pieces import Pieces
@@ -120,7 +194,8 @@ def predict(
                 )
             tag_file(loaded, file, chosen, column)
             return
-    _each_line(loaded, file, options, nbest, prefixes, alignments, pieces)
+    looks = alignment_file(alignments, alignment_format, alignment_heads, shift)
+    _each_line(loaded, file, options, nbest, prefixes, looks, pieces, target, phrases)
 
 
 def _sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:
@@ -141,9 +216,15 @@ def _check_task(
     """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
     task = run.recipe.task
     if alignments is not None and (task != "seq2seq" or not run.model.looks):
-        why = "model.decoder.attention.kind is none" if task == "seq2seq" else f"task: {task}"
+        why = "its decoder does not look at the source" if task == "seq2seq" else f"task: {task}"
         raise ValueError(f"{run.folder} has no attention to show ({why})")
-    belongs = {"prompt": "language-model", "midi": "language-model", "form": "tag", "column": "tag"}
+    belongs = {
+        "target": "seq2seq",
+        "prompt": "language-model",
+        "midi": "language-model",
+        "form": "tag",
+        "column": "tag",
+    }
     for name, value in others.items():
         if value is not None and belongs[name] != task:
             option = "format" if name == "form" else name
@@ -170,7 +251,8 @@ def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: 
     if longest is not None and begun + options.max_length > longest:
         room = f"{longest - begun:,} new ones at most, not {options.max_length:,}"
         print(f"sightline: this model has learned positions for {longest:,} tokens, so {room}", file=sys.stderr)
-    if nbest is None and (options.sample is not None or options.beam == 1):
+    whole = options.mbr is not None or bool(options.forbid)  # what is known only when all has been written
+    if nbest is None and not whole and (options.sample is not None or options.beam == 1):
 
         def write(text: str) -> None:
             sys.stdout.write(text)
@@ -197,25 +279,32 @@ def _each_line(
     options: Decoding,
     nbest: int | None,
     prefixes: Path | None,
-    alignments: Path | None,
+    alignments: AlignmentFile | None,
     pieces: Pieces | None,
+    target: Path | None,
+    phrases: PhraseFiles | None,
 ) -> None:
     unknown = _Unknown()
     beginnings = iter(lines_of(prefixes)) if prefixes is not None else None
-    with _output(alignments) as looks:
+    told = iter(lines_of(target)) if target is not None else None
+    with opened(alignments) as looks, phrases_told():
         done = 0
         for window in windows(lines_of(file)):
-            forced = None if beginnings is None else _next_prefixes(beginnings, len(window), done, prefixes)
+            forced = None if beginnings is None else _next_lines(beginnings, len(window), done, prefixes, "prefix")
             for text in window:
                 unknown.look(run, text)
-            found = run.predict_nbest(window, options, prefixes=forced, first=done)
-            for text, guesses in zip(window, found, strict=True):
+            if told is not None:
+                found = given(run, window, _next_lines(told, len(window), done, target, "target"), first=done)
+            else:
+                asked = None if phrases is None else phrases.next(len(window), done)
+                found = run.predict_nbest(window, options, prefixes=forced, first=done, phrases=asked)
+            for guesses in found:
                 print(_shown(run, guesses, nbest), flush=False)
-                if looks is not None:
-                    looks.write(json.dumps(_looked(run, text, guesses[0]), ensure_ascii=False) + "\n")
                 if pieces is not None:
                     for guess in guesses:
                         pieces.take(guess.text)
+            if looks is not None:
+                looks.write(run, window, [guesses[0] for guesses in found])
             done += len(window)
             sys.stdout.flush()
     unknown.tell()
@@ -229,12 +318,6 @@ def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
     if nbest is None:
         return even(guesses[0].text)
     return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
-
-
-def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
-    source = run.vocabulary.source.encode(text)
-    found = run.alignment_of(source, guess.tokens) if source else None
-    return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
 
 
 class _Unknown:
@@ -263,17 +346,8 @@ class _Unknown:
             )
 
 
-@contextmanager
-def _output(path: Path | None) -> Iterator[IO[str] | None]:
-    if path is None:
-        yield None
-    else:
-        with path.open("w", encoding="utf-8") as file:
-            yield file
-
-
-def _next_prefixes(beginnings: Iterator[str], count: int, done: int, path: Path | None) -> list[str]:
-    taken = [text for _, text in zip(range(count), beginnings, strict=False)]
+def _next_lines(lines: Iterator[str], count: int, done: int, path: Path | None, what: str) -> list[str]:
+    taken = [text for _, text in zip(range(count), lines, strict=False)]
     if len(taken) < count:
-        raise ValueError(f"{path} has {done + len(taken)} lines, fewer than the input; give one prefix a line")
+        raise ValueError(f"{path} has {done + len(taken)} lines, fewer than the input; give one {what} a line")
     return taken

@@ -197,8 +197,11 @@ def explicit_attention(
     scores = score(_stack(query, groups), key)  # (B, G, H/G · T, S)
     if groups != query.shape[1]:
         scores = scores.view(*query.shape[:3], key.shape[-2])  # (B, H, T, S)
+    plain = scores
     if bias is not None:
         scores = scores + bias
+    if tap is not None:
+        scores = _show_scores(query, key, score, bias, plain, scores, tap)
     if score.softmax:
         weights = masked_softmax(scores, mask)
     elif mask is None:
@@ -207,14 +210,43 @@ def explicit_attention(
         seen = mask.expand(*mask.shape[:-1], scores.shape[-1])
         weights = scores.masked_fill(~seen, 0.0) / seen.sum(-1, keepdim=True).clamp(min=1)
     if tap is not None:
-        tap("scores", scores, score.formula if bias is None else f"{score.formula} + bias", ["query", "key"])
-        tap("weights", weights, "softmax(scores)" if score.softmax else "scores / N", ["scores"])
+        weights = _show_weights(score, mask, scores, weights, tap)
     if dropout:
         weights = nn.functional.dropout(weights, dropout)
     output = _stack(weights, groups) @ value  # (B, G, H/G · T, K)
     if groups != query.shape[1]:
         output = output.view(*query.shape[:3], value.shape[-1])  # (B, H, T, K)
     return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
+
+
+def _show_scores(
+    query: Tensor, key: Tensor, score: Score, bias: Tensor | None, plain: Tensor, scores: Tensor, tap: Tap
+) -> Tensor:
+    """Q Kᵀ, the same scaled (`plain`), what the distances add, and the scores made of both."""
+    formula = score.formula
+    if score.scale != 1.0:
+        formula, heads = "Q Kᵀ / √K", repeat_heads(key, query.shape[1], 1)
+        factors = {"a": query, "b": heads.mT}
+        products = tap("products", plain / score.scale, "Q Kᵀ", ["query", "key"], "matmul", factors)
+        scaled = {"a": products, "b": score.scale}
+        if bias is None:
+            return tap("scores", scores, formula, ["products"], "multiply", scaled)
+        plain = tap("scaled", plain, formula, ["products"], "multiply", scaled)
+    if bias is None:
+        return tap("scores", scores, formula, ["query", "key"])
+    tap("bias", bias, "b(distance)")
+    return tap("scores", scores, f"{formula} + bias", ["bias"], "add", {"a": plain, "b": bias})
+
+
+def _show_weights(score: Score, mask: Tensor | None, scores: Tensor, weights: Tensor, tap: Tap) -> Tensor:
+    """The scores of what may be seen, and the weights made of them; those that a listener may put in their place."""
+    if not score.softmax:
+        return tap("weights", weights, "scores / N", ["scores"], "share_of_seen", {"x": scores, "seen": mask})
+    seen, source = scores, "scores"
+    if mask is not None:
+        source = "masked"
+        seen = tap("masked", scores.masked_fill(~mask, float("-inf")), "scores, −∞ where nothing is seen", ["scores"])
+    return tap("weights", weights, f"softmax({source})", [source], "softmax", {"x": seen})
 
 
 def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
@@ -357,8 +389,8 @@ class MultiHeadAttention(TapModule):
         """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
         tap = self.explicit_tap
         if tap is not None:
-            for name, tensor in (("query", query), ("key", key), ("value", value)):
-                tap(name, tensor, "x" if self.project is None else f"x W_{name[0]}")
+            heads = (("query", query), ("key", key), ("value", value))
+            query, key, value = (tap(name, tensor, self._formula(name)) for name, tensor in heads)
         context = attend(
             query,
             key,
@@ -374,9 +406,15 @@ class MultiHeadAttention(TapModule):
         if layout is None:
             context = context.transpose(1, 2)
         joined = context.flatten(-2)  # (…, D)
+        joined = self.tap("joined", joined, "[context_1 ; … ; context_H]", ["context"])
         if self.output is None:
-            return self.tap("output", joined, "[context_1 … context_H]", ["context"])
-        return self.tap("output", self.output(joined), "[context_1 … context_H] W_o", ["context"])
+            return self.tap("output", joined, "[context_1 ; … ; context_H]", ["context"])
+        return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
+
+    def _formula(self, name: str) -> str:
+        plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"
+        turned = self.rotary and name != "value"
+        return f"R(position) ({plain})" if turned else plain
 
     def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
         """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""

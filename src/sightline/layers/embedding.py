@@ -19,7 +19,8 @@ class Embedding(TapModule):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…,) → (…, D)."""
-        return self.tap("vectors", nn.functional.embedding(tokens, self.weight) * self.scale, "E[token] √D")
+        rows = self.tap("rows", nn.functional.embedding(tokens, self.weight), "E[token]")
+        return self.tap("vectors", rows * self.scale, "E[token] √D", ["rows"])
 
 
 class Output(Projection):

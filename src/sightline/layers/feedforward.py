@@ -5,11 +5,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
+from sightline.layers.experts import ACTIVATIONS, Experts
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.recipe_model import FeedForward
-
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
 
 
 class FeedForwardNet(TapModule):
@@ -17,14 +16,15 @@ class FeedForwardNet(TapModule):
 
     def __init__(self, recipe: FeedForward, width: int) -> None:
         super().__init__()
-        inner = recipe.width or 4 * width
+        inner = inner_width(recipe, width)
         self.activation = ACTIVATIONS[recipe.kind]
         self.gated = recipe.kind == "swiglu"
         self.widen = Linear(width, 2 * inner if self.gated else inner)
         self.narrow = Linear(inner, width)
         self.dropout = Dropout(recipe.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """(…, D) → (…, D). Every position is on its own, so it does not matter which are real (`valid`)."""
         if self.gated:
             gate, value = self.widen(x).chunk(2, dim=-1)  # (…, F) each
             hidden = self.activation(gate) * value
@@ -32,6 +32,20 @@ class FeedForwardNet(TapModule):
             hidden = self.widen(x, "relu")  # in one pass, where the product can
         else:
             hidden = self.activation(self.widen(x))
-        hidden = self.tap("hidden", hidden, "f(x W1 + b1)")
+        formula = "silu(x W₁ᵀ + b₁) ∘ (x W₃ᵀ + b₃)" if self.gated else f"{self.activation.__name__}(x W₁ᵀ + b₁)"
+        hidden = self.tap("hidden", hidden, formula)
         output: Tensor = self.narrow(self.dropout(hidden))
-        return self.tap("output", output, "hidden W2 + b2", ["hidden"])
+        return self.tap("output", output, "hidden W₂ᵀ + b₂", ["hidden"])
+
+
+def inner_width(recipe: FeedForward, width: int) -> int:
+    """F: that of the recipe, or four times the model's."""
+    return recipe.width or 4 * width
+
+
+def build_feedforward(recipe: FeedForward, width: int, layer: int) -> FeedForwardNet | Experts:
+    """The net of a layer (they are counted from 0), or experts in its place."""
+    experts = recipe.experts
+    if experts is None or (layer + 1) % experts.every:
+        return FeedForwardNet(recipe, width)
+    return Experts(experts, width, hidden=inner_width(recipe, width), kind=recipe.kind, dropout=recipe.dropout)

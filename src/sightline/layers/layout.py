@@ -67,6 +67,7 @@ class Packed:
     slots: Tensor  # (N,) where each token stands in a flattened (B · longest) padded tensor
     batch: int
     longest: int
+    real: Tensor | None = None  # (N,) False at what fills a batch up to a fixed N; None: all are real
 
     @staticmethod
     def of(

@@ -8,6 +8,8 @@ same oneDNN operator is called directly, forward and backward, in training and i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -115,6 +117,19 @@ def pack(model: nn.Module) -> None:
             and module.weight.dtype == torch.float32
         ):
             module._packed = {}
+
+
+@contextmanager
+def unpacked(model: nn.Module) -> Iterator[None]:
+    """Use the plain weights inside the block: whoever follows the arithmetic cannot read oneDNN's order."""
+    packed = [(each, each._packed) for each in model.modules() if isinstance(each, Projection)]
+    for module, _ in packed:
+        module._packed = None
+    try:
+        yield
+    finally:
+        for module, weights in packed:
+            module._packed = weights
 
 
 class Linear(Projection):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
+from sightline.layers.tap import TapModule
 from sightline.recipe_model import Norm
 
 
@@ -21,6 +22,8 @@ def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn
 
 class LayerNorm(nn.Module):
     """(x − μ) / σ · γ + β over the features of one token (Ba et al. 2016)."""
+
+    formula = "(x − μ) / σ · γ + β"
 
     def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
         super().__init__()
@@ -38,6 +41,8 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """x / rms(x) · γ (Zhang and Sennrich 2019)."""
 
+    formula = "x / rms(x) · γ"
+
     def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True) -> None:
         super().__init__()
         self.width = width
@@ -54,6 +59,8 @@ class BatchNorm(nn.Module):
     Padding is never counted, so that padded and packed batches are normalized alike; what comes out there is zero.
     Running averages serve at test, where a token must not depend on its neighbours, and for a batch of one token.
     """
+
+    formula = "(x − μ) / σ · γ + β"
 
     def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
         super().__init__()
@@ -82,6 +89,8 @@ class BatchNorm(nn.Module):
 class NoNorm(nn.Module):
     """Hands on what it is given."""
 
+    formula = "x"
+
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         return x
 
@@ -103,7 +112,7 @@ def build_last_norm(recipe: Norm, width: int) -> nn.Module:
     return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
 
-class Residual(nn.Module):
+class Residual(TapModule):
     """x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`, the original) or not at all."""
 
     def __init__(self, recipe: Norm, width: int, dropout: float) -> None:
@@ -114,8 +123,7 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """What the sublayer sees."""
-        normalized: Tensor = self.norm(x, valid) if self.pre else x
-        return normalized
+        return self.tap("normed", self.norm(x, valid), str(self.norm.formula)) if self.pre else x
 
     def leave(self, x: Tensor, output: Tensor, valid: Tensor | None = None) -> Tensor:
         """What the block hands on, given its input and the sublayer's output.
@@ -124,5 +132,7 @@ class Residual(nn.Module):
         so nothing accumulates, and half the memory is moved. A sum that is not normalized runs through the whole stack
         and stays in the precision of the embeddings.
         """
-        total = self.dropout.add(x, output)
-        return self.norm(total, valid).to(output.dtype) if self.post else total
+        total = self.tap("sum", self.dropout.add(x, output), "x + sublayer(x)")
+        if not self.post:
+            return total
+        return self.tap("normed", self.norm(total, valid).to(output.dtype), str(self.norm.formula), ["sum"])

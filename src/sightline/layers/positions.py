@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.linear import Linear
+from sightline.layers.tap import TapModule
 from sightline.recipe_model import Positions
 
 
@@ -23,7 +24,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-class Sinusoidal(nn.Module):
+class Sinusoidal(TapModule):
     """Adds sinusoids; no parameters, no longest length. The table grows as it is needed."""
 
     def __init__(self, width: int, longest: int) -> None:
@@ -37,13 +38,13 @@ class Sinusoidal(nn.Module):
         table = self.table  # searches run side by side; another one may put a table of its own in this place
         if reach > table.shape[0]:
             table = self.table = sinusoids(torch.arange(2 * reach, device=positions.device), self.width)
-        return table[positions]
+        return self.tap("vectors", table[positions], "PE(position)")
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
-        return x + self.vectors(positions, reach).to(x.dtype)
+        return self.tap("output", x + self.vectors(positions, reach).to(x.dtype), "x + PE", ["vectors"])
 
 
-class Learned(nn.Module):
+class Learned(TapModule):
     """Adds one learned vector per index."""
 
     def __init__(self, width: int, longest: int) -> None:
@@ -58,13 +59,13 @@ class Learned(nn.Module):
                 f"position {reach} is past the {self.longest} learned ones; shorten the input, or train with a "
                 f"larger positions.longest or another kind of positions"
             )
-        return self.table[positions]
+        return self.tap("vectors", self.table[positions], "P[position]")
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
-        return x + self.vectors(positions, reach)
+        return self.tap("output", x + self.vectors(positions, reach), "x + P[position]", ["vectors"])
 
 
-class Concatenated(nn.Module):
+class Concatenated(TapModule):
     """[x; p] W + b: a position vector beside the embedding, projected back to the model's width."""
 
     def __init__(self, table: Sinusoidal | Learned, position_width: int, width: int) -> None:
@@ -75,7 +76,7 @@ class Concatenated(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
         vectors = self.table.vectors(positions, reach).to(x.dtype)  # (1, T, P) or (N, P)
         joined: Tensor = self.project(torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1))
-        return joined
+        return self.tap("output", joined, "[x ; p] Wᵀ + b")
 
 
 class NoPositions(nn.Module):

@@ -14,36 +14,46 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from sightline.layers.layout import Layout
 from sightline.layers.linear import linear
-from sightline.layers.tap import TapModule
+from sightline.layers.tap import Tap, TapModule
 
 Hidden = tuple[Tensor, ...]  # (h,) for Elman and GRU, (h, c) for LSTM; each (B, D)
 
 
-def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+def _unheard(name: str, tensor: Tensor, formula: str) -> Tensor:
+    """The tap of a step that nobody listens to."""
+    return tensor
+
+
+def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
     """h_t = tanh(W₁ x_t + W_h h_{t−1}), given the two products (Elman 1990)."""
-    return (torch.tanh(inputs + recurrent),)
+    return (tap("states", torch.tanh(inputs + recurrent), "tanh(W x_t + U h_t−1)"),)
 
 
-def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
     """r, z = σ(…), n = tanh(W_n x + r ∘ U_n h), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
     reset_x, update_x, new_x = inputs.chunk(3, dim=-1)
     reset_h, update_h, new_h = recurrent.chunk(3, dim=-1)
-    reset, update = torch.sigmoid(reset_x + reset_h), torch.sigmoid(update_x + update_h)
-    new = torch.tanh(new_x + reset * new_h)
-    return ((1 - update) * new + update * hidden[0],)
+    reset = tap("reset_gate", torch.sigmoid(reset_x + reset_h), "r = σ(W_r x_t + U_r h_t−1)")
+    update = tap("update_gate", torch.sigmoid(update_x + update_h), "z = σ(W_z x_t + U_z h_t−1)")
+    new = tap("candidate", torch.tanh(new_x + reset * new_h), "n = tanh(W_n x_t + r ∘ U_n h_t−1)")
+    return (tap("states", (1 - update) * new + update * hidden[0], "(1 − z) ∘ n + z ∘ h_t−1"),)
 
 
-def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden:
+def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
     """i, f, o = σ(U x + W h + b), c̃ = tanh(…), c_t = f∘c_{t−1} + i∘c̃, h_t = o∘tanh(c_t) (Hochreiter 1997)."""
     i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
-    cell = torch.sigmoid(f) * hidden[1] + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(cell), cell
+    i = tap("input_gate", torch.sigmoid(i), "i = σ(W_i x_t + U_i h_t−1)")
+    f = tap("forget_gate", torch.sigmoid(f), "f = σ(W_f x_t + U_f h_t−1)")
+    g = tap("candidate", torch.tanh(g), "g = tanh(W_g x_t + U_g h_t−1)")
+    o = tap("output_gate", torch.sigmoid(o), "o = σ(W_o x_t + U_o h_t−1)")
+    cell = tap("cell", f * hidden[1] + i * g, "c_t = f ∘ c_t−1 + i ∘ g")
+    return tap("states", o * torch.tanh(cell), "h_t = o ∘ tanh(c_t)"), cell
 
 
 class Step(Protocol):
-    """One step of a cell, given W x + b, U h + b' and the hidden state before it."""
+    """One step of a cell, given W x + b, U h + b' and the hidden state before it; or many, each before its own."""
 
-    def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden) -> Hidden: ...
+    def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden: ...
 
 
 CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, int]] = {  # fused kernel, step, tensors in the hidden state
@@ -83,10 +93,15 @@ class Recurrence(TapModule):
 
     def advance(self, x: Tensor, hidden: Hidden, direction: str = "") -> Hidden:
         """One step: x (B, ·), hidden (B, D) each → hidden."""
+        return self.step(self._inputs(x, direction), self._recurrent(hidden[0], direction), hidden)
+
+    def _inputs(self, x: Tensor, direction: str) -> Tensor:
         parameters = self.kernel._parameters
-        inputs = linear(x, parameters[f"weight_ih_l0{direction}"], parameters[f"bias_ih_l0{direction}"])  # type: ignore[arg-type]
-        before = linear(hidden[0], parameters[f"weight_hh_l0{direction}"], parameters[f"bias_hh_l0{direction}"])  # type: ignore[arg-type]
-        return self.step(inputs, before, hidden)
+        return linear(x, parameters[f"weight_ih_l0{direction}"], parameters[f"bias_ih_l0{direction}"])  # type: ignore[arg-type]
+
+    def _recurrent(self, state: Tensor, direction: str) -> Tensor:
+        parameters = self.kernel._parameters
+        return linear(state, parameters[f"weight_hh_l0{direction}"], parameters[f"bias_hh_l0{direction}"])  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps in one direction: (B, T, ·) → states (B, T, D) and the hidden state after the last step."""
@@ -112,11 +127,44 @@ class Recurrence(TapModule):
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """The same by the formula, step by step."""
+        if self.heard:
+            return self.told(x, hidden)
         states = []
         for t in range(x.shape[1]):
             hidden = self.advance(x[:, t], hidden)
             states.append(hidden[0])
-        return self.tap("states", torch.stack(states, dim=1), f"{self.cell}(x_t, h_t−1)"), hidden
+        return torch.stack(states, dim=1), hidden
+
+    def told(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, Hidden]:
+        """The same for whoever listens: all states step by step, then all gates at once, to be shown."""
+        names = "backward." if direction else ""
+        start, every = hidden, [hidden]
+        for t in range(x.shape[1]):
+            every.append(self.advance(x[:, t], every[-1], direction))
+        states = torch.stack([after[0] for after in every[1:]], dim=1)
+
+        def tap(name: str, tensor: Tensor, formula: str, operation: str = "", **operands: Any) -> Tensor:
+            if name == "states":  # those that were reached step by step, told by the gates
+                tensor, operation, operands = states, "result", {"x": tensor}
+            return self.tap(names + name, tensor, formula, (), operation, operands)
+
+        parameters = self.kernel._parameters
+        inputs = tap("inputs", self._inputs(x, direction), "W x_t + b")  # (B, T, gates · D)
+        told = {
+            "inputs": inputs,
+            "weight": parameters[f"weight_hh_l0{direction}"],
+            "bias": parameters[f"bias_hh_l0{direction}"],
+            "start": list(start),
+            "cell": self.cell,
+        }
+        before = tuple(
+            tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "state_before", **told, part=part)
+            for part, (name, sign, parts) in enumerate(
+                zip(("state", "cell"), "hc", zip(*every[:-1], strict=True), strict=False)
+            )
+        )
+        recurrent = tap("recurrent", self._recurrent(before[0], direction), "U h_t−1 + b")
+        return self.step(inputs, recurrent, before, tap)[0], every[-1]
 
     def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         """In one direction, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden after the last token."""
@@ -127,9 +175,41 @@ class Recurrence(TapModule):
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """A whole batch, each sequence from and to its own ends: (B, T, ·) → states (B, T, D·dir), final (B, D·dir)."""
+        states, final = self._read(x, layout)
+        return self.tap("output", states, "h_1 … h_S"), final
+
+    def _read_aloud(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """`_read` for whoever listens, step by step."""
+        start = self.start(len(x), x)
+        ends = layout.lengths.clamp(min=1).to(x.device)[:, None, None].expand(-1, 1, self.width) - 1
+        parts, finals = [], []
+        for direction in ("", "_reverse")[: 1 + self.bidirectional]:
+            states, _ = self.told(turned(x, layout) if direction else x, start, direction)
+            finals.append(states.gather(1, ends)[:, 0])
+            parts.append(turned(states, layout) if direction else states)
+        states, mask = torch.cat(parts, dim=-1), layout.key_mask()
+        return states if mask is None else states * mask[..., None], torch.cat(finals, dim=-1)
+
+    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        if self.heard:
+            return self._read_aloud(x, layout)
         packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
         output, final = self._fused(packed)
         states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
         hidden = final[0] if self.parts == 2 else final  # (dir, B, D)
-        self.tap("states", states, f"{self.cell}(x_t, h_t−1)")
         return states, hidden.transpose(0, 1).flatten(1)
+
+
+class BackwardRecurrence(Recurrence):
+    """One recurrent layer that reads each sequence from its end to its beginning."""
+
+    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        states, final = super()._read(turned(x, layout), layout)
+        return turned(states, layout), final
+
+
+def turned(x: Tensor, layout: Layout) -> Tensor:
+    """(B, T, D) with each sequence back to front; what stands behind it stays where it is."""
+    places, lengths = torch.arange(x.shape[1], device=x.device), layout.lengths.to(x.device)[:, None]
+    order = torch.where(places < lengths, lengths - 1 - places, places)  # (B, T)
+    return x.gather(1, order[:, :, None].expand_as(x))

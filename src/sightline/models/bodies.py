@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sightline.models.bytenet import ByteNetDecoder, ByteNetEncoder
+from sightline.models.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
 from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from sightline.models.transformer import TransformerDecoder, TransformerEncoder
 from sightline.models.window import WindowDecoder, WindowEncoder
@@ -11,10 +13,14 @@ from sightline.models.window import WindowDecoder, WindowEncoder
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
     "recurrent": RecurrentEncoder,
+    "convolutional": ConvolutionalEncoder,
+    "bytenet": ByteNetEncoder,
     "window": WindowEncoder,
 }
 DECODERS: dict[str, Any] = {
     "transformer": TransformerDecoder,
     "recurrent": RecurrentDecoder,
+    "convolutional": ConvolutionalDecoder,
+    "bytenet": ByteNetDecoder,
     "window": WindowDecoder,
 }

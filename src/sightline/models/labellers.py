@@ -39,7 +39,7 @@ class Labeller(TapModule):
     def logits(self, features: Tensor) -> Tensor:
         """(…, D) → (…, labels)."""
         scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "features Wᵀ + b")
+        return self.tap("logits", scores, "f Wᵀ + b")
 
 
 class Tagger(Labeller):

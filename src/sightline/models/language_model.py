@@ -43,7 +43,7 @@ class LanguageModel(TapModule):
     def logits(self, features: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
         scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "features Wᵀ + b")
+        return self.tap("logits", scores, "f Wᵀ + b")
 
     def blank(self, batch: int) -> Any:
         """The state before the first token of each of so many texts."""

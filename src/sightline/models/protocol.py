@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from sightline.layers.layout import Layout
@@ -17,6 +19,7 @@ class Memory:
     states: Tensor  # (B, S, D) or (N, D), as the layout says
     layout: Layout
     finals: Tensor | None = None  # (B, L, D): the last state of each recurrent layer
+    embeddings: Tensor | None = None  # as the states: what entered the first layer, where the encoder hands it on
 
     def summary(self) -> Tensor:
         """(B, L, D): what a recurrent decoder starts from: the final states, or the mean state where there are none."""
@@ -29,6 +32,13 @@ class Memory:
             return padded.mean(1)
         weights = mask.to(padded.dtype)[..., None]
         return (padded * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+    def lengths(self) -> Tensor:
+        """(B,): how many states each sequence has, where the states are."""
+        mask, device = self.layout.key_mask(), self.states.device
+        if mask is None:
+            return torch.full((self.layout.batch,), self.layout.longest, device=device)
+        return mask.sum(1)
 
 
 class State(Protocol):
@@ -69,4 +79,13 @@ class Decoder(Protocol):
         Search: x (B·W, 1, D), one token for each hypothesis. Training and scoring: x (B, T, D), or (N, D) with a
         packed layout, all tokens of one hypothesis a sentence at once.
         """
+        ...
+
+
+@runtime_checkable
+class FitsLengths(Protocol):
+    """A part of a model that wants to know how long sources and targets are, before it is trained."""
+
+    def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Tokens of each training pair, without marks."""
         ...

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from sightline.layers.attention import attend
 from sightline.layers.dropout import Dropout
+from sightline.layers.experts import ExpertsBetween
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
-from sightline.layers.recurrent import Hidden, Recurrence
+from sightline.layers.links import build_link
+from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
@@ -20,24 +23,69 @@ from sightline.recipe_model import RecurrentDecoder as DecoderRecipe
 from sightline.recipe_model import RecurrentEncoder as EncoderRecipe
 
 
-class RecurrentEncoder(TapModule):
-    """Layers that read the source, in both directions if asked: each direction then has half the width."""
+class RecurrentStack(TapModule):
+    """Recurrent layers one above the other and the links over them: what encoder and decoder are made of.
+
+    h_k = recurrence_k(x_k), x_{k+1} = link_k(x_k, h_k): x_1 is what the stack reads, x_{L+1} what it puts out. Links:
+
+    - none: x_{k+1} = h_k.
+    - residual: x_{k+1} = h_k + x_k from the third layer on (Wu et al. 2016, §3.1).
+    - fast-forward: x_{k+1} = W_k [x_k ; h_k] (Zhou et al. 2016, §3.1, where x is called f). Simplified: there f is the
+      input of the gates itself, four times as wide, of which the next layer's map sees half; here it has the width of
+      the model and the recurrence maps it to the gates. What the paper shows to output layer and attention, f and h of
+      the top layer side by side, is here their map x_{L+1}.
+
+    Dropout is for what a recurrence reads; the path past it stays whole.
+    """
+
+    def __init__(self, layers: Sequence[Recurrence], inputs: Sequence[int], links: str, width: int, dropout: float):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.links = nn.ModuleList(build_link(links, number, size, width) for number, size in enumerate(inputs))
+        self.dropout = Dropout(dropout)
+
+
+class RecurrentEncoder(RecurrentStack):
+    """A stack that reads the source.
+
+    Where a layer reads both ways, each direction has half the width, and both are put side by side. With `directions:
+    bottom` only the lowest does, those above it read forwards (Wu et al. 2016, §3.2, with both directions of full
+    width); with `alternating` layers read forwards and backwards in turns (Zhou et al. 2016, §3.2, who run two such
+    stacks, the other one beginning backwards, and put them side by side: here it is one).
+    """
 
     def __init__(self, recipe: EncoderRecipe, width: int) -> None:
-        super().__init__()
-        half = width // 2 if recipe.bidirectional else width
-        self.layers = nn.ModuleList(
-            Recurrence(recipe.cell, width, half, bidirectional=recipe.bidirectional) for _ in range(recipe.layers)
-        )
-        self.dropout = Dropout(recipe.dropout)
+        layers = [_layer(recipe.cell, width, direction) for direction in layer_directions(recipe)]
+        super().__init__(layers, [width] * recipe.layers, recipe.links, width, recipe.dropout)
+        self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
         x = layout.pad(x)  # (B, S, D)
         finals = []
-        for layer in self.layers:
-            x, final = layer.read(self.dropout(x), layout)
+        for number, (layer, link) in enumerate(zip(self.layers, self.links, strict=True)):
+            x = self.between(number, x, layout.key_mask())
+            states, final = layer.read(self.dropout(x), layout)
+            x = link(x, states)
             finals.append(final)
         return Memory(layout.unpad(self.tap("output", x)), layout, torch.stack(finals, dim=1))
+
+
+Direction = Literal["forward", "backward", "both"]
+
+
+def layer_directions(recipe: EncoderRecipe) -> list[Direction]:
+    """How each layer reads, from the bottom."""
+    if not recipe.bidirectional:
+        return ["forward"] * recipe.layers
+    if recipe.directions == "alternating":
+        return ["backward" if number % 2 else "forward" for number in range(recipe.layers)]
+    return ["both" if recipe.directions == "all" or number == 0 else "forward" for number in range(recipe.layers)]
+
+
+def _layer(cell: str, width: int, direction: Direction) -> Recurrence:
+    if direction == "both":
+        return Recurrence(cell, width, width // 2, bidirectional=True)
+    return (BackwardRecurrence if direction == "backward" else Recurrence)(cell, width, width)
 
 
 class SourceAttention(TapModule):
@@ -94,25 +142,31 @@ class RecurrentState:
         return replace(self, hidden=hidden)
 
 
-class RecurrentDecoder(TapModule):
-    """Layers that write the target: ŷ = softmax(W₂ f), f made of the top state h and the context c.
+class RecurrentDecoder(RecurrentStack):
+    """A stack that writes the target: ŷ = softmax(W₂ f), f made of its output x and the context c.
 
-    With attention, f = tanh(W_c [h ; c]) (Luong et al. 2015); without, f = h, and all the decoder knows of the source
-    is the vector it started from.
+    With attention, f = tanh(W_c [x ; c]), and it is x that looks at the source (Luong et al. 2015); without, f = x, and
+    all the decoder knows of the source is the vector it started from.
+
+    With `attention_from: bottom` it is the output of the bottom layer that looks, and every layer above it reads [x_k ;
+    c] (Wu et al. 2016, fig. 1). So in training each of them still runs over all steps at once. There, too, f = tanh(W_c
+    [x ; c]).
+
+    Input feeding: the bottom layer reads the token beside the f of the step before; with `attention_from: bottom`,
+    beside its c, which is the recurrent attention of that paper.
     """
 
     def __init__(self, recipe: DecoderRecipe, width: int, *, source: bool = True) -> None:
-        super().__init__()
-        self.feeding = recipe.input_feeding
-        layers = [
-            Recurrence(recipe.cell, 2 * width if self.feeding and index == 0 else width, width)
-            for index in range(recipe.layers)
-        ]
-        self.layers = nn.ModuleList(layers)
+        feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
+        inputs = [2 * width if feeding and number == 0 else width for number in range(recipe.layers)]
+        contexts = [width if low and number > 0 else 0 for number in range(recipe.layers)]
+        layers = [Recurrence(recipe.cell, x + c, width) for x, c in zip(inputs, contexts, strict=True)]
+        super().__init__(layers, inputs, recipe.links, width, recipe.dropout)
+        self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
+        self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
         self.mix = None if self.attention is None else Linear(2 * width, width)
-        self.dropout = Dropout(recipe.dropout)
         self.looks = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 
@@ -137,46 +191,70 @@ class RecurrentDecoder(TapModule):
     def begin_after(self, x: Tensor, layout: Padded) -> RecurrentState:
         """After tokens x (B, S, D) of different lengths."""
         hidden = []
-        for layer in self.layers:
-            x, last = layer.read_through(self.dropout(x), layout)
+        for number, (layer, link) in enumerate(zip(self.layers, self.links, strict=True)):
+            x = self.between(number, x, layout.mask)
+            states, last = layer.read_through(self.dropout(x), layout)
+            x = link(x, states)
             hidden.append(tuple(part[:, None] for part in last))
         return RecurrentState(tuple(hidden), None)
 
     def advance(self, x: Tensor, state: RecurrentState, layout: Layout | None = None) -> tuple[Tensor, RecurrentState]:
+        valid = None if layout is None else layout.key_mask()
         if isinstance(layout, Packed):
-            features, state = self.advance(layout.pad(x), state)
+            features, state = self._advance(layout.pad(x), state, valid)
             return layout.unpad(features), state
-        sentences, width = state.hidden[0][0].shape[:2]
+        return self._advance(x, state, valid)
+
+    def _advance(self, x: Tensor, state: RecurrentState, valid: Tensor | None) -> tuple[Tensor, RecurrentState]:
+        """x (B·W, T, D), `valid` (B, T) where some of it is padding."""
+        width = state.hidden[0][0].shape[1]
         if width > 1 and x.shape[1] > 1:
             raise ValueError(f"{width} hypotheses a sentence advance one token at a time, not {x.shape[1]}")
-        if not self.feeding:
-            top, hidden = self._run(x, state.hidden)
-            features = self._look(top.reshape(sentences, -1, top.shape[2]), state)
-            return features.reshape(x.shape[0], x.shape[1], -1), replace(state, hidden=hidden)
-        outputs = []
-        for t in range(x.shape[1]):
-            assert state.feed is not None
-            fed = torch.cat([x[:, t], state.feed.reshape(x.shape[0], -1)], dim=-1)
-            top, hidden = self._run(fed[:, None], state.hidden)
-            features = self._look(top.reshape(sentences, width, -1), state)  # (B, W, D)
-            state = replace(state, hidden=hidden, feed=features)
-            outputs.append(features.reshape(x.shape[0], -1))
-        return torch.stack(outputs, dim=1), state
+        looking = 1 if self.low else len(self.layers)  # so many layers stand below the attention
+        below, seen = [], []  # (B·W, t, D) each
+        for part in x.split(1, dim=1) if self.feeding else (x,):
+            fed = part if state.feed is None else torch.cat([part, state.feed.reshape(len(x), 1, -1)], dim=-1)
+            out, state = self._run(fed, state, range(looking), valid)
+            below.append(out)
+            seen.append(self._look(out, state))
+            if state.feed is not None:
+                state = replace(state, feed=seen[-1].reshape(state.feed.shape))
+        found = torch.cat(seen, dim=1)  # (B·W, T, D)
+        if not self.low:
+            return found, state
+        top, state = self._run(torch.cat(below, dim=1), state, range(looking, len(self.layers)), valid, found)
+        return self._features(top, found), state
 
-    def _run(self, x: Tensor, hidden: Sequence[Hidden]) -> tuple[Tensor, tuple[Hidden, ...]]:
-        """The recurrent layers over x (B·W, T, ·) → top states (B·W, T, D) and the hidden states after."""
-        after = []
-        for layer, before in zip(self.layers, hidden, strict=True):
-            shape = before[0].shape
-            x, last = layer(self.dropout(x), tuple(part.reshape(-1, shape[2]) for part in before))
-            after.append(tuple(part.reshape(shape) for part in last))
-        return x, tuple(after)
+    def _run(
+        self,
+        x: Tensor,
+        state: RecurrentState,
+        numbers: range,
+        valid: Tensor | None = None,
+        context: Tensor | None = None,
+    ) -> tuple[Tensor, RecurrentState]:
+        """Some of the layers over x (B·W, T, ·), and the context (B·W, T, D) beside it → output (B·W, T, D), state."""
+        hidden = list(state.hidden)
+        for number in numbers:
+            x, shape = self.between(number, x, valid), hidden[number][0].shape
+            read = self.dropout(x if context is None else torch.cat([x, context], dim=-1))
+            states, last = self.layers[number](read, tuple(part.reshape(-1, shape[2]) for part in hidden[number]))
+            x = self.links[number](x, states)
+            hidden[number] = tuple(part.reshape(shape) for part in last)
+        return x, replace(state, hidden=tuple(hidden))
 
-    def _look(self, top: Tensor, state: RecurrentState) -> Tensor:
-        """Top states (B, T or W, D) → features of the same shape."""
-        if self.attention is None or self.mix is None:
-            return self.dropout(self.tap("features", top, "h"))
+    def _look(self, query: Tensor, state: RecurrentState) -> Tensor:
+        """What the layers below the attention put out (B·W, T, D) → the context for those above, or the features."""
+        if self.attention is None:
+            return self._features(query, None)
         assert state.keys is not None and state.values is not None
-        context = self.attention(top, state.keys, state.values, state.mask)
+        rows = query.reshape(state.keys.shape[0], -1, query.shape[2])  # (B, T or W, D)
+        context: Tensor = self.attention(rows, state.keys, state.values, state.mask).reshape(query.shape)
+        return context if self.low else self._features(query, context)
+
+    def _features(self, top: Tensor, context: Tensor | None) -> Tensor:
+        """The output of the stack and the context, (B·W, T, D) each → features of that shape."""
+        if context is None or self.mix is None:
+            return self.dropout(self.tap("features", top, "x"))
         features = torch.tanh(self.mix(torch.cat([top, context], dim=-1)))
-        return self.dropout(self.tap("features", features, "tanh(W_c [h ; c])"))
+        return self.dropout(self.tap("features", features, "tanh(W_c [x ; c])"))

@@ -49,7 +49,7 @@ class Seq2Seq(TapModule):
     def logits(self, features: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
         scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "features Wᵀ + b")
+        return self.tap("logits", scores, "f Wᵀ + b")
 
     def forward(self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout) -> Tensor:
         """Features for every target position, given the source and the target shifted right."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sightline.layers.attention import KeysAndValues, MultiHeadAttention
 from sightline.layers.dropout import Dropout
-from sightline.layers.feedforward import FeedForwardNet
+from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import build_added
@@ -65,13 +65,18 @@ def _valid(layout: Layout | None) -> Tensor | None:
     return layout.mask if isinstance(layout, Padded) else None
 
 
+def _real(layout: Layout) -> Tensor | None:
+    """(B, T) or (N,), True at tokens that are neither padding nor fill a static batch up; None where all are real."""
+    return layout.mask if isinstance(layout, Padded) else layout.real
+
+
 class EncoderLayer(TapModule):
     """Self-attention, then a feed-forward net, each inside a residual connection."""
 
-    def __init__(self, recipe: TransformerBody, width: int) -> None:
+    def __init__(self, recipe: TransformerBody, width: int, number: int = 0) -> None:
         super().__init__()
         self.attention = _self_attention(recipe, width, causal=False)
-        self.feedforward = FeedForwardNet(recipe.feedforward, width)
+        self.feedforward = build_feedforward(recipe.feedforward, width, number)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
@@ -80,8 +85,8 @@ class EncoderLayer(TapModule):
         heads = self.attention.queries_keys_values(self.around_attention.enter(x, valid), positions)
         seen = self.attention(*heads, layout=(layout, layout), relative=relative)
         x = self.around_attention.leave(x, seen, valid)
-        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x, valid)), valid)
-        return self.tap("output", x)
+        fed = self.feedforward(self.around_feedforward.enter(x, valid), _real(layout))
+        return self.tap("output", self.around_feedforward.leave(x, fed, valid))
 
 
 class TransformerEncoder(Stack):
@@ -89,7 +94,7 @@ class TransformerEncoder(Stack):
 
     def __init__(self, recipe: TransformerBody, width: int) -> None:
         super().__init__(recipe, width, causal=False)
-        self.layers = nn.ModuleList(EncoderLayer(recipe, width) for _ in range(recipe.layers))
+        self.layers = nn.ModuleList(EncoderLayer(recipe, width, number) for number in range(recipe.layers))
         self.norm = build_last_norm(recipe.norm, width)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
@@ -100,7 +105,7 @@ class TransformerEncoder(Stack):
         x = self.dropout(self.positions(x, positions, layout.longest))
         for layer in self.layers:
             x = layer(x, layout, positions, relative)
-        x = self.tap("output", self.norm(x, _valid(layout)))
+        x = self.tap("output", self.norm(x, _valid(layout)), str(self.norm.formula))
         return Memory(x, layout)
 
     def _better_packed(self, x: Tensor, layout: Padded) -> bool:
@@ -215,12 +220,12 @@ def _copied(heads: KeysAndValues) -> KeysAndValues:
 class DecoderLayer(TapModule):
     """Self-attention to the past, attention to the source if there is one, a feed-forward net."""
 
-    def __init__(self, recipe: TransformerBody, width: int, *, source: bool) -> None:
+    def __init__(self, recipe: TransformerBody, width: int, number: int = 0, *, source: bool) -> None:
         super().__init__()
         self.attention = _self_attention(recipe, width, causal=True)
         if source:
             self.cross = _attention(recipe, width)
-        self.feedforward = FeedForwardNet(recipe.feedforward, width)
+        self.feedforward = build_feedforward(recipe.feedforward, width, number)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         if source:
             self.around_cross = Residual(recipe.norm, width, recipe.dropout)
@@ -242,7 +247,7 @@ class DecoderLayer(TapModule):
         if cache.source is not None and source is not None:
             query = self.cross.queries(self.around_cross.enter(x))
             x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
-        return self._finish(x)
+        return self._finish(x, None, layout.real)
 
     def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
@@ -266,11 +271,11 @@ class DecoderLayer(TapModule):
         if cache.source is not None:
             query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
             x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
-        return self._finish(x, seen.valid), Cache(own, cache.source)
+        return self._finish(x, seen.valid, seen.valid), Cache(own, cache.source)
 
-    def _finish(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        x = self.around_feedforward.leave(x, self.feedforward(self.around_feedforward.enter(x, valid)), valid)
-        return self.tap("output", x)
+    def _finish(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
+        fed = self.feedforward(self.around_feedforward.enter(x, valid), real)
+        return self.tap("output", self.around_feedforward.leave(x, fed, valid))
 
 
 def _step_positions(x: Tensor, state: TransformerState) -> Tensor:
@@ -286,7 +291,8 @@ class TransformerDecoder(Stack):
 
     def __init__(self, recipe: TransformerBody, width: int, *, source: bool = True) -> None:
         super().__init__(recipe, width, causal=True)
-        self.layers = nn.ModuleList(DecoderLayer(recipe, width, source=source) for _ in range(recipe.layers))
+        layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = build_last_norm(recipe.norm, width)
         self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
@@ -323,7 +329,7 @@ class TransformerDecoder(Stack):
             x = self.dropout(self.positions(x, positions, layout.longest))
             for layer, cache in zip(self.layers, state.caches, strict=True):
                 x = layer(x, cache, state.layout, layout, positions, relative)
-            return self.tap("output", self.norm(x)), replace(state, length=layout.longest)
+            return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
         return self._advance_cached(x, state, _valid(layout))
 
     def _advance_cached(
@@ -368,7 +374,7 @@ class TransformerDecoder(Stack):
             ancestry=None if ancestry is None else ancestry[:, -state.width :],  # of T tokens the last sees all
             slots=slots,
         )
-        return self.tap("output", self.norm(x, valid)).reshape(rows, tokens, -1), after
+        return self.tap("output", self.norm(x, valid), str(self.norm.formula)).reshape(rows, tokens, -1), after
 
 
 def _extend_slots(state: TransformerState, positions: Tensor) -> Tensor:

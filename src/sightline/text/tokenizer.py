@@ -9,7 +9,7 @@ again wherever nothing is unknown: a space is written as "▁" at the head of th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -151,9 +151,27 @@ class Tokenizer:
         kept = [[i for i in ids if i not in _SILENT] for ids in sequences]
         return self._inner.decode_batch(kept, skip_special_tokens=False)
 
+    def decode_filled(self, ids: Sequence[int], words: Mapping[int, str]) -> str:
+        """The text of ids with these words, each by the place of its id, where the vocabulary has none of its own."""
+        kept = ((place, number) for place, number in enumerate(ids) if number not in _SILENT)
+        pieces = [SPACE + words[place] if place in words else self._piece(number) for place, number in kept]
+        text: str = self._inner.decoder.decode(pieces)
+        return text
+
+    def written(self, texts: Sequence[str]) -> list[list[str]]:
+        """What each id of a text stands for there, letter for letter; unknown words too, and no spaces around them."""
+        cut = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            [text[start:stop].strip() for start, stop in found.offsets] for text, found in zip(texts, cut, strict=True)
+        ]
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as a reader can look at it: spaces as "▁", specials by name."""
         return [self._piece(number).replace(" ", SPACE) for number in ids]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where each piece of a text stands in it, the space before it included: [start, stop) of characters."""
+        return self._inner.encode(text, add_special_tokens=False).offsets
 
     def unknown(self, text: str) -> list[str]:
         """The pieces of a text that the vocabulary does not know, in order, as they stand in the text."""

@@ -1,0 +1,201 @@
+"""Word alignments in and out of the verbs: written by `predict`, scored by `evaluate`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sightline.answering import Prediction
+    from sightline.evaluation.alignment_error import Gold
+    from sightline.evaluation.intervals import Score
+    from sightline.inspection.word_alignment import Looking
+    from sightline.run import Run
+
+FORMATS = ("json", "pharaoh")
+_CASING_LINES = 200_000  # of the training text, enough to learn how words are written
+
+
+# --- out of predict ----------------------------------------------------------------------------------------------
+
+
+def check_alignments(path: Path | None, form: str | None, heads: str | None, shift: bool) -> None:
+    """Refuse what would be left undone in silence."""
+    if form is not None and form not in FORMATS:
+        raise ValueError(f"--alignment-format {form} is none of {', '.join(FORMATS)}")
+    if form is not None and path is None:
+        raise ValueError(f"--alignment-format {form} says how, not where; add --alignments FILE")
+    if form != "pharaoh" and (heads is not None or shift):
+        raise ValueError("--alignment-heads and --shift are for words; add --alignment-format pharaoh")
+
+
+@dataclass(frozen=True)
+class AlignmentFile:
+    """Where alignments are written, and in which form."""
+
+    path: Path
+    form: str
+    heads: str | None
+    shift: bool
+
+
+def alignment_file(path: Path | None, form: str | None, heads: str | None, shift: bool) -> AlignmentFile | None:
+    """What the options say, if a file is asked for."""
+    return None if path is None else AlignmentFile(path, form or "json", heads, shift)
+
+
+@dataclass(frozen=True)
+class AlignmentWriter:
+    """One line for each text: its pieces and all weights as JSON, or the links between words."""
+
+    file: IO[str]
+    asked: AlignmentFile
+
+    def write(self, run: Run, texts: list[str], best: list[Prediction]) -> None:
+        """The alignments of some texts with their best outputs."""
+        if self.asked.form == "json":
+            for text, guess in zip(texts, best, strict=True):
+                self.file.write(json.dumps(_looked(run, text, guess), ensure_ascii=False) + "\n")
+            return
+        from sightline.inspection.word_alignment import align_outputs
+
+        how = looking(self.asked.heads, self.asked.shift)
+        for found in align_outputs(run, texts, [guess.tokens for guess in best], how):
+            self.file.write(found.pharaoh() + "\n")
+
+
+@contextmanager
+def opened(asked: AlignmentFile | None) -> Iterator[AlignmentWriter | None]:
+    """Write alignments inside the block, if they are asked for."""
+    if asked is None:
+        yield None
+    else:
+        with asked.path.open("w", encoding="utf-8") as file:
+            yield AlignmentWriter(file, asked)
+
+
+def looking(heads: str | None, shift: bool) -> Looking:
+    """`decoder.2.cross.1,decoder.2.cross.3`, and whether words are aligned where they are read."""
+    from sightline.inspection.word_alignment import Looking
+
+    names = () if heads is None else tuple(name.strip() for name in heads.split(",") if name.strip())
+    return Looking(names, shift)
+
+
+def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
+    source = run.vocabulary.source.encode(text)
+    found = run.alignment_of(source, guess.tokens) if source else None
+    return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
+
+
+def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> list[list[Prediction]]:
+    """Outputs that are told, not searched for, with what the model thinks of them: log p."""
+    from sightline.answering import Prediction
+    from sightline.decoding.scoring import log_probabilities
+
+    sources = run.encode_sources(texts, first=first)
+    ids = run.vocabulary.target.encode_many(targets)
+    scores = log_probabilities(run.model, sources, ids, device=run.device)
+    return [[Prediction(*found)] for found in zip(targets, scores.tolist(), ids, strict=True)]
+
+
+# --- into evaluate -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GoldFiles:
+    """Tokenized sentences and the links between their words."""
+
+    source: Path
+    reference: Path
+    alignments: Path
+    swap: bool = False  # the links stand target-source
+    recase: bool = False  # the text is lowercased, and models are not
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Whose attention is read: the run's, and that of one for the other direction, if there is one."""
+
+    run: Run
+    reverse: Run | None
+    symmetrize: str
+    how: Looking
+
+
+def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
+    """AER, precision and recall with intervals, and the links found, line by line."""
+    from sightline.evaluation.alignment_error import measure_alignments
+    from sightline.inspection.symmetrization import SYMMETRIES
+    from sightline.inspection.word_alignment import align_pairs, pharaoh
+
+    if who.symmetrize not in SYMMETRIES:
+        raise ValueError(f"--symmetrize {who.symmetrize} is none of {', '.join(SYMMETRIES)}")
+    sources, targets, gold = _read(files)
+    one, other = (_natural(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
+    found = align_pairs(who.run, one, other, who.how, source_words=sources, target_words=targets)
+    links = [each.links for each in found]
+    if who.reverse is not None:
+        back = align_pairs(who.reverse, other, one, who.how, source_words=targets, target_words=sources)
+        turned = [frozenset((i, j) for j, i in each.links) for each in back]
+        links = [SYMMETRIES[who.symmetrize](*pair) for pair in zip(links, turned, strict=True)]
+    bootstrap = who.run.recipe.evaluation.bootstrap
+    scores = [measured.score(bootstrap=bootstrap) for measured in measure_alignments(links, gold)]
+    return scores, [pharaoh(each) for each in links]
+
+
+def _read(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
+    from sightline.data.sources import read_lines
+    from sightline.evaluation.alignment_error import read_gold, within
+
+    sources, targets = ([line.split() for line in read_lines(path)] for path in (files.source, files.reference))
+    gold = read_gold(read_lines(files.alignments), str(files.alignments))
+    if files.swap:
+        gold = [each.swapped() for each in gold]
+    gold, notes = within(gold, sources, targets)
+    for note in notes:
+        print(f"sightline: {note}", file=sys.stderr)
+    return sources, targets, gold
+
+
+def _natural(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
+    from sightline.text.natural import detokenized, learn_casing, recased
+
+    if recase:
+        casing = learn_casing(islice(_training_text(run, side), _CASING_LINES))
+        sentences = [recased(words, casing) for words in sentences]
+    return [detokenized(words) for words in sentences]
+
+
+def _training_text(run: Run, side: int) -> Iterator[str]:
+    from sightline.data.sources import read
+    from sightline.preparation import data_folder
+
+    data = run.recipe.data
+    examples = chain.from_iterable(read(part, data_folder(run.recipe), swap=data.swap) for part in data.train)
+    return (example.target if side else example.source for example in examples)
+
+
+def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:
+    """Print the scores; write links and scores where that is asked for."""
+    from sightline.files import write_atomically
+
+    scores, lines = score_alignments(files, who)
+    how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
+    if who.reverse is not None:
+        how.append(f"{who.symmetrize} with {who.reverse.folder}")
+    print(f"{files.alignments.name}: {len(lines):,} sentences, {', '.join(how)}")
+    for found in scores:
+        print(f"  {found}  {found.signature}")
+    if outputs is not None:
+        write_atomically(outputs, "".join(line + "\n" for line in lines))
+    if json_file is not None:
+        told = [found.to_dict() for found in scores]
+        record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": told}
+        write_atomically(json_file, json.dumps([record], indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,80 @@
+"""`sightline backtranslate`: target-language text becomes training pairs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sightline.cli.writing import watching
+
+
+def backtranslate(
+    run: Annotated[Path, typer.Argument(help="A run folder that translates from your target language back.")],
+    monolingual: Annotated[Path, typer.Argument(help="Text in your target language, a line each (may be compressed).")],
+    out: Annotated[Path, typer.Option(help="The TSV file to write; .gz, .bz2, .xz and .zst are compressed.")],
+    tag: Annotated[
+        str | None, typer.Option(help="Put this before every synthetic source, so that a model can tell them.")
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="With --sample: the same seed, the same text.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Drop lines and outputs with more tokens.")] = 256,
+    max_ratio: Annotated[
+        float, typer.Option(help="Drop pairs where one side has so many times the tokens of the other, and five more.")
+    ] = 3.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
+) -> None:
+    """Translate text of the target language back, and write pairs: synthetic source, tab, real target.
+
+    For a German → English system, take an English → German run and English text. Memory does not grow with the text;
+    after an interruption the same command with `--resume` goes on. What was dropped, and why, is printed and kept in
+    OUT.json. With a tag (Caswell et al. 2019) synthetic sources begin with it, real ones do not.
+
+    To learn from it, add it to the recipe as a second source; `weight` is how often each pair is seen in an epoch. File
+    names start at data.folder, or are absolute. Where data.swap is true, set `columns: [2, 1]`.
+
+    - `train: [{kind: text, source: train.de, target: train.en}, {kind: tsv, file: /data/back.tsv.gz, weight: 0.5}]`
+
+    Examples:
+
+    - `sightline backtranslate runs/en-de news.en.xz --out back.tsv.gz --tag "<BT>"`
+    - `sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv`
+    - `sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume`
+    """
+    import torch
+
+    from sightline.run import Run
+    from sightline.synthetic.backtranslation import backtranslate as write_pairs
+    from sightline.synthetic.translation import Limits, told
+
+    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    given = {key: value for key, value in drawing.items() if value is not None}
+    if given and not sample:
+        raise ValueError(
+            f"--{next(iter(given)).replace('_', '-')} says how to draw, and nothing is drawn; add --sample"
+        )
+    if sample and beam is not None:
+        raise ValueError(f"--sample draws and --beam {beam} searches; give one of them")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = Run.load(run, device=device)
+    options = loaded.options(sample=given, nbest=1) if sample else loaded.options(beam=beam, nbest=1)
+    limits = Limits(max_tokens, max_ratio)
+    try:
+        with watching() as watch:
+            counts = write_pairs(loaded, monolingual, out, options, limits=limits, tag=tag, resume=resume, watch=watch)
+    except KeyboardInterrupt:
+        print("interrupted; what is done is kept: go on with the same command and --resume", file=sys.stderr)
+        raise typer.Exit(code=130) from None
+    print(f"done: {out}: {told(counts)}", file=sys.stderr)
+    print(f"learn from it with, under data.train: {{kind: tsv, file: {out.resolve()}, weight: 1.0}}", file=sys.stderr)

@@ -1,0 +1,150 @@
+"""Convolutions over sequences: plain, dilated, causal, gated, with weights normalized or not.
+
+    y_t = Σ_j W_j x_{t − before + j·d} + b,  j = 0 … k − 1
+
+with kernel k and dilation d; `before` is (k − 1)·d where only the past is seen (causal), else half of that. What stands
+before the first token, behind the last one, or in the padding, is zero. As a sum over k matrices this is one product
+of the k vectors end to end with one matrix, so the fast kernels of `linear` serve here too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.layout import Layout
+from sightline.layers.linear import Projection, onednn_fits
+from sightline.layers.tap import TapModule
+
+
+def windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
+    """(B, T + (k − 1)·d, I) → (B, T, k·I): [x_t ; x_{t+d} ; … ; x_{t+(k−1)d}] at each place."""
+    count = x.shape[1] - (kernel - 1) * dilation
+    if kernel == 1:
+        return x
+    return torch.cat([x[:, j * dilation : j * dilation + count] for j in range(kernel)], dim=-1)
+
+
+def glu(x: Tensor) -> Tensor:
+    """[a ; b] ↦ a ⊗ σ(b): (…, 2D) → (…, D) (Dauphin et al. 2017)."""
+    return nn.functional.glu(x, dim=-1)
+
+
+def weight_normalized(direction: Tensor, length: Tensor) -> Tensor:
+    """w = g · v / ‖v‖ for each output: directions v (O, I), lengths g (O,) → (O, I) (Salimans and Kingma 2016)."""
+    return direction * (length / direction.norm(dim=1))[:, None]
+
+
+def scale_gradient(x: Tensor, factor: float) -> Tensor:
+    """x, whose gradient is multiplied by the factor on its way back."""
+    if not x.requires_grad:
+        return x
+    still = x.detach()
+    return still + (x - still) * factor  # x − x is zero: the value is exactly x
+
+
+class NormalizedLinear(Projection):
+    """x Wᵀ + b, where length and direction of each row of W are learned apart: W = g · v / ‖v‖.
+
+    v starts at N(0, std²), g at ‖v‖, b at zero.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, std: float) -> None:
+        super().__init__()
+        self.direction = nn.Parameter(torch.randn(outputs, inputs) * std)
+        self.length = nn.Parameter(self.direction.detach().norm(dim=1))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        """(O, I)."""
+        return weight_normalized(self.direction, self.length)
+
+    def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
+        packed = None if self._packed is None or torch.is_grad_enabled() else self._packed.get((start, stop))
+        if packed is not None and onednn_fits(x, self.direction):
+            return packed(x, activation)  # without dividing by the norms again
+        return super().apply_rows(x, start, stop, activation)
+
+
+class Convolution(TapModule):
+    """A convolution whose product is `project`: from k·I to O features (see the module's formula).
+
+    Not causal, the kernel is odd, and as much is seen on either side.
+    """
+
+    def __init__(self, project: Projection, kernel: int, *, dilation: int = 1, causal: bool = False) -> None:
+        super().__init__()
+        if not causal and kernel % 2 == 0:
+            raise ValueError(
+                f"kernel ({kernel}) must be odd to see as much on either side; only causal ones may be even"
+            )
+        self.project, self.kernel, self.dilation, self.causal = project, kernel, dilation, causal
+        self.reach = (kernel - 1) * dilation  # how many places are seen beside one's own
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """Whole sequences: x (B, T, I) or (N, I), as the layout says → (…, O)."""
+        x, mask = layout.pad(x), layout.key_mask()
+        if mask is not None and not self.causal:  # what is causal never gets to see what stands behind a sequence
+            x = x.masked_fill(~mask[..., None], 0.0)
+        before = self.reach if self.causal else self.reach // 2
+        return layout.unpad(self._convolve(nn.functional.pad(x, (0, 0, before, self.reach - before))))
+
+    def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """More of sequences: x (B, T, I) behind the last inputs (B, reach, I) → y (B, T, O), and what is last now.
+
+        With `ends` (B,), only so many of the T are real.
+        """
+        seen = torch.cat([recent, x], dim=1)  # (B, reach + T, I)
+        y = self._convolve(seen)
+        if ends is None:
+            return y, seen[:, x.shape[1] :]
+        places = ends[:, None] + torch.arange(self.reach, device=x.device)  # (B, reach)
+        return y, seen.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """(B, reach + T, I) → (B, T, O)."""
+        result: Tensor = self.project(windows(x, self.kernel, self.dilation))
+        return self.tap("output", result, "Σ_j W_j x_{t+jd} + b")
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The last inputs of each causal convolution of a stack, for B sentences with W hypotheses each."""
+
+    inputs: tuple[Tensor, ...]  # (B, W, reach, I) each
+
+    @staticmethod
+    def none(reaches: list[int], batch: int, inputs: int, like: Tensor) -> Recent:
+        """Before the first token there are zeros."""
+        return Recent(tuple(like.new_zeros(batch, 1, reach, inputs) for reach in reaches))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, W)."""
+        sentences, width = self.inputs[0].shape[:2]
+        return sentences, width
+
+    def check(self, tokens: int) -> None:
+        """Several hypotheses advance one token at a time."""
+        if self.shape[1] > 1 and tokens > 1:
+            raise ValueError(f"{self.shape[1]} hypotheses a sentence advance one token at a time, not {tokens}")
+
+    def rows(self) -> list[Tensor]:
+        """(B·W, reach, I) each."""
+        return [part.flatten(0, 1) for part in self.inputs]
+
+    def followed_by(self, rows: list[Tensor]) -> Recent:
+        """The same hypotheses with other inputs, (B·W, reach, I) each."""
+        return Recent(tuple(part.unflatten(0, self.shape) for part in rows))
+
+    def select(self, parents: Tensor) -> Recent:
+        """Other hypotheses: parents (B, W') says which old one each continues."""
+        rows = parents[:, :, None, None]
+        return Recent(tuple(part.gather(1, rows.expand(-1, -1, *part.shape[2:])) for part in self.inputs))
+
+    def keep(self, sentences: Tensor) -> Recent:
+        """These sentences alone."""
+        return Recent(tuple(part.index_select(0, sentences) for part in self.inputs))

@@ -1,0 +1,227 @@
+"""The sparsely-gated mixture of experts (Shazeer et al. 2017): many small nets, of which each token sees a few.
+
+    y = Σ_{i in the top k of H(x)} G(x)_i E_i(x),    G(x) = softmax(H(x) over its top k)
+    H(x) = x W_g + N(0, 1) · softplus(x W_noise)     (while training; at test x W_g alone)
+
+All choices of a batch are sorted by expert and laid into (E, C, D), C slots for each expert, so that all experts are
+one batched product. While training C is a function of the size of the tensor alone (static shapes); a choice that
+finds its expert full is dropped, and what the token hands on is the residual around this layer. At test nothing is
+dropped, so no token depends on its neighbours in the batch.
+
+Shapes beside the usual: E experts, k of them for each token, C slots of each, F their inner width, N tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.collector import CollectedModule
+from sightline.layers.dropout import Dropout
+from sightline.recipe_model import Experts as ExpertsRecipe
+
+ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
+_LEAST_SPREAD = 1e-4  # of the noise: a probability is a difference divided by it
+
+
+class Choice(NamedTuple):
+    """The experts of each token, best first."""
+
+    experts: Tensor  # (N, k)
+    gates: Tensor  # (N, k), each row sums to one
+    last: Tensor  # (N, 1) the score of the worst that was chosen
+    next: Tensor | None  # (N, 1) the score of the best that was not; None where all are chosen
+
+
+def choose(scores: Tensor, top: int) -> Choice:
+    """KeepTopK and softmax (equations 3 and 5): scores (N, E). Of equal scores the earlier expert is taken."""
+    ordered, experts = scores.sort(dim=-1, descending=True, stable=True)
+    gates = ordered[:, :top].softmax(-1)
+    following = ordered[:, top : top + 1] if top < scores.shape[1] else None
+    return Choice(experts[:, :top], gates, ordered[:, top - 1 : top], following)
+
+
+def choice_probability(clean: Tensor, spread: Tensor, choice: Choice) -> Tensor:
+    """P(x, i) (N, E): that expert i is chosen if its noise alone is drawn again (appendix A, equations 8 and 9).
+
+    P(x, i) = Φ(((x W_g)_i − kth_excluding(H(x), k, i)) / softplus((x W_noise)_i)): the k-th best of the others is the
+    (k+1)-th of all for an expert that was chosen, the k-th for one that was not.
+    """
+    if choice.next is None:
+        return torch.ones_like(clean)
+    chosen = torch.zeros_like(clean, dtype=torch.bool).scatter(1, choice.experts, True)
+    threshold = torch.where(chosen, choice.next, choice.last)
+    return torch.special.ndtr((clean - threshold) / spread)
+
+
+def squared_variation(amounts: Tensor) -> Tensor:
+    """CV(x)² = Var(x) / Mean(x)²: zero when all are equal (equations 7 and 11)."""
+    return amounts.var(correction=0) / (amounts.mean() ** 2 + 1e-10)
+
+
+def slots_each(factor: float, top: int, tokens: int, experts: int) -> int:
+    """C = ⌈factor · k · N / E⌉, and never more than there are tokens: none chooses an expert twice."""
+    return max(1, min(tokens, math.ceil(factor * top * tokens / experts)))
+
+
+class Routes(NamedTuple):
+    """Where each of the k · N choices goes: the first choices of all tokens, then the second ones."""
+
+    slots: Tensor  # (k·N,) place among the E · C; E · C where there is none
+    kept: Tensor  # (k·N,) False: the expert is full, or the token is padding
+    counts: Tensor  # (E,) choices of real tokens for each expert, those dropped included
+    capacity: int  # C
+
+
+def route(experts: Tensor, real: Tensor | None, count: int, capacity: int | None) -> Routes:
+    """Give each choice (N, k) a slot at its expert, first come first served; without a capacity all find one."""
+    choices = experts.t().reshape(-1)  # (k·N,)
+    if real is not None:
+        choices = torch.where(real.repeat(experts.shape[1]), choices, count)  # padding asks for one that is not there
+    order = choices.argsort(stable=True)
+    arranged = choices[order]
+    bounds = torch.searchsorted(arranged, torch.arange(count + 1, device=choices.device))  # where each expert's begin
+    ranks = torch.arange(len(choices), device=choices.device) - bounds[arranged]
+    rank = torch.empty_like(ranks).scatter(0, order, ranks)  # how many asked for the same expert before
+    counts = bounds.diff()
+    if capacity is None:
+        capacity = max(1, int(counts.max()))
+    kept = (rank < capacity) & (choices < count)
+    return Routes(torch.where(kept, choices * capacity + rank, count * capacity), kept, counts, capacity)
+
+
+def dispatch(x: Tensor, routes: Routes, top: int, count: int) -> Tensor:
+    """Tokens (N, D) → (E, C, D), zeros where a slot is empty. What has no slot is written behind the last one."""
+    room = count * routes.capacity
+    laid = x.new_zeros(room + 1, x.shape[1]).index_copy(0, routes.slots, x.repeat(top, 1))
+    return laid[:room].view(count, routes.capacity, x.shape[1])
+
+
+def combine(outputs: Tensor, gates: Tensor, routes: Routes) -> Tensor:
+    """Outputs (E, C, D), gates (N, k) → Σ_i G(x)_i E_i(x) (N, D), summed in the precision of the gates.
+
+    Every slot is read by one choice at most but for the last, which the dropped ones read with a weight of zero: sums
+    of the backward pass do not depend on an order.
+    """
+    flat = outputs.flatten(0, 1)
+    picked = flat.index_select(0, routes.slots.clamp(max=len(flat) - 1))  # (k·N, D)
+    weights = torch.where(routes.kept, gates.t().reshape(-1), 0.0)
+    mixed = (weights[:, None] * picked).view(gates.shape[1], gates.shape[0], -1).sum(0)
+    return mixed.to(outputs.dtype)
+
+
+class ExpertNets(nn.Module):
+    """E nets side by side: f(x W₁ + b₁) W₂ + b₂ each, or gated: (silu(x W₁) ∘ x W₃) W₂."""
+
+    def __init__(self, count: int, width: int, hidden: int, kind: str, dropout: float) -> None:
+        super().__init__()
+        self.activation, self.gated = ACTIVATIONS[kind], kind == "swiglu"
+        inner = 2 * hidden if self.gated else hidden
+        self.count = count
+        self.widen = nn.Parameter(torch.empty(count, width, inner))
+        self.narrow = nn.Parameter(torch.empty(count, hidden, width))
+        self.widen_bias = nn.Parameter(torch.zeros(count * inner))  # vectors: weight decay is for matrices
+        self.narrow_bias = nn.Parameter(torch.zeros(count * width))
+        for weights in (self.widen, self.narrow):
+            for weight in weights.data:
+                nn.init.xavier_uniform_(weight)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(E, C, D) → (E, C, D)."""
+        hidden = torch.baddbmm(self.widen_bias.view(self.count, 1, -1), x, self.widen)  # (E, C, F)
+        if self.gated:
+            gate, value = hidden.chunk(2, dim=-1)
+            hidden = self.activation(gate) * value
+        else:
+            hidden = self.activation(hidden)
+        return torch.baddbmm(self.narrow_bias.view(self.count, 1, -1), self.dropout(hidden), self.narrow)
+
+
+class Experts(CollectedModule):
+    """A mixture of experts in place of a position-wise net."""
+
+    def __init__(
+        self, recipe: ExpertsRecipe, width: int, *, hidden: int, kind: str = "relu", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.recipe, self.count, self.top = recipe, recipe.count, recipe.top
+        # With noise all experts begin equal (appendix A); without it that would be the same k experts for ever.
+        self.gate = nn.Parameter(torch.zeros(recipe.count, width))
+        self.noise = nn.Parameter(torch.zeros(recipe.count, width)) if recipe.noise else None
+        if self.noise is None:
+            nn.init.xavier_uniform_(self.gate)
+        self.nets = ExpertNets(recipe.count, width, recipe.hidden or hidden, kind, dropout)
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x (…, D); `valid` (…), True at real tokens, None: all are. What is not real is not routed: zeros."""
+        flat, real = x.reshape(-1, x.shape[-1]), None if valid is None else valid.reshape(-1)  # (N, D), (N,)
+        clean, spread = self._scores(flat)
+        scores = clean if spread is None else clean + torch.randn_like(clean) * spread
+        choice = self._shown(choose(scores, self.top), x.shape[:-1])
+        limit = slots_each(self.recipe.capacity, self.top, len(flat), self.count) if self.training else None
+        routes = route(choice.experts, real, self.count, limit)
+        outputs = self.nets(dispatch(flat, routes, self.top, self.count))
+        mixed = combine(outputs, choice.gates, routes).view(x.shape)
+        if self.collecting:
+            self._balance(clean, spread, choice, routes, real)
+        return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"])
+
+    def _scores(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x W_g and, while training with noise, how wide that is. In full precision: near ties decide everything."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.gate.dtype)
+            clean = nn.functional.linear(x, self.gate)  # (N, E)
+            if self.noise is None or not self.training:
+                return clean, None
+            return clean, nn.functional.softplus(nn.functional.linear(x, self.noise)).clamp(min=_LEAST_SPREAD)
+
+    def _shown(self, choice: Choice, shape: torch.Size) -> Choice:
+        """The choice after those who listen saw its gates (…, E), and maybe switched some experts off."""
+        if not self.heard:
+            return choice
+        gates = self.tap("gates", self._spread_out(choice).view(*shape, self.count), "softmax(top k of H(x))")
+        return choice._replace(gates=gates.view(-1, self.count).gather(1, choice.experts))
+
+    def _spread_out(self, choice: Choice) -> Tensor:
+        """G(x) (N, E), zeros where an expert was not chosen."""
+        empty = choice.gates.new_zeros(len(choice.gates), self.count)
+        return empty.scatter(1, choice.experts, choice.gates)
+
+    def _balance(
+        self, clean: Tensor, spread: Tensor | None, choice: Choice, routes: Routes, real: Tensor | None
+    ) -> None:
+        """w_importance · CV(Σ_x G(x))² + w_load · CV(Σ_x P(x))²; choices for each expert, and how many were dropped."""
+
+        def summed(amounts: Tensor) -> Tensor:
+            return (amounts if real is None else torch.where(real[:, None], amounts, 0.0)).sum(0)
+
+        loss = self.recipe.importance * squared_variation(summed(self._spread_out(choice)))
+        if spread is not None and self.recipe.load:
+            loss = loss + self.recipe.load * squared_variation(summed(choice_probability(clean, spread, choice)))
+        dropped = routes.counts.sum() - routes.kept.sum()
+        self.hand_over(loss, torch.cat([routes.counts, dropped[None]]))
+
+
+class ExpertsBetween(nn.Module):
+    """Experts in a stack of recurrent layers, below the top one, as in the paper: x + dropout(experts(x)).
+
+    (Its language models take a sigmoid of what experts say; here a token that was dropped goes on unchanged.) Without
+    a recipe nothing stands between the layers.
+    """
+
+    def __init__(self, recipe: ExpertsRecipe | None, layers: int, width: int, dropout: float) -> None:
+        super().__init__()
+        placed = {} if recipe is None else {str(layers - 1): Experts(recipe, width, hidden=4 * width)}
+        self.experts = nn.ModuleDict(placed)  # by the number of the layer above them
+        self.dropout = Dropout(dropout)
+
+    def forward(self, layer: int, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x (B, T, D) on its way into layer number `layer`."""
+        name = str(layer)
+        if name not in self.experts:
+            return x
+        return self.dropout.add(x, self.experts[name](x, valid))

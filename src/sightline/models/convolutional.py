@@ -1,0 +1,216 @@
+"""Convolutional bodies: gated convolutions, and attention to the source in every layer (Gehring et al. 2017).
+
+All sums of two parts of equal variance are scaled by √½, so that variance neither grows nor fades with depth. What
+enters has a standard deviation of 0.1, as in the paper: the scores d·z are not scaled, and of vectors of variance one
+the softmax would see one alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from sightline.layers.attention import attend
+from sightline.layers.convolution import Convolution, NormalizedLinear, Recent, glu, scale_gradient
+from sightline.layers.dropout import Dropout
+from sightline.layers.layout import Layout, Packed, Padded
+from sightline.layers.positions import Learned, NoPositions
+from sightline.layers.scores import Dot
+from sightline.layers.tap import TapModule
+from sightline.models.protocol import Memory
+from sightline.recipe_model import ConvolutionalBody
+
+HALF = math.sqrt(0.5)
+ENTERING = 0.1  # standard deviation of embeddings and positions at the start
+POSITIONS = {"learned": Learned, "none": NoPositions}
+
+
+class GatedBlock(TapModule):
+    """h' = √½ (GLU(W ∗ h + b) + h), with dropout on what is convolved."""
+
+    def __init__(self, recipe: ConvolutionalBody, width: int, *, causal: bool) -> None:
+        super().__init__()
+        inputs = recipe.kernel * width
+        std = math.sqrt(4 * (1 - recipe.dropout) / inputs)  # the gate takes away three quarters of the variance (§3.5)
+        self.convolution = Convolution(NormalizedLinear(inputs, 2 * width, std=std), recipe.kernel, causal=causal)
+        self.dropout = Dropout(recipe.dropout)
+
+    def forward(self, h: Tensor, layout: Layout) -> Tensor:
+        """(B, T, D) or (N, D) → the same."""
+        return self._finish(h, self.convolution(self.dropout(h), layout))
+
+    def advance(self, h: Tensor, recent: Tensor, ends: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(B·W, T, D) behind the last inputs → the same, and what is last now."""
+        convolved, recent = self.convolution.advance(self.dropout(h), recent, ends)
+        return self._finish(h, convolved), recent
+
+    def _finish(self, h: Tensor, convolved: Tensor) -> Tensor:
+        return self.tap("output", (glu(convolved) + h) * HALF, "√½ (GLU(W ∗ h + b) + h)")
+
+
+class Entrance(TapModule):
+    """e = 0.1 · x + p: embeddings (of variance one) and learned positions."""
+
+    def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
+        super().__init__()
+        self.positions = POSITIONS[recipe.positions.kind](width, recipe.positions.longest)
+        for table in self.positions.parameters():
+            nn.init.normal_(table, std=ENTERING)
+        self.dropout = Dropout(recipe.dropout)
+
+    def forward(self, x: Tensor, places: Tensor, reach: int) -> Tensor:
+        """(…, D) at places (…,), all of them before `reach`."""
+        return self.tap("vectors", self.dropout(self.positions(ENTERING * x, places, reach)), "0.1 x + p")
+
+
+class ConvolutionalEncoder(TapModule):
+    """Gated convolutions over the source; its vectors are handed on beside the states."""
+
+    def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
+        super().__init__()
+        self.entrance = Entrance(recipe, width)
+        self.layers = nn.ModuleList(GatedBlock(recipe, width, causal=False) for _ in range(recipe.layers))
+
+    def forward(self, x: Tensor, layout: Layout) -> Memory:
+        entered = h = self.entrance(x, layout.positions(x.device), layout.longest)
+        for layer in self.layers:
+            h = layer(h, layout)
+        return Memory(self.tap("output", h), layout, embeddings=entered)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What every layer looks at."""
+
+    keys: Tensor  # (B, 1, S, D): z
+    values: Tensor  # (B, 1, S, D): z + e
+    mask: Tensor | None  # (B, S)
+    scale: Tensor  # (B, 1, 1): √S
+
+    def keep(self, sentences: Tensor) -> Source:
+        keys, values, scale = (part.index_select(0, sentences) for part in (self.keys, self.values, self.scale))
+        return Source(keys, values, None if self.mask is None else self.mask.index_select(0, sentences), scale)
+
+
+class StepAttention(TapModule):
+    """One of the steps of multi-step attention (§3.3, §3.4): √½ (h + c), from queries that know the token itself.
+
+    d_i = W h_i + b + g_i,  α_ij = softmax_j(d_i·z_j),  c_i = S √(1/S) Σ_j α_ij (z_j + e_j)
+
+    with g the vectors of the target, z the states of the source and e its vectors. S √(1/S) brings the mean of S
+    vectors back to the variance of one.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.project = NormalizedLinear(width, width, std=math.sqrt(1 / width))
+        self.score = Dot()
+
+    def forward(self, h: Tensor, given: Tensor, source: Source) -> Tensor:
+        """h and g (B, T or W, D) → the same."""
+        query = self.tap("query", self.project(h) + given, "W h + b + g")
+        keys, values = self.tap("key", source.keys, "z"), self.tap("value", source.values, "z + e")
+        mask = None if source.mask is None else source.mask[:, None, None, :]
+        context = attend(query[:, None], keys, values, score=self.score, mask=mask, tap=self.explicit_tap)[:, 0]
+        return self.tap("output", (h + source.scale * context) * HALF, "√½ (h + √S context)", ["context"])
+
+
+@dataclass(frozen=True)
+class ConvolutionalState:
+    """The last inputs of every layer, what the attention looks at, and where the next tokens stand."""
+
+    recent: Recent
+    source: Source | None = None
+    length: int = 0  # tokens so far of the sentence that has most
+    shift: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
+
+    def select(self, parents: Tensor) -> ConvolutionalState:
+        return replace(self, recent=self.recent.select(parents))
+
+    def keep(self, sentences: Tensor) -> ConvolutionalState:
+        return replace(
+            self,
+            recent=self.recent.keep(sentences),
+            source=None if self.source is None else self.source.keep(sentences),
+            shift=None if self.shift is None else self.shift.index_select(0, sentences),
+        )
+
+
+class ConvolutionalDecoder(TapModule):
+    """Causal gated convolutions over the target so far, each followed by a look at the source, if there is one."""
+
+    def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
+        super().__init__()
+        self.width = width
+        self.entrance = Entrance(recipe, width)
+        blocks = [GatedBlock(recipe, width, causal=True) for _ in range(recipe.layers)]
+        self.layers = nn.ModuleList(blocks)
+        self.reaches = [block.convolution.reach for block in blocks]
+        self.attentions = nn.ModuleList(StepAttention(width) for _ in range(recipe.layers if source else 0))
+        self.dropout = Dropout(recipe.dropout)
+        self.looks = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
+        self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
+
+    def begin(self, memory: Memory) -> ConvolutionalState:
+        """What looks at the encoder from many layers sends it that much less gradient: 1 / (2 · layers) (§3.4).
+
+        An encoder of another kind hands on no vectors: e is zero, and its states, of a variance near one, come in as
+        embeddings do, times 0.1.
+        """
+        states = scale_gradient(memory.layout.pad(memory.states), 1 / (2 * len(self.attentions)))  # (B, S, D)
+        if memory.embeddings is None:
+            values = states = ENTERING * states
+        else:
+            values = states + memory.layout.pad(memory.embeddings)
+        scale = memory.lengths().to(states.dtype).sqrt()[:, None, None]
+        source = Source(states[:, None], values[:, None], memory.layout.key_mask(), scale)
+        return replace(self.begin_blank(len(states), states), source=source)
+
+    def begin_blank(self, batch: int, like: Tensor) -> ConvolutionalState:
+        """Where nothing has been read: zeros."""
+        return ConvolutionalState(Recent.none(self.reaches, batch, self.width, like))
+
+    def begin_after(self, x: Tensor, layout: Padded) -> ConvolutionalState:
+        """After tokens x (B, S, D) of different lengths: the last ones of each."""
+        ends = layout.lengths.to(x.device)
+        state = self._advance(x, self.begin_blank(len(x), x), ends)[1]
+        return state if layout.mask is None else replace(state, shift=(x.shape[1] - ends)[:, None])
+
+    def advance(
+        self, x: Tensor, state: ConvolutionalState, layout: Layout | None = None
+    ) -> tuple[Tensor, ConvolutionalState]:
+        if isinstance(layout, Packed):
+            features, state = self._advance(layout.pad(x), state)
+            return layout.unpad(features), state
+        return self._advance(x, state)
+
+    def _advance(
+        self, x: Tensor, state: ConvolutionalState, ends: Tensor | None = None
+    ) -> tuple[Tensor, ConvolutionalState]:
+        """x (B·W, T, D); with `ends` (B,), only so many of the T tokens are real."""
+        state.recent.check(x.shape[1])
+        beside = (state.recent.shape[0], -1, self.width)  # (B, W·T, D): one token of many, or many of one
+        given = self.entrance(x.reshape(beside), *self._places(x, state))
+        h, last = given, []
+        for index, (layer, recent) in enumerate(zip(self.layers, state.recent.rows(), strict=True)):
+            h, recent = layer.advance(h.reshape(x.shape), recent, ends)
+            last.append(recent)
+            if state.source is not None:
+                h = self.attentions[index](h.reshape(beside), given, state.source)
+        features = self.dropout(self.tap("output", h.reshape(x.shape)))
+        return features, replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
+
+    def _places(self, x: Tensor, state: ConvolutionalState) -> tuple[Tensor, int]:
+        """(1 or B, T): where the new tokens stand, and what is behind all of them."""
+        places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]
+        reach = state.length + x.shape[1]
+        if state.shift is None:
+            return places, reach
+        places = places - state.shift
+        if self.longest is None:
+            return places, reach
+        # sentences that have ended may stand beside those that began later and go on
+        return places.clamp(max=self.longest - 1), min(reach, self.longest)

@@ -1,0 +1,143 @@
+"""Ensembles, risk and rules, as `sightline predict` and `sightline evaluate` offer them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.decoding.phrases import Phrases
+from sightline.run import Run
+from sightline.run_folder import RunError
+
+Runs = dict[str, Path]
+LINES = "ANNA: the\nBOHR: old\n"
+
+
+def call(verb: str, run: Path, *arguments: str, given: str = LINES) -> tuple[list[str], str]:
+    command = [verb, str(run), *arguments, "--device", "cpu"]
+    result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines(), result.stderr
+
+
+def refused(verb: str, run: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, [verb, str(run), *arguments, "--device", "cpu"], input=LINES)
+    assert result.exit_code != 0
+    return str(result.exception) + result.output
+
+
+# --- ensembles ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_with_itself_is_the_run(tasks: Runs) -> None:
+    lm, labels = tasks["lm-gru"], tasks["classify-mean"]
+    short = ("--beam", "3", "--max-length", "12")
+    assert call("predict", lm, *short, "--with", str(lm)) == call("predict", lm, *short)
+    assert call("evaluate", lm, "--with", str(lm))[0] == call("evaluate", lm)[0]
+    assert call("evaluate", labels, "--with", str(labels))[0] == call("evaluate", labels)[0]
+    assert call("predict", tasks["tag-gru"], "--format", "text", "--with", str(tasks["tag-gru"])) == call(
+        "predict", tasks["tag-gru"], "--format", "text"
+    )
+
+
+def test_language_models_of_two_kinds_are_measured_by_the_mean_of_their_probabilities(tasks: Runs) -> None:
+    runs = [Run.load(tasks[name], device="cpu") for name in ("lm-gru", "lm-transformer")]
+    together = sightline.load([tasks["lm-gru"], tasks["lm-transformer"]], device="cpu")
+    stream = np.asarray(runs[0].vocabulary.target.encode("ANNA: the cat sees a dog\n" * 20))
+    wanted = -np.log(np.mean([np.exp(-run.text_losses(stream)) for run in runs], axis=0))
+    np.testing.assert_allclose(together.text_losses(stream), wanted, atol=1e-9)
+    logs = Run.ensemble([tasks["lm-gru"], tasks["lm-transformer"]], mean="logs", device="cpu")
+    with pytest.raises(ValueError, match="measured by the mean of probabilities"):
+        logs.text_losses(stream)
+    assert logs.predict(["ANNA:"], beam=2, max_length=8)[0].startswith("ANNA:")
+
+
+def test_runs_with_another_vocabulary_or_task_are_refused(tasks: Runs) -> None:
+    with pytest.raises(RunError, match=r"has another source vocabulary than .*needs runs with the same tokenizer"):
+        Run.ensemble([tasks["lm-gru"], tasks["lm-bpe"]], device="cpu")
+    with pytest.raises(RunError, match="an ensemble has one task"):
+        Run.ensemble([tasks["lm-gru"], tasks["classify-mean"]], device="cpu")
+    with pytest.raises(ValueError, match="a list of run folders"):
+        Run.ensemble([], device="cpu")
+    assert "another source vocabulary" in refused("predict", tasks["lm-gru"], "--with", str(tasks["lm-bpe"]))
+
+
+# --- risk and rules ----------------------------------------------------------------------------------------------
+
+
+def test_the_output_of_least_risk_is_one_of_those_drawn(tasks: Runs) -> None:
+    drawn = ("--sample", "--seed", "5", "--max-length", "8")
+    (first, _), _ = call("predict", tasks["lm-gru"], *drawn, "--mbr", "6", "--utility", "bleu")
+    (several, _), _ = call("predict", tasks["lm-gru"], *drawn, "--nbest", "6")
+    assert first in several.split("\t")[1::2]
+    (ranked, _), _ = call("predict", tasks["lm-gru"], *drawn, "--mbr", "6", "--utility", "bleu", "--nbest", "3")
+    assert ranked.split("\t")[1] == first
+    (searched, _), _ = call("predict", tasks["lm-gru"], "--mbr", "4", "--max-length", "8")  # a beam of four
+    (best, _), _ = call("predict", tasks["lm-gru"], "--beam", "4", "--nbest", "4", "--max-length", "8")
+    assert searched in best.split("\t")[1::2]
+
+
+def test_words_are_forbidden_everywhere_or_line_by_line(tasks: Runs, tmp_path: Path) -> None:
+    short = ("--beam", "3", "--max-length", "25")
+    plain, _ = call("predict", tasks["lm-gru"], *short)
+    word = re.findall(r"\w+", plain[0].replace("\\n", "\n"))[2]
+    found, _ = call("predict", tasks["lm-gru"], *short, "--forbid-everywhere", word)
+    assert not re.search(rf"\b{word}\b", found[0].replace("\\n", "\n")[len("ANNA: the") :])
+    (tmp_path / "not.txt").write_text(f"\n{word}\tzebra\n")
+    lines, _ = call("predict", tasks["lm-gru"], *short, "--forbid", str(tmp_path / "not.txt"))
+    assert lines[0] == plain[0]
+    (tmp_path / "not.txt").write_text("the\n")
+    assert "has 1 lines, fewer than the input" in refused(
+        "predict", tasks["lm-gru"], *short, "--forbid", str(tmp_path / "not.txt")
+    )
+
+
+def test_words_are_required_line_by_line(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "must.txt").write_text("hears\told cat\n\n")
+    plain, _ = call("predict", tasks["lm-gru"], "--beam", "4", "--max-length", "40")
+    found, told = call(
+        "predict", tasks["lm-gru"], "--beam", "4", "--max-length", "40", "--require", str(tmp_path / "must.txt")
+    )
+    assert re.search(r"\bhears\b", found[0]) and re.search(r"\bold cat\b", found[0]) and not told
+    assert found[1] == plain[1]
+    (tmp_path / "must.txt").write_text("\nthe old cat sees the dog\n")
+    _, told = call(
+        "predict", tasks["lm-gru"], "--beam", "2", "--max-length", "9", "--require", str(tmp_path / "must.txt")
+    )
+    assert told.startswith("sightline: line 2: no output can contain 'the old cat sees the dog'")
+
+
+def test_phrases_can_be_given_in_python(tasks: Runs) -> None:
+    run = Run.load(tasks["lm-gru"], device="cpu")
+    (found,) = run.predict_nbest(["ANNA:"], run.options(beam=3, max_length=20), phrases=[Phrases(required=("cat",))])
+    assert re.search(r"\bcat\b", found[0].text)
+
+
+def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
+    found, _ = call("predict", tasks["lm-gru"], "--beam", "2", "--max-length", "30", "--no-repeat", "3")
+    new = found[0]
+    grams = [new[at : at + 3] for at in range(len(new) - 2)]
+    assert len(set(grams)) == len(grams)
+    found, _ = call("predict", tasks["lm-gru"], "--beam", "4", "--groups", "2", "--nbest", "4", "--max-length", "9")
+    assert len(set(found[0].split("\t")[1::2])) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("lm-gru", ["--beam", "4", "--groups", "3"], "do not divide beam"),
+        ("lm-gru", ["--beam", "1", "--mbr", "8"], "beam 1 finds one"),
+        ("lm-gru", ["--utility", "bleu"], "add --mbr N"),
+        ("classify-mean", ["--no-repeat", "2"], "--no-repeat is for models that write"),
+        ("tag-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere is for models that write"),
+        ("lm-gru", ["--prompt", "A", "--forbid", "x"], "--forbid has phrases for each line"),
+    ],
+)
+def test_what_cannot_be_is_refused(tasks: Runs, name: str, arguments: list[str], message: str) -> None:
+    assert message in refused("predict", tasks[name], *arguments)

@@ -1,0 +1,352 @@
+"""The mixture of experts against its formulas, written a second time with loops over tokens and experts."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers.collector import Collected, collect
+from sightline.layers.experts import Experts, choose, route, slots_each, squared_variation
+from sightline.layers.tap import Tapped, listen
+from sightline.recipe_model import Experts as ExpertsRecipe
+
+WIDTH, HIDDEN = 6, 5
+SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen products of numbers near one
+
+
+def build(kind: str = "relu", **recipe: Any) -> Experts:
+    """In float64, training, with weights at no special value."""
+    layer = Experts(ExpertsRecipe.model_validate(recipe), WIDTH, hidden=HIDDEN, kind=kind).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(std=0.7)
+    return layer
+
+
+def some_tokens(*shape: int) -> Tensor:
+    return torch.randn(*shape, WIDTH, dtype=torch.float64)
+
+
+class Naive(NamedTuple):
+    outputs: Tensor  # (N, D)
+    loss: Tensor
+    counts: list[int]  # choices for each expert, and those dropped
+
+
+def expert(layer: Experts, kind: str, number: int, x: Tensor) -> Tensor:
+    nets = layer.nets
+    hidden = x @ nets.widen[number] + nets.widen_bias.view(layer.count, -1)[number]
+    if kind == "swiglu":
+        gate, value = hidden.chunk(2)
+        hidden = gate * torch.sigmoid(gate) * value
+    elif kind == "relu":
+        hidden = hidden * (hidden > 0)
+    else:
+        hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+    return hidden @ nets.narrow[number] + nets.narrow_bias.view(layer.count, -1)[number]
+
+
+def variation(amounts: Tensor) -> Tensor:
+    mean = amounts.sum() / len(amounts)
+    return ((amounts - mean) ** 2).sum() / len(amounts) / mean**2
+
+
+def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Tensor | None) -> Naive:
+    """Shazeer et al. 2017, equations 2 to 11, token by token."""
+    recipe, everybody = layer.recipe, range(layer.count)
+    zero = tokens.new_zeros(())
+    importance, load = [zero] * layer.count, [zero] * layer.count
+    wishes: list[list[tuple[int, Tensor]]] = []
+    for x, is_real, draw in zip(tokens, real, tokens if draws is None else draws, strict=True):
+        if not is_real:
+            wishes.append([])
+            continue
+        clean = [layer.gate[e] @ x for e in everybody]
+        spread = [torch.log1p(torch.exp(layer.noise[e] @ x)) if layer.noise is not None else zero for e in everybody]
+        noisy = [clean[e] + (zero if draws is None else draw[e] * spread[e]) for e in everybody]
+        best = sorted(everybody, key=lambda e: (-float(noisy[e].detach()), e))[: recipe.top]
+        powers = [torch.exp(noisy[e]) for e in best]
+        wishes.append([(e, power / sum(powers)) for e, power in zip(best, powers, strict=True)])
+        for e, gate in wishes[-1]:
+            importance[e] = importance[e] + gate
+        for e in everybody:
+            others = sorted((noisy[i] for i in everybody if i != e), key=lambda score: -float(score.detach()))
+            if recipe.load:
+                z = (clean[e] - others[recipe.top - 1]) / spread[e]
+                load[e] = load[e] + 0.5 * (1 + torch.erf(z / math.sqrt(2)))
+    room = math.ceil(recipe.capacity * recipe.top * len(tokens) / layer.count)
+    outputs, taken, chosen, dropped = [zero.expand(WIDTH)] * len(tokens), [0] * layer.count, [0] * layer.count, 0
+    for rank, (place, wish) in product(range(recipe.top), enumerate(wishes)):
+        if not wish:
+            continue
+        e, gate = wish[rank]
+        chosen[e] += 1
+        if draws is not None and taken[e] >= room:
+            dropped += 1
+            continue
+        taken[e] += 1
+        outputs[place] = outputs[place] + gate * expert(layer, kind, e, tokens[place])
+    loss = recipe.importance * variation(torch.stack(importance))
+    if recipe.load:
+        loss = loss + recipe.load * variation(torch.stack(load))
+    return Naive(torch.stack(outputs), loss, [*chosen, dropped])
+
+
+def collected(layer: Experts, x: Tensor, valid: Tensor | None = None, seed: int = 3) -> tuple[Tensor, Collected]:
+    torch.manual_seed(seed)
+    with collect(layer) as extra:
+        outputs = layer(x, valid)
+    return outputs, extra
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "two of four": ("relu", {"count": 4, "top": 2, "capacity": 9.0}),
+    "one of three, tight": ("gelu", {"count": 3, "top": 1, "capacity": 0.8, "importance": 0.3, "load": 0.7}),
+    "three of five, tight": ("swiglu", {"count": 5, "top": 3, "capacity": 0.6}),
+    "importance alone": ("relu", {"count": 4, "top": 2, "capacity": 9.0, "load": 0.0}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_outputs_losses_and_counts_are_those_of_the_formulas(name: str, padded: bool) -> None:
+    kind, recipe = CASES[name]
+    layer, x = build(kind, **recipe), some_tokens(3, 7)
+    valid = torch.arange(7) < torch.tensor([[7], [2], [5]]) if padded else None
+    outputs, extra = collected(layer, x, valid)
+    torch.manual_seed(3)
+    draws = torch.randn(21, layer.count, dtype=torch.float64)
+    real = [True] * 21 if valid is None else valid.flatten().tolist()
+    wanted = naive(layer, kind, x.flatten(0, 1), real, draws)
+    torch.testing.assert_close(outputs.flatten(0, 1), wanted.outputs, **SIXTY_FOUR)
+    torch.testing.assert_close(extra.losses, [wanted.loss], **SIXTY_FOUR)
+    row = extra.row()
+    assert row is not None and row.tolist() == wanted.counts
+    assert padded or (wanted.counts[-1] > 0) == ("tight" in name)
+
+
+@pytest.mark.parametrize("name", ["two of four", "three of five, tight"])
+def test_gradients_are_those_of_the_formulas(name: str) -> None:
+    kind, recipe = CASES[name]
+    layer, x = build(kind, **recipe), some_tokens(2, 8).requires_grad_()
+    valid = torch.arange(8) < torch.tensor([[8], [6]])
+    outputs, extra = collected(layer, x, valid)
+    leaves = [x, *layer.parameters()]
+    direction = torch.randn_like(outputs)
+    found = torch.autograd.grad((outputs * direction).sum() + extra.losses[0], leaves)
+    torch.manual_seed(3)
+    draws = torch.randn(16, layer.count, dtype=torch.float64)
+    wanted = naive(layer, kind, x.flatten(0, 1), valid.flatten().tolist(), draws)
+    scalar = (wanted.outputs.view_as(x) * direction).sum() + wanted.loss
+    torch.testing.assert_close(found, torch.autograd.grad(scalar, leaves), **SIXTY_FOUR)
+
+
+@torch.no_grad()
+def test_at_test_there_is_no_noise_and_no_limit() -> None:
+    layer, x = build(count=4, capacity=0.1).eval(), some_tokens(9)
+    wanted = naive(layer, "relu", x, [True] * 9, None)
+    torch.testing.assert_close(layer(x), wanted.outputs, **SIXTY_FOUR)
+    torch.testing.assert_close(layer(x), torch.cat([layer(token[None]) for token in x]), **SIXTY_FOUR)
+    assert wanted.counts[-1] == 0
+
+
+@torch.no_grad()
+def test_what_finds_its_expert_full_adds_nothing() -> None:
+    layer, x = build(count=4, top=1, capacity=1.0), some_tokens(12).abs()
+    layer.gate.copy_(torch.tensor([9.0, -9, -9, -9])[:, None].expand(4, WIDTH))  # all tokens want the first
+    outputs, extra = collected(layer, x)
+    assert extra.row().tolist() == [12, 0, 0, 0, 9]  # type: ignore[union-attr]
+    assert torch.count_nonzero(outputs[3:]) == 0  # first come, first served
+    torch.testing.assert_close(outputs[:3], torch.stack([expert(layer, "relu", 0, token) for token in x[:3]]))
+
+
+def test_an_expert_takes_its_even_share_times_the_capacity_and_never_more_than_all_tokens() -> None:
+    assert slots_each(1.0, 2, 100, 8) == 25
+    assert slots_each(1.25, 2, 101, 8) == 32  # 31.5…, rounded up
+    assert slots_each(50.0, 2, 100, 8) == 100
+    assert slots_each(0.001, 1, 4, 8) == 1
+
+
+@torch.no_grad()
+def test_second_choices_wait_for_first_ones() -> None:
+    routes = route(torch.tensor([[1, 0], [0, 1], [0, 1]]), None, 2, 2)
+    assert routes.kept.view(2, 3).tolist() == [[True, True, True], [False, True, False]]
+    assert routes.slots.view(2, 3).tolist() == [[2, 0, 1], [4, 3, 4]]
+    assert routes.counts.tolist() == [3, 3]
+
+
+@torch.no_grad()
+def test_padding_is_not_routed_whatever_stands_there() -> None:
+    layer, x = build(count=3, capacity=0.5), some_tokens(2, 6)
+    valid = torch.arange(6) < torch.tensor([[2], [4]])
+    other = torch.where(valid[..., None], x, 100 * some_tokens(2, 6))
+    one, extra = collected(layer, x, valid)
+    two, again = collected(layer, other, valid)
+    assert torch.equal(one, two)
+    assert torch.equal(extra.losses[0], again.losses[0])
+    assert torch.equal(extra.row(), again.row())  # type: ignore[arg-type]
+    assert extra.row()[:3].sum() == 2 * 6  # type: ignore[index]
+    assert torch.count_nonzero(one[~valid]) == 0
+    nothing, extra = collected(layer, x, torch.zeros_like(valid))
+    assert torch.count_nonzero(nothing) == 0 and extra.losses[0] == 0 and extra.row().sum() == 0  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
+    layer, x = build(count=4).eval(), some_tokens(2, 5)
+    seen: dict[str, Tensor] = {}
+
+    def switch_off(tapped: Tapped) -> Tensor | None:
+        seen[tapped.name] = tapped.tensor
+        return tapped.tensor * torch.tensor([1.0, 0, 0, 0]) if tapped.name == "gates" else None
+
+    whole = layer(x)
+    with listen(layer, lambda tapped: None):
+        torch.testing.assert_close(layer(x), whole, **SIXTY_FOUR)
+    with listen(layer, switch_off):
+        found = layer(x)
+    gates = seen["gates"]
+    assert gates.shape == (2, 5, 4)
+    assert ((gates > 0).sum(-1) == 2).all()
+    torch.testing.assert_close(gates.sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    wanted = [[gates[i, j, 0] * expert(layer, "relu", 0, x[i, j]) for j in range(5)] for i in range(2)]
+    torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in wanted]), **SIXTY_FOUR)
+
+
+def test_of_equal_scores_the_earlier_expert_is_chosen() -> None:
+    scores = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]).repeat(50, 1)
+    choice = choose(scores, 2)
+    assert choice.experts.tolist() == [[1, 2], [0, 1]] * 50
+    torch.testing.assert_close(choice.gates, torch.full((100, 2), 0.5))
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    layer, x = build(count=4), some_tokens(30)
+    assert torch.equal(collected(layer, x, seed=5)[0], collected(layer, x, seed=5)[0])
+    assert not torch.equal(collected(layer, x, seed=5)[0], collected(layer, x, seed=6)[0])
+
+
+@torch.no_grad()
+def test_all_experts_may_be_chosen_and_then_none_has_more_load_than_another() -> None:
+    layer, x = build(count=3, top=3, importance=0.0, load=1.0), some_tokens(5)
+    outputs, extra = collected(layer, x)
+    assert float(extra.losses[0]) == 0.0
+    assert torch.isfinite(outputs).all()
+
+
+def test_under_autocast_experts_run_in_bfloat16_and_are_chosen_in_float32() -> None:
+    layer, x = build(count=4).float(), some_tokens(40).float()
+    exact, extra = collected(layer, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, again = collected(layer, x)
+        assert rounded.dtype == torch.bfloat16
+        (rounded.float().sum() + again.losses[0]).backward()
+    assert torch.equal(extra.losses[0], again.losses[0])
+    assert torch.equal(extra.row(), again.row())  # type: ignore[arg-type]
+    torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.05)
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("weights", [{"importance": 1.0, "load": 0.0}, {"importance": 0.0, "load": 1.0}])
+def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) -> None:
+    layer, x = build(count=4, **weights).float(), some_tokens(400).float() + 0.5
+    with torch.no_grad():
+        layer.gate[0] += 1.5  # a favourite
+
+    def unevenness() -> float:
+        row = torch.stack([collected(layer, x, seed=seed)[1].row()[:4] for seed in range(20)]).sum(0)  # type: ignore[index]
+        return float(squared_variation(row.float()))
+
+    optimizer, before, losses = torch.optim.Adam(layer.parameters(), lr=0.02), unevenness(), []
+    for step in range(150):
+        loss = collected(layer, x, seed=100 + step)[1].losses[0]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.1 * losses[0]
+    assert unevenness() < 0.2 * before
+
+
+def test_without_noise_every_expert_can_be_chosen_from_the_start() -> None:
+    torch.manual_seed(0)
+    layer = Experts(ExpertsRecipe(count=4, noise=False, load=0.0), WIDTH, hidden=HIDDEN)
+    assert layer.noise is None
+    _, extra = collected(layer, some_tokens(100).float())
+    assert extra.row()[:4].min() > 0  # type: ignore[index]
+
+
+def test_with_noise_all_begin_equal() -> None:
+    layer = Experts(ExpertsRecipe(count=4), WIDTH, hidden=HIDDEN)
+    _, extra = collected(layer, some_tokens(4000).float())
+    row = extra.row()
+    assert row is not None
+    torch.testing.assert_close(row[:4] / 8000, torch.full((4,), 0.25), rtol=0.0, atol=0.02)
+
+
+def test_outside_a_collection_nothing_is_kept_and_while_tested_nothing_is_collected() -> None:
+    layer, x = build(count=4), some_tokens(5)
+    _, extra = collected(layer, x)
+    assert len(extra.losses) == 1
+    layer(x)
+    assert len(extra.losses) == 1
+    assert not [name for name, value in vars(layer).items() if isinstance(value, Tensor | Collected)]
+    layer.eval()
+    _, extra = collected(layer, x)
+    assert extra.losses == [] and extra.row() is None
+    with pytest.raises(RuntimeError), collect(layer):
+        raise RuntimeError
+    assert layer._collected is None
+
+
+def test_a_collection_inside_another_keeps_to_itself() -> None:
+    layer, x = build(count=4), some_tokens(5)
+    with collect(layer) as outer:
+        layer(x)
+        with collect(layer) as inner:
+            layer(x)
+            layer(x)
+        layer(x)
+    assert (len(outer.losses), len(inner.losses)) == (2, 2)
+    assert int(outer.row().sum()) == 2 * 2 * 5 + int(outer.row()[4])  # type: ignore[union-attr, index]
+
+
+def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() -> None:
+    torch._dynamo.reset()
+    layer, graphs = build(count=4, capacity=0.7), []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def run(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        with collect(layer) as extra:
+            outputs = layer(x, valid)
+        return outputs, extra.losses[0], extra.row()
+
+    compiled = torch.compile(run, backend=backend, fullgraph=True, dynamic=False)
+    for seed, kept in enumerate([5, 2, 9]):
+        x, valid = some_tokens(10), torch.arange(10) < kept
+        torch.manual_seed(seed)
+        found = compiled(x, valid)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(found, run(x, valid))
+    assert len(graphs) == 1
+    assert layer._collected is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"count": 2, "top": 3}, r"experts\.top \(3\) is more than experts\.count \(2\)"),
+        ({"noise": False}, r"experts\.load \(0\.1\) is estimated through the noise.*set experts\.load: 0"),
+    ],
+)
+def test_experts_that_cannot_be_are_refused(recipe: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExpertsRecipe.model_validate(recipe)

@@ -1,0 +1,188 @@
+"""Bodies with experts owe training and search what all bodies do (test_decoders.py), and route real tokens alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers.experts import Experts
+from sightline.layers.layout import Packed, Padded
+from sightline.models.language_model import DecoderOnly
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe_model import Model, RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.training.batches import StaticShape, packed_batch, padded_batch
+from sightline.training.routing import expert_layers
+from sightline.training.sides import translation
+from sightline.training.step import batch_loss
+
+CLOSE = {"rtol": 0.0, "atol": 1e-5}
+SOURCES = [[5, 9, 4, 7, 3], [6, 3], [12, 8, 5, 3]]
+TARGETS = [[2, 7, 5, 11], [2, 4, 8, 8, 10, 6], [2]]
+EXPERTS = {"count": 4, "top": 2, "capacity": 0.2, "hidden": 12}  # so little that nearly all would be dropped
+
+
+def transformer(kind: str, place: str, every: int) -> dict[str, Any]:
+    experts = {**EXPERTS, "every": every}
+    feedforward = {"kind": kind, "experts": experts}
+    return {"kind": "transformer", "layers": 2, "heads": 2, "norm": {"place": place}, "feedforward": feedforward}
+
+
+LSTM = {"kind": "recurrent", "layers": 2, "experts": EXPERTS}
+GNMT = {"kind": "recurrent", "layers": 3, "links": "residual", "experts": EXPERTS}
+FED = {"attention_from": "bottom", "input_feeding": True}
+BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "transformer": (transformer("relu", "pre", 2), transformer("relu", "pre", 1)),
+    "swiglu, post": (transformer("swiglu", "post", 1), transformer("swiglu", "post", 2)),
+    "lstm": (LSTM, LSTM),
+    "like GNMT": ({**GNMT, "directions": "bottom"}, {**GNMT, **FED}),
+}
+
+
+def stirred(model: Any) -> Any:
+    """Without dropout, in evaluation mode, tokens choosing different experts."""
+    for module in model.modules():
+        if isinstance(module, Experts):
+            torch.nn.init.normal_(module.gate)
+        if hasattr(module, "probability"):
+            module.probability = 0.0
+    return model.eval()
+
+
+@cache
+def built(name: str) -> Seq2Seq:
+    torch.manual_seed(0)
+    encoder, decoder = BODIES[name]
+    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "tie": "none"})
+    return stirred(Seq2Seq(recipe, 13, 13))
+
+
+@pytest.fixture(params=list(BODIES))
+def model(request: pytest.FixtureRequest) -> Seq2Seq:
+    return built(request.param)
+
+
+def padded(sequences: list[list[int]]) -> tuple[Tensor, Padded]:
+    longest = max(map(len, sequences))
+    rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
+
+
+def packed(sequences: list[list[int]]) -> tuple[Tensor, Packed]:
+    joined = [token for sequence in sequences for token in sequence]
+    return torch.tensor(joined), Packed.of([len(sequence) for sequence in sequences])
+
+
+def together(model: Seq2Seq) -> list[Tensor]:
+    features = model(*padded(SOURCES), *padded(TARGETS))
+    return [row[: len(target)] for row, target in zip(features, TARGETS, strict=True)]
+
+
+@torch.no_grad()
+def test_cached_is_uncached(model: Seq2Seq) -> None:
+    targets = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
+    whole, _ = model.advance(targets, model.begin(model.encode(*padded(SOURCES))))
+    state, found = model.begin(model.encode(*padded(SOURCES))), []
+    for part in targets.split([1, 1, 3], dim=1):
+        features, state = model.advance(part, state)
+        found.append(features)
+    torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+
+
+@torch.no_grad()
+def test_packed_is_padded(model: Seq2Seq) -> None:
+    torch.testing.assert_close(model(*packed(SOURCES), *packed(TARGETS)), torch.cat(together(model)), **CLOSE)
+
+
+@torch.no_grad()
+def test_a_sentence_does_not_see_its_neighbours_for_at_test_no_expert_is_full(model: Seq2Seq) -> None:
+    for source, target, features in zip(SOURCES, TARGETS, together(model), strict=True):
+        torch.testing.assert_close(model(*padded([source]), *padded([target]))[0], features, **CLOSE)
+
+
+@torch.no_grad()
+def test_hypotheses_of_a_beam_continue_their_own_pasts(model: Seq2Seq) -> None:
+    state = model.begin(model.encode(*padded(SOURCES)))
+    _, state = model.advance(torch.full((3, 1), 2), state)
+    state = state.select(torch.zeros(3, 2, dtype=torch.int64))
+    _, state = model.advance(torch.tensor([[4], [5]] * 3), state)
+    state = state.select(torch.tensor([[1, 0]] * 3))
+    found, _ = model.advance(torch.tensor([[7], [7]] * 3), state)
+    alone = model(*padded(SOURCES * 2), *padded([[2, 5, 7]] * 3 + [[2, 4, 7]] * 3))[:, -1]
+    torch.testing.assert_close(found[:, 0], alone.view(2, 3, 8).transpose(0, 1).reshape(6, 8), **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["transformer", "lstm"])
+def test_a_decoder_that_reads_the_source_first_goes_on_as_if_it_had_read_all_at_once(name: str) -> None:
+    decoder = BODIES[name][1] | ({"attention": {"kind": "none"}} if name == "lstm" else {})
+    model = stirred(DecoderOnly(Model.model_validate({"width": 8, "decoder": decoder}), 13))
+    found, _ = model.advance(torch.tensor([[2, 6]] * 3), model.begin(model.encode(*padded(SOURCES))))
+    for source, features in zip(SOURCES, found, strict=True):
+        whole = model(None, None, *padded([[*source, 2, 6]]))
+        torch.testing.assert_close(features, whole[0, -2:], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("transformer", ["encoder.1", "decoder.0", "decoder.1"]),
+        ("swiglu, post", ["encoder.0", "encoder.1", "decoder.1"]),
+        ("lstm", ["encoder.1", "decoder.1"]),
+        ("like GNMT", ["encoder.2", "decoder.2"]),
+    ],
+)
+def test_the_layers_that_should_have_experts_have_them(name: str, wanted: list[str]) -> None:
+    assert expert_layers(built(name)) == dict.fromkeys(wanted, 4)
+
+
+def test_in_every_layout_each_real_token_is_counted_once_for_each_of_its_experts(model: Seq2Seq) -> None:
+    sources, targets = ([np.array(side) for side in sides] for sides in (SOURCES, TARGETS))
+    sides, examples = translation(sources, targets), np.arange(3)
+    batches = [padded_batch(sides, examples), packed_batch(sides, examples)]
+    if "recurrent" not in type(model.decoder).__name__.lower():  # which never has a static shape
+        batches.append(packed_batch(sides, examples, StaticShape(40, 20, 9)))
+    tokens = {"encoder": sum(map(len, SOURCES)) + 3, "decoder": sum(map(len, TARGETS)) + 3}  # and their marks
+    model.train()
+    for batch in batches:
+        row = batch_loss(model, batch, 0.0).counts
+        assert row is not None
+        for number, name in enumerate(expert_layers(model)):
+            *chosen, dropped = row[5 * number : 5 * number + 5].tolist()
+            assert sum(chosen) == 2 * tokens[name.split(".")[0]]
+            assert 0 < dropped < sum(chosen)
+    model.eval()
+
+
+def test_the_gradient_reaches_every_parameter(model: Seq2Seq) -> None:
+    sides = translation([np.array(SOURCES[0])] * 30, [np.array(TARGETS[1])] * 30)
+    model.train()
+    loss = batch_loss(model, padded_batch(sides, np.arange(30)), 0.1)
+    gradients = torch.autograd.grad(loss.total, list(model.parameters()), allow_unused=True)
+    model.eval()
+    assert [
+        name
+        for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True)
+        if gradient is None or not gradient.abs().max() > 0
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "body", "message"),
+    [
+        (TransformerBody.model_validate, transformer("relu", "pre", 3), r"every \(3\) is more than layers \(2\)"),
+        (RecurrentEncoder.model_validate, {**LSTM, "layers": 1}, "stand between recurrent layers, and there is 1"),
+        (RecurrentDecoder.model_validate, {**LSTM, "layers": 1}, "stand between recurrent layers, and there is 1"),
+        (RecurrentDecoder.model_validate, {**LSTM, "input_feeding": True}, "set input_feeding: false or attention_fr"),
+    ],
+)
+def test_bodies_without_a_place_for_experts_are_refused(
+    make: Callable[[dict[str, Any]], Any], body: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(body)

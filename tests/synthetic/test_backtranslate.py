@@ -1,0 +1,165 @@
+"""`sightline backtranslate`: pairs out, drops counted, and an interruption that leaves no trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.run_folder import RunError
+from sightline.synthetic import parts
+from sightline.synthetic.backtranslation import backtranslate
+from sightline.synthetic.translation import Limits, Writer, sentence_scorer
+
+LINES = ["one two", "", "three four five", "two\ttwo", "one " * 40, "five one", "  ", "four four"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "mono.txt"
+    path.write_text("".join(line + "\n" for line in LINES))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SIZE", 3)
+
+
+def write(run: Path, text: Path, out: Path, *, resume: bool = False, **how: Any) -> dict[str, int]:
+    loaded = sightline.load(run, device="cpu")
+    options = loaded.options(**{"beam": 2, "nbest": 1, **how.pop("options", {})})
+    return backtranslate(loaded, text, out, options, limits=Limits(max_tokens=20), resume=resume, **how)
+
+
+def test_each_line_becomes_a_pair_or_is_counted_with_its_reason(translator: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back.tsv.gz"
+    counts = write(translator, text, out, tag="<BT>")
+    rows = [line.split("\t") for line in gzip.decompress(out.read_bytes()).decode().splitlines()]
+    assert [target for _, target in rows] == ["one two", "three four five", "two two", "five one", "four four"]
+    loaded = sightline.load(translator, device="cpu")
+    assert [source for source, _ in rows] == [f"<BT> {each}" for each in loaded.predict([t for _, t in rows], beam=2)]
+    assert counts == {"read": 8, "kept": 5, "empty": 2, "too long": 1}
+    assert json.loads((tmp_path / "back.tsv.gz.json").read_text())["counts"] == counts
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back.tsv.gz", "back.tsv.gz.json", "mono.txt"]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_a_recipe_can_read_what_was_written(suffix: str, translator: Path, text: Path, tmp_path: Path) -> None:
+    from sightline.data.sources import read
+    from sightline.recipe_data import TsvSource
+
+    out = tmp_path / f"back.tsv{suffix}"
+    write(translator, text, out)
+    assert [pair.target for pair in read(TsvSource(file=str(out)), None)][:2] == ["one two", "three four five"]
+
+
+def stopping(after: int) -> Callable[[int, int], None]:
+    def watch(done: int, lines: int) -> None:
+        if done >= after:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+@pytest.mark.parametrize("after", [3, 6, 8])
+@pytest.mark.parametrize("drawn", [True, False])
+def test_interrupted_and_resumed_it_is_the_file_it_would_have_been(
+    after: int, drawn: bool, translator: Path, text: Path, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"options": {"beam": None, "sample": {"seed": 7}} if drawn else {}}
+    write(translator, text, tmp_path / "whole.tsv", **how)
+    out = tmp_path / "back.tsv"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(after), **how)
+    assert not out.exists()
+    made = sorted((tmp_path / "back.tsv.parts").glob("part-*"))
+    stamps = [path.stat().st_mtime_ns for path in made]
+    assert len(made) == -(-after // 3)
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, resume=True, watch=stopping(8), **how)
+    assert [path.stat().st_mtime_ns for path in made] == stamps  # nothing is done twice
+    counts = write(translator, text, out, resume=True, **how)
+    assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert write(translator, text, out, resume=True, **how) == counts  # done already
+
+
+def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back.tsv"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(3))
+    with pytest.raises(RunError, match="go on with --resume, or remove it"):
+        write(translator, text, out)
+    with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now"):
+        write(translator, text, out, resume=True, tag="<BT>")
+    text.write_text("one\n")
+    with pytest.raises(RunError, match=r"lines: 8 then, 1 now"):
+        write(translator, text, out, resume=True)
+
+
+def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back.tsv"
+    write(translator, text, out)
+    with pytest.raises(RunError, match="is there already"):
+        write(translator, text, out)
+
+
+def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back.tsv"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(3))
+    (tmp_path / "back.tsv.parts" / "part-0000000.json.gz").write_bytes(b"half")
+    with pytest.raises(RunError, match=r"part-0000000.json.gz is damaged .* remove it"):
+        write(translator, text, out, resume=True)
+
+
+def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Path) -> None:
+    from sightline.answering import Prediction
+
+    run = sightline.load(translator, device="cpu")
+    writer = Writer(run, run.recipe.decoding, Limits(max_tokens=20, max_ratio=2.0))
+    cases = [("", [], "no output"), ("x <unk>", [5, 1], "unknown word in output"), ("x", [5] * 21, "output too long")]
+    cases += [("x", [5] * 12, "ratio"), ("x", [5] * 11, None)]  # 11 = 2 · 3 + 5
+    for text, tokens, reason in cases:
+        assert writer._judged(Prediction(text, 0.0, tokens), 3).dropped == reason
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_likeness_to_a_reference_puts_the_reference_first(name: str) -> None:
+    likeness = sentence_scorer(name)  # type: ignore[arg-type]
+    assert likeness("a b c", "a b c") > likeness("a b d", "a b c") > likeness("x y z", "a b c")
+
+
+def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "back.tsv"
+    done = CliRunner().invoke(
+        app, ["backtranslate", str(translator), str(text), "--out", str(out), "--max-tokens", "20", "--device", "cpu"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "5 of 8 pairs kept; dropped 2 empty, 1 too long" in done.stderr
+    assert f"{{kind: tsv, file: {out}, weight: 1.0}}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed", "7"], "--seed says how to draw, and nothing is drawn; add --sample"),
+        (["--sample", "--beam", "4"], "--sample draws and --beam 4 searches"),
+        (["--tag", "a\tb"], "must be a word or more"),
+        (["--max-ratio", "1"], "max_ratio"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    options: list[str], message: str, translator: Path, text: Path, tmp_path: Path
+) -> None:
+    arguments = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "x.tsv"), *options]
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, ValueError)
+    assert message in str(done.exception)

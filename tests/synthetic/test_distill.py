@@ -1,0 +1,165 @@
+"""`sightline distill`: a student of a teacher, interrupted at either of its two halves."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.experiment import open_recipe
+from sightline.recipe_files import load_recipe
+from sightline.run_folder import RunError
+from sightline.synthetic import parts
+from sightline.synthetic.distillation import FILE, Distilling, distill, student_recipe
+from sightline.synthetic.translation import sentence_scorer
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SIZE", 16)
+
+
+BEAM = Distilling(beam=2)
+
+
+def rows_of(file: Path) -> list[tuple[str, ...]]:
+    return [tuple(line.split("\t")) for line in gzip.decompress(file.read_bytes()).decode().splitlines()]
+
+
+def made(
+    teacher: Path,
+    recipe: Path,
+    out: Path,
+    how: Distilling = BEAM,
+    changes: tuple[str, ...] = (),
+    **more: Any,
+) -> tuple[Any, dict[str, int]]:
+    loaded, _ = open_recipe(recipe, changes)
+    return distill(teacher, loaded, out, how, device="cpu", **more)
+
+
+def test_the_student_learns_what_the_teacher_writes(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe = recipe_with(4)
+    done = CliRunner().invoke(
+        app, ["distill", str(translator), str(recipe), "model.width=8", "--out", str(tmp_path / "run"), "--beam", "2"]
+    )
+    assert done.exit_code == 0, done.output
+    assert "50 of 50 pairs kept" in done.stderr
+    rows = rows_of(tmp_path / "run" / FILE)
+    loaded = sightline.load(translator, device="cpu")
+    assert [target for _, target in rows] == loaded.predict([source for source, _ in rows], beam=2)
+    saved = load_recipe(tmp_path / "run" / "recipe.yaml")
+    assert [source.file for source in saved.data.train] == [str(tmp_path / "run" / FILE)]
+    assert saved.model.width == 8
+    assert saved.data.validation.file == "valid.tsv"
+    assert len(sightline.load(tmp_path / "run", device="cpu").predict(["one two"])) == 1
+
+
+def stopping(after: int) -> Callable[[int, int], None]:
+    def watch(done: int, lines: int) -> None:
+        if done >= after:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_interrupted_while_translating_it_goes_on_where_it_stopped(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe, run = recipe_with(2), tmp_path / "run"
+    made(translator, recipe, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        made(translator, recipe, run, watch=stopping(32))
+    assert [path.name for path in sorted(run.glob("*/part-*"))] == ["part-0000000.json.gz", "part-0000001.json.gz"]
+    with pytest.raises(RunError, match="--resume"):
+        made(translator, recipe, run)
+    with pytest.raises(RunError, match="decoding"):
+        made(translator, recipe, run, Distilling(beam=1), resume=True)
+    _, counts = made(translator, recipe, run, resume=True)
+    assert counts["kept"] == 50
+    assert (run / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes()
+
+
+def test_interrupted_while_training_it_goes_on_there_too(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sightline.training.display import PlainDisplay
+
+    recipe = recipe_with(6)
+    arguments = ["distill", str(translator), str(recipe), "training.log_every=1", "--out"]
+    assert CliRunner().invoke(app, [*arguments, str(tmp_path / "whole")]).exit_code == 0
+
+    def stop(self: Any, progress: Any, record: Any) -> None:
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainDisplay, "step", stop)
+        stopped = CliRunner().invoke(app, [*arguments, str(tmp_path / "run")])
+    assert stopped.exit_code == 130
+    assert "go on with the same command and --resume" in stopped.stderr
+    assert isinstance(CliRunner().invoke(app, [*arguments, str(tmp_path / "run")]).exception, RunError)
+    resumed = CliRunner().invoke(app, [*arguments, str(tmp_path / "run"), "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
+    assert weights[0] == weights[1]
+
+
+def test_of_the_beam_the_output_nearest_to_the_reference_can_be_taken(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe = recipe_with(2)
+    made(translator, recipe, tmp_path / "run", Distilling(beam=4, choose="chrf"))
+    loaded, likeness = sightline.load(translator, device="cpu"), sentence_scorer("chrf")
+    references = dict(line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines())
+    rows = rows_of(tmp_path / "run" / FILE)
+    found = loaded.predict_nbest([source for source, _ in rows], loaded.options(beam=4, nbest=4))
+    for (source, target), guesses in zip(rows, found, strict=True):
+        scores = [likeness(guess.text, references[source]) for guess in guesses]
+        assert likeness(target, references[source]) == max(scores)
+
+
+def test_original_pairs_can_stay_with_a_weight_and_the_limit_holds_for_both(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe = recipe_with(2)
+    student, counts = made(translator, recipe, tmp_path / "run", Distilling(beam=2, mix=0.5), ("data.limit=20",))
+    assert counts["read"] == 20
+    assert [source.weight for source in student.data.train] == [1.0, 0.5]
+    assert student.data.limit == counts["kept"] + 20
+    assert student.data.train[1].file == "train.tsv"
+
+
+def test_the_other_direction_of_a_corpus_is_read_the_other_way(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe, _ = open_recipe(recipe_with(2), ["data.swap=true"])
+    student = student_recipe(recipe, tmp_path / "x.tsv", 3, None)
+    (tmp_path / "x.tsv").write_text("read\twritten\n")
+    from sightline.data.sources import read
+
+    assert list(read(student.data.train[0], None, swap=student.data.swap)) == [("read", "written")]
+
+
+def test_a_teacher_of_the_other_direction_is_refused(translator: Path) -> None:
+    with pytest.raises(ValueError, match="the other direction of this corpus"):
+        made(translator, translator.parent / "recipe.yaml", translator.parent / "no", changes=("data.swap=true",))
+
+
+def test_sources_of_different_weights_are_refused(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe = recipe_with(2)
+    both = "data.train=[{kind: tsv, file: train.tsv}, {kind: tsv, file: valid.tsv, weight: 2}]"
+    with pytest.raises(ValueError, match=r"weights \[1.0, 2.0\]"):
+        made(translator, recipe, tmp_path / "run", changes=(both,))

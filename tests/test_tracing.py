@@ -1,0 +1,160 @@
+"""`run.trace`: every task, the real output, nothing changed by looking."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import sightline
+import task_runs
+from sightline.answering import Continuer
+from sightline.decoding.scoring import log_probabilities
+from sightline.inspection.numpy_script import export_script, recompute
+from sightline.inspection.trace import Trace
+from sightline.layers.layout import Padded
+from sightline.run import Run
+from sightline.text.tokenizer import END, START
+
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
+GRU_DECODER = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0, "attention": {"kind": "additive"}}
+PAIRS = {
+    "translate-transformer": {"encoder": TRANSFORMER, "decoder": TRANSFORMER},
+    "translate-gru": {"encoder": task_runs.GRU, "decoder": GRU_DECODER},
+    "translate-alone": {"decoder": TRANSFORMER, "tie": "all"},
+    "classify-class": {"encoder": TRANSFORMER, "pooling": {"kind": "class"}},
+    "classify-spelled": {"encoder": task_runs.GRU, "pooling": {"kind": "max"}, "spelling": {"width": 4, "channels": 6}},
+    "tag-window": {"encoder": {"kind": "window", "size": 1, "dropout": 0.0}},
+}
+TASKS = ["lm-gru", "lm-transformer", "lm-lines", "lm-bpe", "classify-mean", "tag-gru"]
+TEXTS = {
+    "lm": "ANNA: the",
+    "translate": "the dog sees good",
+    "classify": "the dog sees good",
+    "tag": "the old dog sees",
+}
+
+
+def _recipe(name: str) -> dict[str, Any]:
+    if name.startswith("tag"):
+        return task_runs.recipe("tag", "conllu", "conllu", PAIRS[name])
+    task = "classify" if name.startswith("classify") else "seq2seq"
+    more = {} if task == "classify" else {"evaluation": {"metrics": ["exact"]}}
+    return task_runs.recipe(task, "tsv", "tsv", PAIRS[name], **more)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
+    folder = tmp_path_factory.mktemp("tracing")
+    with task_runs.trained_tasks(folder, TASKS) as trained:
+        for name in PAIRS:
+            path = folder / f"{name}.yaml"
+            path.write_text(yaml.safe_dump(_recipe(name), sort_keys=False))
+            trained[name] = sightline.train(path, out=folder / "runs" / name, display=task_runs.Silent())
+        yield {name: Run.load(path, device="cpu") for name, path in trained.items()}
+
+
+@pytest.fixture(params=[*TASKS, *PAIRS])
+def asked(request: pytest.FixtureRequest, runs: dict[str, Run]) -> tuple[Run, str]:
+    return runs[request.param], TEXTS[request.param.split("-")[0]]
+
+
+def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, str], tmp_path: Path) -> None:
+    run, text = asked
+    trace = run.trace(text)
+    assert [step.note for step in trace.steps if step.note] == []
+    done = subprocess.run(
+        [sys.executable, str(export_script(trace, tmp_path / "by-hand"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_recording_changes_no_output_and_traces_that_output(asked: tuple[Run, str]) -> None:
+    run, text = asked
+    before = run.predict_nbest([text])[0][0]
+    trace = run.trace(text)
+    after = run.predict_nbest([text])[0][0]
+    assert before.tokens == after.tokens
+    assert before.score == after.score
+    assert trace.about["forced"] is False
+    assert "own output was decoded first" in trace.about["notes"][0]
+    assert before.text.endswith(trace.about["output"].strip())
+
+
+def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
+    """log p of what was written after a text, by the model as a search is given it, and how many tokens that is."""
+    assert isinstance(run.answerer, Continuer)
+    writer, new = run.answerer.writer(), len(tokens) - len(run.encode_sources([text])[0])
+    with torch.inference_mode():
+        state = writer.begin(writer.encode(torch.tensor([[END]]), Padded.of([1])))
+        logs = writer.logits(writer.advance(torch.tensor([[START, *tokens[:-1]]]), state)[0]).log_softmax(-1)
+    return float(logs[0].gather(1, torch.tensor(tokens)[:, None])[-new:].sum()), new
+
+
+def test_the_loss_of_the_trace_is_that_of_the_real_scoring(asked: tuple[Run, str]) -> None:
+    run, text = asked
+    guess, trace = run.predict_nbest([text])[0][0], run.trace(text)
+    if run.recipe.task == "seq2seq":
+        (source,) = run.encode_sources([text])
+        total = log_probabilities(run.model, [source], [guess.tokens])[0]
+        count = len(guess.tokens) + 1
+    elif run.recipe.task == "language-model":
+        total, count = continuation(run, text, guess.tokens)
+    else:
+        total, count = guess.score, max(len(guess.tokens), 1)
+    assert float(trace["loss"]) == pytest.approx(-total / count, abs=1e-5)
+
+
+def test_a_language_model_gives_its_own_next_token_the_highest_probability(runs: dict[str, Run]) -> None:
+    for name in ("lm-gru", "lm-transformer", "lm-lines", "lm-bpe"):
+        trace = runs[name].trace(TEXTS["lm"])
+        best, wanted = trace["probabilities"][0].argmax(-1), trace["wanted"][0]
+        prompt = len(runs[name].encode_sources([TEXTS["lm"]])[0])
+        new = len(runs[name].predict_nbest([TEXTS["lm"]])[0][0].tokens) - prompt
+        assert best[-new:].tolist() == wanted[-new:].tolist()
+
+
+def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
+    trace = runs["translate-gru"].trace(TEXTS["translate"], "negative")
+    assert trace.about["forced"] is True
+    assert trace.about["target_tokens"] == [
+        *runs["translate-gru"].vocabulary.target.pieces([trace["wanted"][0, 0]]),
+        "</s>",
+    ]
+    label = runs["classify-mean"].trace(TEXTS["classify"], "negative")
+    assert label.about["labels"][int(label["wanted"])] == "negative"
+    with pytest.raises(ValueError, match="no label 'blue'; there are"):
+        runs["classify-mean"].trace("x", "blue")
+    with pytest.raises(ValueError, match="1 labels were given for 4 words"):
+        runs["tag-gru"].trace(TEXTS["tag"], "NOUN")
+
+
+def test_a_step_ends_the_trace_at_that_token_with_the_same_numbers(runs: dict[str, Run]) -> None:
+    run = runs["translate-transformer"]
+    whole, first = run.trace(TEXTS["translate"], "negative"), run.trace(TEXTS["translate"], "negative", step=0)
+    assert first["logits"].shape[1] == 1
+    np.testing.assert_allclose(first["logits"], whole["logits"][:, :1], atol=1e-5)
+    with pytest.raises(ValueError, match="the output has 2 tokens, its end included; there is no step 2"):
+        run.trace(TEXTS["translate"], "negative", step=2)
+    with pytest.raises(ValueError, match="labels come at once"):
+        runs["tag-gru"].trace(TEXTS["tag"], step=0)
+
+
+def test_a_decoder_that_stands_alone_counts_only_the_output_in_its_loss(runs: dict[str, Run]) -> None:
+    trace = runs["translate-alone"].trace(TEXTS["translate"], "negative")
+    assert float(trace["loss"]) == pytest.approx(float(trace["losses"][0, -2:].mean()), abs=1e-6)
+    assert trace["losses"].shape[1] > 2
+
+
+def test_a_trace_of_a_run_survives_the_disk(runs: dict[str, Run], tmp_path: Path) -> None:
+    runs["tag-gru"].trace(TEXTS["tag"]).save(tmp_path / "saved")
+    back = Trace.load(tmp_path / "saved")
+    assert back.about["output"].split()[0] in task_runs.TAGS.values()
+    assert np.allclose(recompute(back)["logits"], back["logits"], atol=1e-5)

@@ -1,0 +1,67 @@
+"""Runs with random weights, one of each family that attends, to look into."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sightline.experiment import build_model
+from sightline.recipe import Recipe
+from sightline.run import Run
+from sightline.text.tokenizer import Vocabulary
+
+PAIRS = [
+    ("Ein Hund bellt laut.", "A dog barks loudly."),
+    ("Zwei Männer spielen Schach, 漢字 und mehr.", "Two men play chess, 漢字 and more."),
+    ("Die Kinder lachen über den Hund 🙂.", "The children laugh about the dog 🙂."),
+]
+BODY: dict[str, Any] = {"kind": "transformer", "layers": 2, "heads": 2, "feedforward": {"kind": "relu", "width": 16}}
+READER: dict[str, Any] = {"kind": "recurrent", "cell": "gru", "layers": 1}
+WRITER: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "layers": 1, "input_feeding": True}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformer": ("seq2seq", {"encoder": BODY, "decoder": BODY}),
+    "recurrent": ("seq2seq", {"encoder": READER, "decoder": {**WRITER, "attention": {"kind": "additive"}}}),
+    "linear": ("seq2seq", {"encoder": BODY, "decoder": {**WRITER, "attention": {"kind": "linear"}}}),
+    "convolutional": (
+        "seq2seq",
+        {"encoder": {"kind": "convolutional", "layers": 2}, "decoder": {"kind": "convolutional", "layers": 2}},
+    ),
+    "decoder-only": ("seq2seq", {"decoder": BODY, "tie": "all"}),
+    "language-model": ("language-model", {"decoder": BODY}),
+    "classifier": ("classify", {"encoder": BODY, "pooling": {"kind": "class"}}),
+    "tagger": ("tag", {"encoder": BODY}),
+}
+WRITING = [name for name, (task, _) in MODELS.items() if task in ("seq2seq", "language-model")]
+LOOKING = ["transformer", "recurrent", "linear", "convolutional"]
+BOTTLENECK = (
+    "seq2seq",
+    {"encoder": READER, "decoder": {**WRITER, "input_feeding": False, "attention": {"kind": "none"}}},
+)
+
+
+@cache
+def untrained(name: str) -> Run:
+    """Shared by all tests, so not to be changed."""
+    torch.manual_seed(3)
+    task, model = BOTTLENECK if name == "bottleneck" else MODELS[name]
+    recipe = Recipe.model_validate(
+        {
+            "task": task,
+            "data": {"train": [{"kind": "tsv", "file": "a.tsv"}], "validation": {"kind": "tsv", "file": "b.tsv"}},
+            "tokenizer": {"kind": "bpe", "size": 90, "min_count": 1},
+            "model": {"width": 16, "tie": "none", **model},
+            "decoding": {"beam": 3, "max_length": 12, "min_length": 3},
+        }
+    )
+    labels = {"tag": "words", "classify": "one"}.get(task, "none")
+    pairs = PAIRS if labels == "none" else [(text, "A B A B" if labels == "words" else "A") for text in ["a b c d"]]
+    vocabulary = Vocabulary.train(recipe.tokenizer, lambda: iter(pairs), labels)  # type: ignore[arg-type]
+    built = build_model(recipe, vocabulary).eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            if parameter.dim() > 1:
+                parameter *= 2.5  # untrained attention is nearly even, and outputs nearly alike
+    return Run(Path("untrained") / name, recipe, vocabulary, built, torch.device("cpu"))
