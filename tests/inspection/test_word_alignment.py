@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from untrained_runs import LOOKING, untrained
 
 from sightline.inspection.symmetrization import SYMMETRIES, grow_diag_final_and, intersection, union
 from sightline.inspection.word_alignment import (
@@ -21,6 +20,7 @@ from sightline.inspection.word_alignment import (
     source_attention,
     word_weights,
 )
+from untrained_runs import LOOKING, untrained
 
 SOURCES = ["Ein Hund bellt laut.", "", "Die Kinder lachen über den Hund 🙂.", "Zwei Männer"]
 TARGETS = ["A dog barks loudly.", "nothing", "The children laugh about the dog 🙂.", ""]
