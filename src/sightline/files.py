@@ -21,17 +21,8 @@ TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a
 def write_atomically(path: Path, data: bytes | str) -> None:
     """Write `data` to `path` so that it holds either the old content or all of the new."""
     content = data.encode("utf-8") if isinstance(data, str) else data
-    temporary = _temporary(path)
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with atomic_file(path) as file:
+        file.write(content)
 
 
 @contextmanager
