@@ -3,119 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.answerer import Answerer, Prediction
 from sightline.decoding.batch import Hypothesis
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
-from sightline.decoding.generate import generate, length_batches
-from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
+from sightline.decoding.generate import generate
+from sightline.decoding.phrases import Phrases
 from sightline.decoding.unknown_words import FILE, write_out
+from sightline.labelling import Classifying, Tagging
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe, TaskName
 from sightline.recipe_data import PlainSource
-from sightline.recipe_model import learned_positions
-from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
-from sightline.training.batches import padded_batch
-from sightline.training.sides import sides_of
+from sightline.text.tokenizer import END, START, Vocabulary
 from sightline.training.windows import carries
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One output for one input."""
-
-    text: str
-    score: float
-    tokens: list[int]
-
-
-@dataclass(frozen=True)
-class Answerer:
-    """A model that is asked in texts."""
-
-    recipe: Recipe
-    vocabulary: Vocabulary
-    model: Any
-    device: torch.device
-    dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
-    members: tuple[Answerer, ...] = ()  # of an ensemble
-
-    def longest_source(self) -> int | None:
-        """The most tokens a source may have, where the model has a limit."""
-        if self.members:
-            limits = [each.longest_source() for each in self.members]
-            return min((limit for limit in limits if limit is not None), default=None)
-        longest = learned_positions(self.recipe.model.encoder or self.recipe.model.decoder)
-        if longest is None:
-            return None
-        pooling = self.recipe.model.pooling
-        two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
-        two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
-        return longest - (2 if two else 1)
-
-    def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
-        """Token ids; a text longer than the model can take is an error that names it."""
-        return self._checked(self.vocabulary.source.encode_many(list(texts)), first)
-
-    def _checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
-        longest = self.longest_source()
-        for number, tokens in enumerate(encoded, first + 1):
-            if longest is not None and len(tokens) > longest:
-                raise ValueError(
-                    f"line {number} has {len(tokens)} tokens and this model takes {longest} (its learned positions); "
-                    f"shorten or split it"
-                )
-        return encoded
-
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
-
-        `phrases` say for each text what its output must or must not contain.
-        """
-        raise NotImplementedError
-
-    def writer(self) -> Any:
-        """The model as a search is given it."""
-        return self.model
-
-    @cached_property
-    def _cutter(self) -> PhraseCutter:
-        return PhraseCutter(self.vocabulary.target)
-
-    def _search(
-        self,
-        sources: Sequence[Sequence[int]] | None,
-        options: Decoding,
-        prefixes: Sequence[Sequence[int]] | None,
-        first: int,
-        phrases: Sequence[Phrases] | None,
-    ) -> list[list[Hypothesis]]:
-        """What the model writes: the hypotheses to choose from."""
-        model, device = self.writer(), self.device
-        if options.mbr is not None:
-            options = options.model_copy(update={"nbest": options.mbr.candidates})
-        if phrases is None and not options.forbid:
-            return generate(model, sources, options, device=device, prefixes=prefixes, first=first)
-        return generate_with_phrases(
-            model, sources, options, self._cutter, phrases, device=device, prefixes=prefixes, first=first
-        )
 
 
 class Translator(Answerer):
@@ -283,88 +188,6 @@ class _Growing:
             self.shown = len(text)
 
 
-class Classifying(Answerer):
-    """The label of each text; with n-best, the likeliest labels."""
-
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        _refuse(prefixes, phrases)
-        logs = self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], options.batch_tokens)
-        count = min(options.nbest, len(logs[0])) if len(logs) else 0
-        found = []
-        for row in logs:
-            best = np.argsort(-row, kind="stable")[:count]
-            found.append([Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best])
-        return found
-
-    def _label(self, number: int) -> str:
-        return self.vocabulary.target.decode([number + len(SPECIALS)])
-
-    def _logs(self, sources: Sequence[np.ndarray], tokens: int) -> list[np.ndarray]:
-        """Log-probabilities of the labels, where the model answers: (labels,), or (S, labels) for a tagger."""
-        if self.members:
-            every = [each._logs(sources, tokens) for each in self.members if isinstance(each, Classifying)]
-            return [self._mean(parts) for parts in zip(*every, strict=True)]
-        show = sides_of(self.recipe)
-        found: list[np.ndarray] = [np.empty(0)] * len(sources)
-        lengths = [len(source) + 2 for source in sources]
-        for indices in length_batches(lengths, tokens):
-            taken = [sources[index] for index in indices]
-            batch = padded_batch(show(taken, [np.ones_like(source) for source in taken]), np.asarray(indices))
-            batch = batch.to(self.device) if self.device.type == "cuda" else batch
-            with torch.inference_mode():
-                features = self.model(batch.source, batch.source_layout)
-                logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # a special is no answer
-                logs = logits.log_softmax(-1).cpu().numpy()
-            for place, index in enumerate(indices):
-                found[index] = logs[place]
-        return found
-
-    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
-        together: Ensemble = self.model
-        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
-        found: np.ndarray = mean.numpy()
-        return found
-
-
-class Tagging(Classifying):
-    """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
-
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        _refuse(prefixes, phrases)
-        words = self.vocabulary.encode_words(_evenly(texts))
-        flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], first)
-        filled = [number for number, ids in enumerate(flat) if ids]
-        logs = dict(zip(filled, self._logs([np.asarray(flat[n]) for n in filled], options.batch_tokens), strict=True))
-        found = []
-        for number, sentence in enumerate(words):
-            if number not in logs:
-                found.append([Prediction("", 0.0, [])])
-                continue
-            heads = [0, *accumulate(len(word) for word in sentence)][:-1]  # the first piece of each word
-            own = logs[number][heads]  # (words, labels)
-            best = own.argmax(-1)
-            labels = [self._label(int(k)) for k in best]
-            total = float(own[np.arange(len(best)), best].sum())
-            found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
-        return found
-
-
 ANSWERERS: dict[TaskName, type[Answerer]] = {
     "seq2seq": Translator,
     "language-model": Continuer,
@@ -387,18 +210,6 @@ def build_answerer(
 def one_line(text: str) -> str:
     """An output never breaks the line-by-line contract, whatever characters the vocabulary holds."""
     return text.replace("\r", " ").replace("\n", " ")
-
-
-def _evenly(texts: Sequence[str]) -> list[str]:
-    """Words apart by single spaces, as taggers count them."""
-    return [" ".join(word for word in text.split(" ") if word) for text in texts]
-
-
-def _refuse(prefixes: Sequence[str] | None, phrases: Sequence[Phrases] | None) -> None:
-    if prefixes is not None:
-        raise ValueError("labels have no beginnings to force; leave prefixes out")
-    if phrases is not None:
-        raise ValueError("labels contain no phrases; leave them out")
 
 
 def _chosen(guesses: list[Prediction], options: Decoding) -> list[Prediction]:

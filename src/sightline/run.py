@@ -13,7 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sightline.allocation import keep_freed_memory
-from sightline.answering import Answerer, Continuer, Prediction, build_answerer
+from sightline.answerer import Answerer, Prediction
+from sightline.answering import Continuer, build_answerer
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases

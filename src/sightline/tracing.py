@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.answering import Answerer, Continuer
+from sightline.answerer import Answerer
+from sightline.answering import Continuer
 from sightline.inspection.trace import Recorder, Trace, record_arithmetic
 from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded

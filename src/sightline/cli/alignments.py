@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sightline.answering import Prediction
+    from sightline.answerer import Prediction
     from sightline.evaluation.alignment_error import Gold
     from sightline.evaluation.intervals import Score
     from sightline.inspection.word_alignment import Looking
@@ -96,7 +96,7 @@ def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
 
 def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> list[list[Prediction]]:
     """Outputs that are told, not searched for, with what the model thinks of them: log p."""
-    from sightline.answering import Prediction
+    from sightline.answerer import Prediction
     from sightline.decoding.scoring import log_probabilities
 
     sources = run.encode_sources(texts, first=first)

@@ -29,7 +29,7 @@ from sightline.cli.searching import (
 )
 
 if TYPE_CHECKING:
-    from sightline.answering import Prediction
+    from sightline.answerer import Prediction
     from sightline.cli.pieces import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run

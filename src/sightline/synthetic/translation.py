@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sightline.answering import Prediction
+from sightline.answerer import Prediction
 from sightline.recipe import Decoding
 from sightline.run import Run
 from sightline.text.tokenizer import SPECIALS, UNK

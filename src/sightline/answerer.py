@@ -1,0 +1,106 @@
+"""A model that is asked in texts: what every task's has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from sightline.decoding.batch import Hypothesis
+from sightline.decoding.generate import generate
+from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
+from sightline.recipe import Decoding, Recipe
+from sightline.recipe_model import learned_positions
+from sightline.text.tokenizer import Vocabulary
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One output for one input."""
+
+    text: str
+    score: float
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """A model that is asked in texts."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    model: Any
+    device: torch.device
+    dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
+    members: tuple[Answerer, ...] = ()  # of an ensemble
+
+    def longest_source(self) -> int | None:
+        """The most tokens a source may have, where the model has a limit."""
+        if self.members:
+            limits = [each.longest_source() for each in self.members]
+            return min((limit for limit in limits if limit is not None), default=None)
+        longest = learned_positions(self.recipe.model.encoder or self.recipe.model.decoder)
+        if longest is None:
+            return None
+        pooling = self.recipe.model.pooling
+        two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
+        two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
+        return longest - (2 if two else 1)
+
+    def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
+        """Token ids; a text longer than the model can take is an error that names it."""
+        return self._checked(self.vocabulary.source.encode_many(list(texts)), first)
+
+    def _checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
+        longest = self.longest_source()
+        for number, tokens in enumerate(encoded, first + 1):
+            if longest is not None and len(tokens) > longest:
+                raise ValueError(
+                    f"line {number} has {len(tokens)} tokens and this model takes {longest} (its learned positions); "
+                    f"shorten or split it"
+                )
+        return encoded
+
+    def answer(
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
+    ) -> list[list[Prediction]]:
+        """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
+
+        `phrases` say for each text what its output must or must not contain.
+        """
+        raise NotImplementedError
+
+    def writer(self) -> Any:
+        """The model as a search is given it."""
+        return self.model
+
+    @cached_property
+    def _cutter(self) -> PhraseCutter:
+        return PhraseCutter(self.vocabulary.target)
+
+    def _search(
+        self,
+        sources: Sequence[Sequence[int]] | None,
+        options: Decoding,
+        prefixes: Sequence[Sequence[int]] | None,
+        first: int,
+        phrases: Sequence[Phrases] | None,
+    ) -> list[list[Hypothesis]]:
+        """What the model writes: the hypotheses to choose from."""
+        model, device = self.writer(), self.device
+        if options.mbr is not None:
+            options = options.model_copy(update={"nbest": options.mbr.candidates})
+        if phrases is None and not options.forbid:
+            return generate(model, sources, options, device=device, prefixes=prefixes, first=first)
+        return generate_with_phrases(
+            model, sources, options, self._cutter, phrases, device=device, prefixes=prefixes, first=first
+        )

@@ -1,0 +1,112 @@
+"""Answers that are labels: one for a whole text, or one for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from sightline.answerer import Answerer, Prediction
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.decoding.generate import length_batches
+from sightline.decoding.phrases import Phrases
+from sightline.recipe import Decoding
+from sightline.text.tokenizer import SPECIALS
+from sightline.training.batches import padded_batch
+from sightline.training.sides import sides_of
+
+
+class Classifying(Answerer):
+    """The label of each text; with n-best, the likeliest labels."""
+
+    def answer(
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
+    ) -> list[list[Prediction]]:
+        _refuse(prefixes, phrases)
+        logs = self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], options.batch_tokens)
+        count = min(options.nbest, len(logs[0])) if len(logs) else 0
+        found = []
+        for row in logs:
+            best = np.argsort(-row, kind="stable")[:count]
+            found.append([Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best])
+        return found
+
+    def _label(self, number: int) -> str:
+        return self.vocabulary.target.decode([number + len(SPECIALS)])
+
+    def _logs(self, sources: Sequence[np.ndarray], tokens: int) -> list[np.ndarray]:
+        """Log-probabilities of the labels, where the model answers: (labels,), or (S, labels) for a tagger."""
+        if self.members:
+            every = [each._logs(sources, tokens) for each in self.members if isinstance(each, Classifying)]
+            return [self._mean(parts) for parts in zip(*every, strict=True)]
+        show = sides_of(self.recipe)
+        found: list[np.ndarray] = [np.empty(0)] * len(sources)
+        lengths = [len(source) + 2 for source in sources]
+        for indices in length_batches(lengths, tokens):
+            taken = [sources[index] for index in indices]
+            batch = padded_batch(show(taken, [np.ones_like(source) for source in taken]), np.asarray(indices))
+            batch = batch.to(self.device) if self.device.type == "cuda" else batch
+            with torch.inference_mode():
+                features = self.model(batch.source, batch.source_layout)
+                logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # a special is no answer
+                logs = logits.log_softmax(-1).cpu().numpy()
+            for place, index in enumerate(indices):
+                found[index] = logs[place]
+        return found
+
+    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
+        together: Ensemble = self.model
+        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
+        found: np.ndarray = mean.numpy()
+        return found
+
+
+class Tagging(Classifying):
+    """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
+
+    def answer(
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
+    ) -> list[list[Prediction]]:
+        _refuse(prefixes, phrases)
+        words = self.vocabulary.encode_words(_evenly(texts))
+        flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], first)
+        filled = [number for number, ids in enumerate(flat) if ids]
+        logs = dict(zip(filled, self._logs([np.asarray(flat[n]) for n in filled], options.batch_tokens), strict=True))
+        found = []
+        for number, sentence in enumerate(words):
+            if number not in logs:
+                found.append([Prediction("", 0.0, [])])
+                continue
+            heads = [0, *accumulate(len(word) for word in sentence)][:-1]  # the first piece of each word
+            own = logs[number][heads]  # (words, labels)
+            best = own.argmax(-1)
+            labels = [self._label(int(k)) for k in best]
+            total = float(own[np.arange(len(best)), best].sum())
+            found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
+        return found
+
+
+def _evenly(texts: Sequence[str]) -> list[str]:
+    """Words apart by single spaces, as taggers count them."""
+    return [" ".join(word for word in text.split(" ") if word) for text in texts]
+
+
+def _refuse(prefixes: Sequence[str] | None, phrases: Sequence[Phrases] | None) -> None:
+    if prefixes is not None:
+        raise ValueError("labels have no beginnings to force; leave prefixes out")
+    if phrases is not None:
+        raise ValueError("labels contain no phrases; leave them out")
