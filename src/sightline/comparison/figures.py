@@ -246,13 +246,22 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
     present = [cost for cost in costs if cost]
     if max(present) > 3 * min(present):
         axes.set_xscale("log")
+        axes.margins(x=max(0.05, _margin(max(map(abs, aside)) + _ASIDE, axes)))
     elif max(present) < 1.02 * min(present):  # all but equal: room on both sides, not ticks in the sixth digit
         middle = (max(present) + min(present)) / 2
         axes.set_xlim(0.9 * middle, 1.1 * middle)
     else:
-        axes.margins(x=0.12)
+        axes.margins(x=max(0.12, _margin(max(map(abs, aside)) + _ASIDE, axes)))
     if axes.get_xscale() == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
+
+
+def _margin(points: float, axes: Axes) -> float:
+    """The margin, as a share of the data's range, that leaves so many points (1/72 inch) free on both sides."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    share = min(0.4, points / 72 / (axes.get_window_extent().width / figure.dpi))
+    return share / (1 - 2 * share)
 
 
 def _asides(costs: Sequence[float | None]) -> list[float]:
