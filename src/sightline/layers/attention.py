@@ -11,6 +11,7 @@ them (Ainslie et al. 2023); they are repeated for kernels that cannot share, and
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from sightline.layers.linear import Linear
 from sightline.layers.positions import rotate
 from sightline.layers.relative_positions import Relative, RelativeKeys
 from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.spans import Span
 from sightline.layers.tap import Tap, TapModule
 
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
@@ -303,7 +305,8 @@ class MultiHeadAttention(TapModule):
 
     With `groups`, so many heads of keys and values are shared by the H of queries (Ainslie et al. 2023): G = 1 is
     multi-query attention (Shazeer 2019). Without `projections` nothing is learned: y_i = Σ_j softmax(x_i·x_j) x_j in
-    each head's share of the features, and the queries' own states look at the source's as they are.
+    each head's share of the features, and the queries' own states look at the source's as they are. With a `span`,
+    queries see part of their own sequence (spans.py).
     """
 
     def __init__(
@@ -317,6 +320,7 @@ class MultiHeadAttention(TapModule):
         score: Score | None = None,
         projections: bool = True,
         groups: int | None = None,
+        span: Span | None = None,
     ) -> None:
         super().__init__()
         groups = heads if groups is None else groups
@@ -339,6 +343,7 @@ class MultiHeadAttention(TapModule):
         self.dropout = dropout
         self.rotary = rotary
         self.relative_keys = relative_keys
+        self.span = span
 
     def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
         """(…, several widths) → (…, H or G, K) of each."""
@@ -358,7 +363,9 @@ class MultiHeadAttention(TapModule):
         else:
             query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
         if self.rotary:
-            query, key = rotate(query, positions), rotate(key, positions)
+            query = rotate(query, positions)
+        if self._turns("key"):
+            key = rotate(key, positions)
         return query, key, value
 
     def queries(self, x: Tensor) -> Tensor:
@@ -388,21 +395,15 @@ class MultiHeadAttention(TapModule):
     ) -> Tensor:
         """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
         tap = self.explicit_tap
-        if tap is not None:
+        if self.listened:
             heads = (("query", query), ("key", key), ("value", value))
-            query, key, value = (tap(name, tensor, self._formula(name)) for name, tensor in heads)
-        context = attend(
-            query,
-            key,
-            value,
-            score=self.score,
-            mask=mask,
-            bias=None if relative is None else self._bias(query, relative, layout),
-            causal=causal,
-            dropout=self.dropout if self.training else 0.0,
-            layout=layout,
-            tap=tap,
-        )
+            query, key, value = (self.tap(name, tensor, self._formula(name)) for name, tensor in heads)
+        look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
+        if self.span is not None and layout is not None:
+            context = self.span(query, key, value, layout[0], look, causal, tap)
+        else:
+            bias = None if relative is None else self._bias(query, relative, layout)
+            context = look(query, key, value, mask=mask, bias=bias, causal=causal, layout=layout)
         if layout is None:
             context = context.transpose(1, 2)
         joined = context.flatten(-2)  # (…, D)
@@ -413,8 +414,13 @@ class MultiHeadAttention(TapModule):
 
     def _formula(self, name: str) -> str:
         plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"
-        turned = self.rotary and name != "value"
-        return f"R(position) ({plain})" if turned else plain
+        return f"R(position) ({plain})" if self._turns(name) else plain
+
+    def _turns(self, name: str) -> bool:
+        """Whether positions are turned into these heads here: a span that makes new keys turns those, and no others."""
+        if name == "key" and self.span is not None and self.span.turns_keys:
+            return False
+        return self.rotary and name != "value"
 
     def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
         """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +17,32 @@ from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import build_added
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import build_head_score
+from sightline.layers.spans import Local, Span, build_span
 from sightline.layers.tap import TapModule
+from sightline.models.pasts import Seen, Slots, blank_past
 from sightline.models.protocol import Memory
+from sightline.models.recomputing import Recomputing
+from sightline.models.transformer_state import (
+    Cache,
+    TransformerState,
+    aligned_left,
+    aligned_right,
+    copied,
+    extend_ancestry,
+    extend_slots,
+    lower,
+    step_places,
+)
 from sightline.recipe_model import TransformerBody
 
 
 def _attention(
-    recipe: TransformerBody, width: int, *, rotary: bool = False, relative_keys: RelativeKeys | None = None
+    recipe: TransformerBody,
+    width: int,
+    *,
+    rotary: bool = False,
+    relative_keys: RelativeKeys | None = None,
+    span: Span | None = None,
 ) -> MultiHeadAttention:
     kind = recipe.attention
     return MultiHeadAttention(
@@ -33,15 +54,20 @@ def _attention(
         score=build_head_score(kind.kind, width // recipe.heads, scaled=kind.scaled),
         projections=kind.projections,
         groups=kind.groups,
+        span=span,
     )
 
 
-def _self_attention(recipe: TransformerBody, width: int, *, causal: bool) -> MultiHeadAttention:
-    keys = build_relative_keys(recipe.positions, width // recipe.heads, causal=causal)
-    return _attention(recipe, width, rotary=recipe.positions.kind == "rotary", relative_keys=keys)
+def _self_attention(recipe: TransformerBody, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
+    """That of layer `number`, counted from 0: spans take turns."""
+    head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
+    keys = build_relative_keys(recipe.positions, head_width, causal=causal)
+    spans, groups = recipe.attention.span, recipe.attention.groups or recipe.heads
+    span = build_span(spans[number % len(spans)], groups * head_width, rotary=rotary)
+    return _attention(recipe, width, rotary=rotary, relative_keys=keys, span=span)
 
 
-class Stack(TapModule):
+class Stack(TapModule, Recomputing):
     """What encoder and decoder share: where order enters, the layers (theirs to make) and the norm at the end."""
 
     def __init__(self, recipe: TransformerBody, width: int, *, causal: bool) -> None:
@@ -50,6 +76,7 @@ class Stack(TapModule):
         self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
         self.by_distance = recipe.positions.kind in ("alibi", "t5", "shaw")
         self.dropout = Dropout(recipe.dropout)
+        self.has_spans = any(span.kind != "full" for span in recipe.attention.span)
 
     def relative(self, distances: Distances) -> Relative:
         """What each layer is told of the distances."""
@@ -75,7 +102,7 @@ class EncoderLayer(TapModule):
 
     def __init__(self, recipe: TransformerBody, width: int, number: int = 0) -> None:
         super().__init__()
-        self.attention = _self_attention(recipe, width, causal=False)
+        self.attention = _self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
@@ -99,122 +126,23 @@ class TransformerEncoder(Stack):
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
         if isinstance(layout, Padded) and self._better_packed(x, layout):
-            packed = Packed.of(layout.lengths, longest=layout.longest)
+            packed = Packed.of(layout.lengths, x.device, longest=layout.longest)
             return Memory(packed.pad(self(packed.unpad(x), packed).states), layout)
         positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
         x = self.dropout(self.positions(x, positions, layout.longest))
         for layer in self.layers:
-            x = layer(x, layout, positions, relative)
+            x = self.through(layer, layer, x, layout, positions, relative)
         x = self.tap("output", self.norm(x, _valid(layout)), str(self.norm.formula))
         return Memory(x, layout)
 
     def _better_packed(self, x: Tensor, layout: Padded) -> bool:
-        """On the CPU products over padding cost what products over text do. (Whoever listens wants what was given.)"""
+        """On the CPU products over padding cost what products over text do; and spans cut sequences anew, end to end.
+
+        (Whoever listens wants what was given.)
+        """
         plain = x.device.type == "cpu" and not torch.is_grad_enabled() and layout.mask is not None
-        return plain and not any(isinstance(module, TapModule) and module.heard for module in self.modules())
-
-
-@dataclass(frozen=True)
-class Cache:
-    """Keys and values one layer has seen, in slots that are only ever appended to: (B, G, capacity, K).
-
-    Their memory is nobody else's: `TransformerState.keep` writes to it. (G is H but for heads that share.)
-    """
-
-    own: KeysAndValues | None
-    source: KeysAndValues | None  # None: there is no source to look at
-
-
-@dataclass(frozen=True)
-class TransformerState:
-    """The tokens so far, as slots shared by all hypotheses of a sentence.
-
-    Hypotheses that continue others never copy keys and values: each slot was written once by one hypothesis, and
-    `ancestry` (B, W, used) says which slots are in the past of which hypothesis. None: every slot is (W = 1).
-    """
-
-    caches: tuple[Cache, ...]
-    layout: Layout | None
-    length: int = 0  # tokens of each hypothesis so far
-    used: int = 0  # slots written
-    width: int = 1
-    ancestry: Tensor | None = None
-    slots: Tensor | None = None  # (used,) the position each slot stands at, where distances are asked for
-    shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
-
-    def select(self, parents: Tensor) -> TransformerState:
-        width = parents.shape[1]
-        if self.width == 1 and width == 1:
-            return self
-        past = self.ancestry
-        if past is None:
-            past = torch.ones(parents.shape[0], 1, self.used, dtype=torch.bool, device=parents.device)
-        rows = parents[:, :, None].expand(-1, -1, self.used)
-        return replace(self, ancestry=past.gather(1, rows), width=width)
-
-    def keep(self, sentences: Tensor) -> TransformerState:
-        count = len(sentences)
-        places = (sentences != torch.arange(count, device=sentences.device)).nonzero()[:, 0]
-        movers = sentences[places]
-
-        def part(pair: KeysAndValues, used: int) -> KeysAndValues:
-            for tensor in pair:
-                seen = tensor[:, :, :used]
-                seen[places] = seen[movers]
-            return KeysAndValues(pair.keys[:count], pair.values[:count])
-
-        assert not isinstance(self.layout, Packed)
-        caches = tuple(
-            Cache(
-                cache.own and part(cache.own, self.used),
-                cache.source and part(cache.source, cache.source.keys.shape[2]),
-            )
-            for cache in self.caches
-        )
-        return replace(
-            self,
-            caches=caches,
-            layout=None if self.layout is None else self.layout.select(sentences),
-            ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
-            shift=None if self.shift is None else self.shift.index_select(0, sentences),
-        )
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What the new tokens of a step may look at: the same for every layer."""
-
-    positions: Tensor  # (1, W·T) where they stand; (B, W·T) where sentences began at different places
-    used: int  # slots written before them
-    past: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T), None: all
-    source: Tensor | None  # (B, 1, 1, S), None: all
-    relative: Relative | None = None  # their distances to the slots
-    valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
-
-
-def _append(own: KeysAndValues | None, used: int, new: KeysAndValues) -> KeysAndValues:
-    """Write new slots behind the used ones; the buffers double when they are full."""
-    if own is None:
-        return new
-    count = new.keys.shape[2]
-    if used + count > own.keys.shape[2]:
-        capacity = max(2 * (used + count), 16)
-
-        def grown(old: Tensor) -> Tensor:
-            buffer = old.new_empty(*old.shape[:2], capacity, old.shape[3])
-            buffer[:, :, :used] = old[:, :, :used]
-            return buffer
-
-        own = KeysAndValues(grown(own.keys), grown(own.values))
-    own.keys[:, :, used : used + count] = new.keys
-    own.values[:, :, used : used + count] = new.values
-    return own
-
-
-def _copied(heads: KeysAndValues) -> KeysAndValues:
-    """(B, S, G, K) → (B, G, S, K) in a memory of its own: without projections it would be the source's."""
-    keys, values = (part.transpose(1, 2).clone(memory_format=torch.contiguous_format) for part in heads)
-    return KeysAndValues(keys, values)
+        heard = any(isinstance(module, TapModule) and module.heard for module in self.modules())
+        return (plain or self.has_spans) and not heard
 
 
 class DecoderLayer(TapModule):
@@ -222,7 +150,7 @@ class DecoderLayer(TapModule):
 
     def __init__(self, recipe: TransformerBody, width: int, number: int = 0, *, source: bool) -> None:
         super().__init__()
-        self.attention = _self_attention(recipe, width, causal=True)
+        self.attention = _self_attention(recipe, width, number, causal=True)
         if source:
             self.cross = _attention(recipe, width)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
@@ -255,35 +183,30 @@ class DecoderLayer(TapModule):
             part.transpose(1, 2)  # (B, H or G, W·T, K)
             for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.positions)
         )
-        if cache.own is None and self.attention.project is None:  # they are views of x, and of one another
+        if cache.own.empty and self.attention.project is None:  # they are views of x, and of one another
             key, value = key.clone(), value.clone()
-        own = _append(cache.own, seen.used, KeysAndValues(key, value))
-        used = seen.used + key.shape[2]
-        past = self.attention(
-            query,
-            own.keys[:, :, :used],
-            own.values[:, :, :used],
-            mask=seen.past,
-            causal=seen.past is None and key.shape[2] > 1,
-            relative=seen.relative,
-        )
+        own, past = self._look_back(query, KeysAndValues(key, value), cache.own, seen)
         x = self.around_attention.leave(x, past, seen.valid)
         if cache.source is not None:
             query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
             x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
         return self._finish(x, seen.valid, seen.valid), Cache(own, cache.source)
 
+    def _look_back(self, query: Tensor, new: KeysAndValues, own: Slots, seen: Seen) -> tuple[Slots, Tensor]:
+        """Heads (B, H or G, W·T, K) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
+        shown = self.attention.heard
+        own = own.grown(new, seen, shown=shown)
+        if seen.whole is None or self.attention.span is None or shown:
+            view = own.view(seen, shown=shown)
+            sight = {"mask": view.mask, "causal": view.causal, "relative": seen.relative}
+            return own, self.attention(query, view.keys, view.values, **sight)
+        heads = (aligned_left(part.transpose(1, 2), seen.shift).flatten(0, 1) for part in (query, *new))  # (B·T, ·, K)
+        past = self.attention(*heads, causal=True, layout=(seen.whole, seen.whole))
+        return own, aligned_right(past.unflatten(0, (len(query), -1)), seen.shift)
+
     def _finish(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
         fed = self.feedforward(self.around_feedforward.enter(x, valid), real)
         return self.tap("output", self.around_feedforward.leave(x, fed, valid))
-
-
-def _step_positions(x: Tensor, state: TransformerState) -> Tensor:
-    """(1, W·T): where the new tokens stand; W hypotheses all at one place, T tokens of one at T places."""
-    count = x.shape[1]
-    if state.width > 1:
-        return torch.full((1, count), state.length, device=x.device)
-    return torch.arange(state.length, state.length + count, device=x.device)[None, :]
 
 
 class TransformerDecoder(Stack):
@@ -296,29 +219,32 @@ class TransformerDecoder(Stack):
         self.norm = build_last_norm(recipe.norm, width)
         self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
+        self.by_place = self.by_distance or any(isinstance(layer.attention.span, Local) for layer in self.layers)
 
     def begin(self, memory: Memory) -> TransformerState:
         """Project the memory once for every layer."""
         if isinstance(memory.layout, Packed):
-            caches = (Cache(None, layer.cross.keys_values(memory.states)) for layer in self.layers)
+            sources = [layer.cross.keys_values(memory.states) for layer in self.layers]
         else:
-            caches = (Cache(None, _copied(layer.cross.keys_values(memory.states))) for layer in self.layers)
-        return TransformerState(tuple(caches), memory.layout)
+            sources = [copied(layer.cross.keys_values(memory.states)) for layer in self.layers]
+        return TransformerState(self._blank(sources), memory.layout)
 
     def begin_blank(self, batch: int, like: Tensor) -> TransformerState:
         """Where there is no source and nothing has been written."""
-        return TransformerState(tuple(Cache(None, None) for _ in self.layers), None)
+        return TransformerState(self._blank([None] * len(self.layers)), None)
+
+    def _blank(self, sources: Sequence[KeysAndValues | None]) -> tuple[Cache, ...]:
+        spans = (layer.attention.span for layer in cast("Iterable[DecoderLayer]", self.layers))
+        return tuple(Cache(blank_past(span), source) for span, source in zip(spans, sources, strict=True))
 
     def begin_after(self, x: Tensor, layout: Padded) -> TransformerState:
         """After tokens x (B, S, D) of different lengths: all end at the same slot, shorter ones begin later."""
         if layout.mask is None:
             return self._advance_cached(x, self.begin_blank(len(x), x), None)[1]
-        places = torch.arange(x.shape[1], device=x.device)[None, :]  # (1, S)
         shift = (x.shape[1] - layout.lengths)[:, None].to(x.device)  # (B, 1)
-        visible = places >= shift  # (B, S)
-        aligned = x.gather(1, (places - shift).clamp(min=0)[..., None].expand_as(x))
+        visible = torch.arange(x.shape[1], device=x.device) >= shift  # (B, S)
         state = replace(self.begin_blank(len(x), x), shift=shift)
-        _, state = self._advance_cached(aligned, state, visible, visible)
+        _, state = self._advance_cached(aligned_right(x, shift), state, visible, visible)
         return replace(state, ancestry=visible[:, None, :])
 
     def advance(
@@ -328,9 +254,14 @@ class TransformerDecoder(Stack):
             positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
             x = self.dropout(self.positions(x, positions, layout.longest))
             for layer, cache in zip(self.layers, state.caches, strict=True):
-                x = layer(x, cache, state.layout, layout, positions, relative)
+                x = self.through(layer, layer, x, cache, state.layout, layout, positions, relative)
             return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
         return self._advance_cached(x, state, _valid(layout))
+
+    def _all_pairs(self) -> bool:
+        """Whether some layer compares all tokens with all, as one without a span does, and one that is listened to."""
+        attentions = [layer.attention for layer in cast("Iterable[DecoderLayer]", self.layers)]
+        return any(each.span is None or each.heard for each in attentions)
 
     def _advance_cached(
         self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
@@ -341,30 +272,37 @@ class TransformerDecoder(Stack):
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
-        places, ancestry = _step_positions(x, state), _extend(state, tokens, x.device)
+        places, ancestry = step_places(x.shape[1], state, x.device), extend_ancestry(state, tokens, x.device)
         positions, reach = places, state.length + tokens
         if state.shift is not None:
             positions = (places - state.shift).clamp(min=0)
             if self.longest is not None:  # sentences that ended may stand beside those that began later and go on
                 positions, reach = positions.clamp(max=self.longest - 1), min(reach, self.longest)
         source = None if state.layout is None else state.layout.key_mask()
-        slots = _extend_slots(state, places) if self.by_distance else None
+        slots = extend_slots(state, places) if self.by_place else None
         past = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)
-        if visible is not None:
-            past = (visible[:, None, :] & _lower(tokens, x.device))[:, None]
+        if visible is not None and self._all_pairs():
+            past = (visible[:, None, :] & lower(tokens, x.device))[:, None]
         whole = state.used == 0 and state.width == 1
+        distances = Distances(places[0], slots, whole) if self.by_distance and slots is not None else None
         seen = Seen(
             positions,
             state.used,
             past=past,
             source=None if source is None else source[:, None, None, :],
-            relative=None if slots is None else self.relative(Distances(places[0], slots, whole)),
+            relative=None if distances is None else self.relative(distances),
             valid=valid,
+            length=state.length,
+            width=state.width,
+            widest=state.widest,
+            slots=slots,
+            shift=state.shift,
+            whole=Packed.of([tokens] * rows, x.device) if self.has_spans and whole else None,
         )
         x = self.dropout(self.positions(x, positions, reach))
         caches = []
-        for layer, cache in zip(self.layers, state.caches, strict=True):
-            x, cache = layer.step(x, cache, seen)
+        for layer, cache in zip(cast("Iterable[DecoderLayer]", self.layers), state.caches, strict=True):
+            x, cache = self.through(layer, layer.step, x, cache, seen)
             caches.append(cache)
         after = replace(
             state,
@@ -375,23 +313,3 @@ class TransformerDecoder(Stack):
             slots=slots,
         )
         return self.tap("output", self.norm(x, valid), str(self.norm.formula)).reshape(rows, tokens, -1), after
-
-
-def _extend_slots(state: TransformerState, positions: Tensor) -> Tensor:
-    """(used + W·T,): where all slots stand, the new ones behind the others. Slots are never moved, nor are these."""
-    return positions[0] if state.slots is None else torch.cat([state.slots, positions[0]])
-
-
-def _extend(state: TransformerState, tokens: int, device: torch.device) -> Tensor | None:
-    """The ancestry with this step's slots: each hypothesis sees its own new one, T tokens of one those before them."""
-    if state.ancestry is None:
-        return None
-    count = state.width * tokens
-    own = torch.eye(count, dtype=torch.bool, device=device) if tokens == 1 else _lower(count, device)
-    past = state.ancestry.expand(-1, count, -1)
-    return torch.cat([past, own.expand(past.shape[0], -1, -1)], dim=2)
-
-
-def _lower(count: int, device: torch.device) -> Tensor:
-    """(count, count), True on and below the diagonal."""
-    return torch.ones(count, count, dtype=torch.bool, device=device).tril()

@@ -1,0 +1,294 @@
+"""What a training step over long sequences takes: time and memory against the length, for each way to attend.
+
+A stack of Transformer decoder layers over one sequence of random vectors, forward and backward: full attention with the
+explicit kernel and with the fused one, local attention in blocks, memory-compressed attention, and both in turns (DMCA;
+Liu et al. 2018). Memory is what the allocator had given out at its peak beyond parameters, their gradients and the
+input: on CUDA max_memory_allocated, on a CPU as torch.profiler counts it. What does not fit is written down as such.
+Slopes are of the longest three lengths on logarithmic scales: 1 is linear, 2 is quadratic.
+
+    python benchmarks/long_attention.py --json docs/measurements/long_attention.json --figure docs/long-attention.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import platform
+import resource
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.layers.attention import MultiHeadAttention
+from sightline.layers.layout import Packed
+from sightline.models.recomputing import recompute_layers
+from sightline.models.transformer import TransformerDecoder
+from sightline.recipe_model import TransformerBody
+
+FULL: dict[str, Any] = {"kind": "full"}
+KINDS = ("full", "fused", "local", "compressed", "dmca")
+NAMES = {"full": "full, explicit", "fused": "full, fused", "local": "local", "compressed": "compressed", "dmca": "DMCA"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for every point."""
+
+    device: str
+    width: int
+    heads: int
+    layers: int
+    feedforward: int
+    block: int
+    look_back: int
+    stride: int
+    recompute: bool
+    rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement; None where it did not fit into the memory."""
+
+    kind: str
+    length: int
+    seconds: float | None = None  # the median round
+    fastest: float | None = None
+    slowest: float | None = None
+    peak_bytes: int | None = None
+    rounds: int = 0
+
+    @property
+    def out_of_memory(self) -> bool:
+        return self.seconds is None
+
+
+def spans(kind: str, setting: Setting) -> list[dict[str, Any]]:
+    """Those of the layers, in turns."""
+    local = {"kind": "local", "block": setting.block, "look_back": setting.look_back}
+    compressed = {"kind": "compressed", "kernel": setting.stride, "stride": setting.stride}
+    return {"full": [FULL], "fused": [FULL], "local": [local], "compressed": [compressed]}.get(
+        kind, [local, compressed]
+    )
+
+
+class Work:
+    """A step of one stack over one sequence."""
+
+    def __init__(self, kind: str, length: int, setting: Setting) -> None:
+        torch.manual_seed(1)
+        body = TransformerBody.model_validate(
+            {
+                "layers": setting.layers,
+                "heads": setting.heads,
+                "feedforward": {"width": setting.feedforward},
+                "attention": {"span": spans(kind, setting)},
+                "dropout": 0.0,
+            }
+        )
+        self.device = torch.device(setting.device)
+        self.decoder = TransformerDecoder(body, setting.width, source=False).to(self.device).train()
+        if setting.recompute:
+            recompute_layers(self.decoder)
+        for module in self.decoder.modules():
+            if kind == "full" and isinstance(module, MultiHeadAttention):
+                module.score.fused_scale = None  # what has no scale to be fused with is computed as the formula stands
+        self.layout = Packed.of([length], self.device)
+        self.x = torch.randn(length, setting.width, device=self.device)
+        for parameter in self.decoder.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def step(self) -> None:
+        """Forward and backward, in bfloat16 on CUDA."""
+        half = torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else contextlib.nullcontext()
+        with half:
+            features: Tensor = self.decoder.advance(self.x, self.decoder.begin_blank(1, self.x), self.layout)[0]
+            loss = features.float().square().mean()
+        loss.backward()
+
+    def timed(self) -> float:
+        """Seconds; on a CPU of processor time, which other programs change little."""
+        clock = time.perf_counter if self.device.type == "cuda" else time.process_time
+        start = clock()
+        self.step()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return clock() - start
+
+    def peak(self) -> int:
+        """The most bytes allocated at once during a step, beyond what was there before."""
+        if self.device.type == "cuda":
+            before = torch.cuda.memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.step()
+            return int(torch.cuda.max_memory_allocated(self.device)) - before
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+            self.step()
+        assert found.profiler is not None
+        events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+        return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+def measure(kind: str, length: int, setting: Setting) -> Point:
+    """A point, or that it does not fit."""
+    try:
+        work = Work(kind, length, setting)
+        work.timed()  # the first step is slower, and where memory is missing this is where it shows
+        peak, rounds = work.peak(), [work.timed()]
+        while len(rounds) < setting.rounds and sum(rounds) < setting.seconds:
+            rounds.append(work.timed())
+        return Point(kind, length, statistics.median(rounds), min(rounds), max(rounds), peak, len(rounds))
+    except (torch.OutOfMemoryError, MemoryError):
+        return Point(kind, length)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):  # how PyTorch says it on a CPU
+            raise
+        return Point(kind, length)
+    finally:
+        gc.collect()
+        if setting.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+
+def slope(points: list[Point], what: str, last: int = 3) -> float | None:
+    """The power of the length with which it grows at the end."""
+    found = [(point.length, getattr(point, what)) for point in points if not point.out_of_memory][-last:]
+    if len(found) < 2:
+        return None
+    x, y = np.log(np.array(found, dtype=float)).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def of_kind(points: list[Point], kind: str) -> list[Point]:
+    return [point for point in points if point.kind == kind]
+
+
+def table(points: list[Point], kinds: list[str]) -> str:
+    """Milliseconds and MiB of every kind, in Markdown; the last row has the slopes."""
+    lines = [
+        "| tokens | " + " | ".join(f"{NAMES[kind]}, ms | MiB" for kind in kinds) + " |",
+        "|---" * (1 + 2 * len(kinds)) + "|",
+    ]
+    found = {(point.kind, point.length): point for point in points}
+    for length in dict.fromkeys(point.length for point in points):
+        cells = [f"{length:,}"]
+        for kind in kinds:
+            point = found[kind, length]
+            if point.seconds is None or point.peak_bytes is None:
+                cells += ["out of memory", "–"]
+            else:
+                cells += [f"{point.seconds * 1e3:,.1f}", f"{point.peak_bytes / 2**20:,.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    slopes = [slope(of_kind(points, kind), what) for kind in kinds for what in ("seconds", "peak_bytes")]
+    ends = ["–" if each is None else f"n^{each:.2f}" for each in slopes]
+    return "\n".join([*lines, f"| grows as | {' | '.join(ends)} |"])
+
+
+def draw(points: list[Point], kinds: list[str], setting: Setting, path: Path) -> None:
+    """Time and memory side by side; both scales logarithmic, so that a slope is a power of the length."""
+    panels = []
+    for what, title, unit, factor in (
+        ("seconds", "Time", "milliseconds a step", 1e3),
+        ("peak_bytes", "Memory", "MiB beyond parameters", 2**-20),
+    ):
+        lines = []
+        for look, kind in enumerate(kinds):
+            own = [point for point in of_kind(points, kind) if not point.out_of_memory]
+            powers = [slope(of_kind(points, kind), each) for each in ("seconds", "peak_bytes")]
+            shown = ", ".join("–" if each is None else f"n^{each:.1f}" for each in powers)
+            y = [getattr(point, what) * factor for point in own]
+            lines.append(Line(f"{NAMES[kind]} ({shown})", [point.length for point in own], y, look))
+        panels.append(Panel(title, "tokens", unit, lines, log_x=True))
+    draw_lines(panels, path, title=f"One training step, {setting.layers} layers of width {setting.width}")
+
+
+def processor(device: str) -> str:
+    """What it ran on."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def parse() -> argparse.Namespace:
+    cuda = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if cuda else "cpu")
+    parser.add_argument("--lengths", type=int, nargs="+", help="by default 512 to 16,384 on CUDA, to 4,096 on a CPU")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--width", type=int, help="by default 512 on CUDA, 128 on a CPU")
+    parser.add_argument("--heads", type=int, help="by default one for 64 features on CUDA, for 32 on a CPU")
+    parser.add_argument("--layers", type=int, default=4, help="as many local as compressed ones in DMCA")
+    parser.add_argument("--feedforward", type=int, help="inner width; by default four times the width")
+    parser.add_argument("--block", type=int, default=256)
+    parser.add_argument("--look-back", type=int, default=0)
+    parser.add_argument("--stride", type=int, default=3)
+    parser.add_argument("--recompute", action="store_true", help="training.recompute_layers")
+    parser.add_argument("--rounds", type=int, default=5, help="most rounds of a point")
+    parser.add_argument("--seconds", type=float, default=1.0, help="after so many no further round is begun")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--limit-gib", type=float, default=12, help="on a CPU: what is more counts as out of memory")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse()
+    cuda = options.device.startswith("cuda")
+    lengths = options.lengths or [512 * 2**power for power in range(6 if cuda else 4)]
+    width = options.width or (512 if cuda else 128)
+    setting = Setting(
+        device=options.device,
+        width=width,
+        heads=options.heads or width // (64 if cuda else 32),
+        feedforward=options.feedforward or 4 * width,
+        **{name: getattr(options, name) for name in ("layers", "block", "look_back", "stride", "rounds", "seconds")},
+        recompute=options.recompute,
+    )
+    torch.set_num_threads(options.threads)
+    if not cuda:  # so that what does not fit fails here, and not the whole machine
+        resource.setrlimit(resource.RLIMIT_AS, (int(options.limit_gib * 2**30),) * 2)
+    points = []
+    for kind in options.kinds:
+        for length in lengths:
+            point = measure(kind, length, setting)
+            points.append(point)
+            fits = point.seconds is not None and point.peak_bytes is not None
+            cost = f"{point.seconds * 1e3:10,.1f} ms {point.peak_bytes / 2**20:10,.1f} MiB" if fits else "out of memory"  # type: ignore[operator]
+            print(f"{NAMES[kind]:15} {length:6,} tokens: {cost}", flush=True)
+    print(f"\n{table(points, options.kinds)}")
+    if options.json is not None:
+        machine = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "processor": processor(setting.device),
+        }
+        slopes = {
+            kind: {what: slope(of_kind(points, kind), what) for what in ("seconds", "peak_bytes")}
+            for kind in options.kinds
+        }
+        rows = [asdict(point) | {"out_of_memory": point.out_of_memory} for point in points]
+        content = {"machine": machine, "benchmark": "long_attention", "setting": asdict(setting)}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(content | {"slopes": slopes, "rows": rows}, indent=1) + "\n")
+    if options.figure is not None:
+        draw(points, options.kinds, setting, options.figure)
+
+
+if __name__ == "__main__":
+    main()

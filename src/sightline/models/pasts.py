@@ -1,0 +1,270 @@
+"""What one layer of a Transformer decoder keeps of the tokens so far, and what a step may see of it.
+
+Each kind is immutable to look at but for its buffers, which are only ever appended to: go on with what `grown` returns.
+`Slots` keeps everything, `LocalSlots` what can still be seen, `CompressedSlots` compressed keys and the last few tokens
+of each hypothesis. Shapes: B sentences with W hypotheses of one token, or with T tokens of one (W = 1); G heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sightline.layers.attention import KeysAndValues, combine
+from sightline.layers.layout import Packed
+from sightline.layers.relative_positions import Relative
+from sightline.layers.spans import Compressed, Local, Span
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the new tokens of a step may look at: the same for every layer."""
+
+    positions: Tensor  # (1, W·T) where they stand; (B, W·T) where sentences began at different places
+    used: int  # slots written before them
+    past: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T), None: all, but for those after each
+    source: Tensor | None  # (B, 1, 1, S), None: all
+    relative: Relative | None = None  # their distances to the slots
+    valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
+    length: int = 0  # tokens of each hypothesis before them
+    width: int = 1  # W
+    widest: int = 1  # most hypotheses at any time so far
+    slots: Tensor | None = None  # (used + W·T,) the place each slot stands at, where it is asked for
+    shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
+    whole: Packed | None = None  # of B·T tokens, where these are the first ones and some layer has a span
+
+
+class View(NamedTuple):
+    """Keys and values (B, G, S, K) that a step looks at, and which of them: (B, 1, W·T, S)."""
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor | None
+    causal: bool
+
+
+@dataclass(frozen=True)
+class Movers:
+    """Which sentences are left, and which of them change their place."""
+
+    sentences: Tensor  # (B',)
+    places: Tensor  # (P,) that others move to
+    movers: Tensor  # (P,) those others
+
+    @staticmethod
+    def of(sentences: Tensor) -> Movers:
+        """Those whose place is another now."""
+        places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
+        return Movers(sentences, places, sentences[places])
+
+    def move(self, pair: KeysAndValues, used: int) -> KeysAndValues:
+        """The first slots of a buffer (B, G, capacity, K) for the sentences that are left: (B', G, capacity, K)."""
+        for tensor in pair:
+            seen = tensor[:, :, :used]
+            seen[self.places] = seen[self.movers]
+        count = len(self.sentences)
+        return KeysAndValues(pair.keys[:count], pair.values[:count])
+
+
+def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int = 0) -> tuple[KeysAndValues, int]:
+    """Write new slots behind the used ones; a full buffer is copied to a larger one, from slot `since` on.
+
+    Also says how many slots were left behind: none, or `since` of them.
+    """
+    if own is None:
+        return new, 0
+    count, kept = new.keys.shape[2], used - since
+    if used + count > own.keys.shape[2]:
+        capacity = max(2 * (kept + count), 16)
+
+        def grown(old: Tensor) -> Tensor:
+            buffer = old.new_empty(*old.shape[:2], capacity, old.shape[3])
+            buffer[:, :, :kept] = old[:, :, since:used]
+            return buffer
+
+        own, used = KeysAndValues(grown(own.keys), grown(own.values)), kept
+    else:
+        since = 0
+    own.keys[:, :, used : used + count] = new.keys
+    own.values[:, :, used : used + count] = new.values
+    return own, since
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Keys and values of all tokens: (B, G, capacity, K). Their memory is nobody else's: `keep` writes to it."""
+
+    kept: KeysAndValues | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been written yet."""
+        return self.kept is None
+
+    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> Slots:
+        """With this step's (B, G, W·T, K). Shown: somebody listens, who will ask for all slots in their places."""
+        return Slots(append(self.kept, seen.used, new)[0])
+
+    def view(self, seen: Seen, *, shown: bool) -> View:
+        """What the tokens of this step, the last ones written, look at."""
+        assert self.kept is not None
+        used = seen.used + seen.positions.shape[1]
+        keys, values = self.kept.keys[:, :, :used], self.kept.values[:, :, :used]
+        return View(keys, values, seen.past, seen.past is None and seen.positions.shape[1] > 1)
+
+    def select(self, parents: Tensor) -> Slots:
+        """Hypotheses share their slots; which slots are whose the state knows."""
+        return self
+
+    def keep(self, movers: Movers, used: int) -> Slots:
+        """These sentences alone."""
+        return Slots(self.kept and movers.move(self.kept, used))
+
+
+def _past(seen: Seen) -> Tensor | None:
+    """(B or 1, 1, W·T, slots): `seen.past`, or what it means where it is None."""
+    count = seen.positions.shape[1]
+    if seen.past is not None or count == 1:
+        return seen.past
+    device = seen.positions.device
+    return torch.ones(count, seen.used + count, dtype=torch.bool, device=device).tril(seen.used)[None, None]
+
+
+@dataclass(frozen=True)
+class LocalSlots(Slots):
+    """The slots that a span of blocks can still see; those before them are forgotten when a buffer is full."""
+
+    span: Local | None = None
+    forgotten: int = 0
+
+    def _since(self, seen: Seen, shown: bool) -> int:
+        """A slot of the state that all are seen from. (One place has as many slots as there were hypotheses.)"""
+        assert self.span is not None
+        return self.forgotten if shown else max(self.forgotten, seen.used - self.span.reach * seen.widest)
+
+    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> LocalSlots:
+        assert self.span is not None
+        if seen.whole is not None and not shown:  # they look at one another before they come here
+            first = max(0, new.keys.shape[2] - self.span.reach)
+            return replace(self, kept=KeysAndValues(*(part[:, :, first:].clone() for part in new)), forgotten=first)
+        since = self._since(seen, shown) - self.forgotten
+        kept, left = append(self.kept, seen.used - self.forgotten, new, since)
+        return replace(self, kept=kept, forgotten=self.forgotten + left)
+
+    def view(self, seen: Seen, *, shown: bool) -> View:
+        assert self.kept is not None and self.span is not None and seen.slots is not None
+        since, used = self._since(seen, shown), seen.used + seen.positions.shape[1]
+        places = seen.slots[None, since:]  # (1, S)
+        near = self.span.sees(seen.positions, places if seen.shift is None else places - seen.shift)
+        past = _past(seen)
+        mask = combine(near[:, None], None if past is None else past[..., since:])
+        here = slice(since - self.forgotten, used - self.forgotten)
+        return View(self.kept.keys[:, :, here], self.kept.values[:, :, here], mask, False)
+
+    def keep(self, movers: Movers, used: int) -> LocalSlots:
+        return replace(self, kept=self.kept and movers.move(self.kept, used - self.forgotten))
+
+
+@dataclass(frozen=True)
+class CompressedSlots(Slots):
+    """Compressed keys and values (B, G, capacity, K), and the last k − 1 tokens of each hypothesis to make more of.
+
+    A compressed key belongs to the slot of the token it ends at: whoever has that in its past sees it.
+    """
+
+    span: Compressed | None = None
+    count: int = 0  # how many are written
+    at: Tensor | None = None  # (B or 1, count) the slot each ends at
+    valid: Tensor | None = None  # (B, count) False: there is none; None: all are there
+    tail: KeysAndValues | None = None  # (B, W, k − 1, G·K) each; None: before the first token
+
+    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> CompressedSlots:
+        assert self.span is not None
+        span, width = self.span, seen.width
+        sentences, head_width = new.keys.shape[0], new.keys.shape[-1]
+        flat = [part.transpose(1, 2).flatten(2).unflatten(1, (width, -1)) for part in new]  # (B, W, T, G·K)
+        if seen.shift is not None and self.tail is None:  # what stands before the first token is nothing
+            blank = (torch.arange(flat[0].shape[2], device=seen.shift.device) < seen.shift)[:, None, :, None]
+            flat = [part.masked_fill(blank, 0.0) for part in flat]
+        tail = self.tail or [part.new_zeros(sentences, width, span.kernel - 1, part.shape[3]) for part in flat]
+        runs = [torch.cat([old, part], dim=2) for old, part in zip(tail, flat, strict=True)]  # (B, W, k − 1 + T, G·K)
+        last = KeysAndValues(*(run[:, :, run.shape[2] - span.kernel + 1 :] for run in runs))
+        ends, valid = _ends(seen, flat[0].shape[2], span.stride)  # (B or 1, n) among the T, and which there are
+        if ends.shape[1] == 0:
+            return replace(self, tail=last)
+        places = seen.length + ends if seen.shift is None else seen.length + ends - seen.shift
+        windows = [_windows(run, ends, span.kernel) for run in runs]  # (B, W, n, k·G·K)
+        made = span.compress(windows, places[:, None], head_width)  # (B, W, n, G, K) each
+        pair = KeysAndValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in made))  # (B, G, W·n, K)
+        hypotheses = torch.arange(width, device=ends.device)
+        at = (seen.used + ends[:, None, :] + hypotheses[:, None]).flatten(1)  # (B or 1, W·n)
+        if valid is not None:
+            valid = valid.repeat(1, width)
+        return replace(
+            self,
+            kept=append(self.kept, self.count, pair)[0],
+            count=self.count + pair.keys.shape[2],
+            at=at if self.at is None else torch.cat([self.at, at], dim=1),
+            valid=valid if self.valid is None or valid is None else torch.cat([self.valid, valid], dim=1),
+            tail=last,
+        )
+
+    def view(self, seen: Seen, *, shown: bool) -> View:
+        assert self.kept is not None and self.at is not None
+        mask, past = None, _past(seen)
+        if past is not None:
+            index = self.at[:, None, None, :].expand(-1, 1, past.shape[2], -1)
+            rows = max(len(index), len(past))
+            mask = past.expand(rows, -1, -1, -1).gather(3, index.expand(rows, -1, -1, -1))
+        mask = combine(mask, None if self.valid is None else self.valid[:, None, None, :])
+        return View(self.kept.keys[:, :, : self.count], self.kept.values[:, :, : self.count], mask, False)
+
+    def select(self, parents: Tensor) -> CompressedSlots:
+        if self.tail is None:
+            return self
+        index = parents[:, :, None, None]
+        chosen = (part.gather(1, index.expand(-1, -1, *part.shape[2:])) for part in self.tail)
+        return replace(self, tail=KeysAndValues(*chosen))
+
+    def keep(self, movers: Movers, used: int) -> CompressedSlots:
+        def rows(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part.index_select(0, movers.sentences)
+
+        return replace(
+            self,
+            kept=self.kept and movers.move(self.kept, self.count),
+            at=self.at if self.valid is None else rows(self.at),
+            valid=rows(self.valid),
+            tail=self.tail and KeysAndValues(*(part.index_select(0, movers.sentences) for part in self.tail)),
+        )
+
+
+def _ends(seen: Seen, tokens: int, stride: int) -> tuple[Tensor, Tensor | None]:
+    """(B or 1, n): which of the T new tokens a compressed key ends at, every s-th of a sentence.
+
+    Where sentences began at different places, (B, n) says which of them are there.
+    """
+    device = seen.positions.device
+    if seen.shift is None:
+        return torch.arange(tokens, device=device)[None, -seen.length % stride :: stride], None
+    first = seen.length - seen.shift  # (B, 1) the position of the first new one
+    start = torch.where(first < 0, -first, -first % stride)
+    ends = start + torch.arange(0, tokens, stride, device=device)
+    return ends.clamp(max=tokens - 1), ends < tokens
+
+
+def _windows(run: Tensor, ends: Tensor, kernel: int) -> Tensor:
+    """(B, W, k − 1 + T, I), of the T those at `ends` (B or 1, n) → (B, W, n, k·I), with the k − 1 before each."""
+    index = (ends[..., None] + torch.arange(kernel, device=run.device)).flatten(1)  # (B or 1, n·k)
+    index = index[:, None, :, None].expand(*run.shape[:2], -1, run.shape[3])
+    return run.gather(2, index).unflatten(2, (-1, kernel)).flatten(3)
+
+
+def blank_past(span: Span | None) -> Slots:
+    """What a layer with this span keeps, before the first token."""
+    if isinstance(span, Local):
+        return LocalSlots(span=span)
+    return Slots() if span is None else CompressedSlots(span=span)

@@ -1,0 +1,230 @@
+"""Local and compressed attention: by other cuts = with a tap = the formula with a mask written here."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers import cuts
+from sightline.layers.attention import MultiHeadAttention, attend, explicit_attention
+from sightline.layers.layout import Packed, Padded
+from sightline.layers.positions import rotate
+from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
+from sightline.layers.spans import Compressed, Local, Span
+from sightline.layers.tap import Tapped, listen
+
+K, H = 4, 2
+LENGTHS = [7, 1, 0, 12, 3, 6]
+CLOSE = {"rtol": 0.0, "atol": 1e-12}  # float64: sums of a few dozen products of numbers near one
+SPANS = {
+    "local": lambda: Local(3),
+    "local-1": lambda: Local(1),
+    "local-wide": lambda: Local(64),
+    "look-back": lambda: Local(2, look_back=1),
+    "look-far-back": lambda: Local(2, look_back=3),
+    "compressed": lambda: Compressed(H * K),
+    "compressed-overlapping": lambda: Compressed(H * K, kernel=4, stride=2),
+    "compressed-1": lambda: Compressed(H * K, kernel=1, stride=1),
+    "compressed-rotary": lambda: Compressed(H * K, rotary=True),
+}
+
+
+@pytest.fixture(params=SPANS)
+def span(request: pytest.FixtureRequest) -> Span:
+    made: Span = SPANS[request.param]().double()
+    return made
+
+
+@pytest.fixture(params=["counted", "static"])
+def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """On CUDA and in compiled steps no size follows from what is in a tensor: more rows, that stand for nothing."""
+    if request.param == "static":
+        monkeypatch.setattr(cuts, "countable", lambda device: False)
+    return str(request.param)
+
+
+def local_mask(count: int, block: int, look_back: int, causal: bool) -> Tensor:
+    rows = []
+    for t in range(count):
+        near = [s for s in range(count) if abs(t // block - s // block) <= look_back]
+        rows.append([s in near and (s <= t or not causal) for s in range(count)])
+    return torch.tensor(rows).view(count, count)
+
+
+def compressed_by_hand(span: Compressed, x: Tensor, weights: Any, causal: bool) -> Tensor:
+    """(T, I) of one sequence → (C, I): one window after the other."""
+    made = []
+    for anchor in range(0, len(x), span.stride):
+        tokens = range(anchor - span.kernel + 1, anchor + 1) if causal else range(anchor, anchor + span.kernel)
+        parts = [x[t] if 0 <= t < len(x) else torch.zeros_like(x[0]) for t in tokens]
+        made.append(weights.weight @ torch.cat(parts) + weights.bias)
+    return torch.stack(made)
+
+
+def by_hand(span: Span, query: Tensor, key: Tensor, value: Tensor, score: Score, causal: bool) -> Tensor:
+    """One sequence: heads (T, H, K) → (T, H, K)."""
+    count = len(query)
+    if count == 0:
+        return query
+    if isinstance(span, Local):
+        mask = local_mask(count, span.block, span.look_back, causal)
+    else:
+        key, value = (
+            compressed_by_hand(span, part.flatten(1), weights, causal).unflatten(1, (-1, query.shape[-1]))
+            for part, weights in ((key, span.keys), (value, span.values))
+        )
+        index = torch.arange(len(key))
+        if span.turns_keys:
+            key = rotate(key, index * span.stride + (0 if causal else (span.kernel - 1) // 2))
+        mask = torch.tensor([[c * span.stride <= t or not causal for c in index.tolist()] for t in range(count)])
+    assert mask.any(1).all()  # the very first query, too, has something to see
+    heads = (part.transpose(0, 1)[None] for part in (query, key, value))
+    return explicit_attention(*heads, score, mask)[0].transpose(0, 1)
+
+
+def heads(groups: int = H, lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor, Tensor]:
+    count = sum(lengths)
+    shapes = ((count, H, K), (count, groups, K), (count, groups, K))
+    return tuple(torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes)
+
+
+def look(score: Score | None = None, tap: Any = None) -> Any:
+    return partial(attend, score=score or ScaledDot(K), tap=tap)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("longest", [None, 20])
+def test_spans_are_a_mask_and_a_convolution_over_each_sequence_alone(
+    span: Span, causal: bool, longest: int | None, sizes: str
+) -> None:
+    three, layout = heads(), Packed.of(LENGTHS, longest=longest)
+    found = span(*three, layout, look(), causal, None)
+    pieces = zip(*(part.split(LENGTHS) for part in three), strict=True)
+    wanted = torch.cat([by_hand(span, *piece, ScaledDot(K), causal) for piece in pieces])
+    torch.testing.assert_close(found, wanted, **CLOSE)
+    learned, pull = (*three, *span.parameters()), torch.randn_like(found)
+    gradients = [torch.autograd.grad(output, learned, pull) for output in (found, wanted)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_with_a_tap_the_explicit_kernel_says_the_same_and_shows_weights(span: Span, causal: bool, sizes: str) -> None:
+    three, layout, shown = heads(), Packed.of(LENGTHS), {}
+
+    def tap(name: str, tensor: Tensor, *_: Any) -> Tensor:
+        shown[name] = tensor
+        return tensor
+
+    found = span(*three, layout, look(), causal, None)
+    torch.testing.assert_close(span(*three, layout, look(tap=tap), causal, tap), found, **CLOSE)
+    keys = 12 if isinstance(span, Local) else -(-12 // span.stride)
+    assert shown["weights"].shape == (len(LENGTHS), H, 12, keys)
+    assert isinstance(span, Local) or shown["compressed_key"].shape == (len(LENGTHS), keys, H, K)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padded_is_packed(span: Span, causal: bool) -> None:
+    three, packed, padded = heads(), Packed.of(LENGTHS), Padded.of(LENGTHS)
+    found = packed.unpad(span(*(packed.pad(part) for part in three), padded, look(), causal, None))
+    torch.testing.assert_close(found, span(*three, packed, look(), causal, None), **CLOSE)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("score", [Dot(), LinearScore(K)], ids=["dot", "linear"])
+def test_spans_take_every_score_and_heads_that_share(score: Score, causal: bool, sizes: str) -> None:
+    layout = Packed.of(LENGTHS)
+    for span in (Local(3), Local(2, look_back=1), Compressed(K)):
+        span, three = span.double(), heads(groups=1)
+        found = span(*three, layout, look(score), causal, None)
+        pieces = zip(*(part.split(LENGTHS) for part in three), strict=True)
+        wanted = torch.cat([by_hand(span, *piece, score, causal) for piece in pieces])
+        torch.testing.assert_close(found, wanted, **CLOSE)
+
+
+def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span: Span, sizes: str) -> None:
+    """Dummy sequences behind the real ones, as training on CUDA has them."""
+    lengths = [5, 4, 2, 2]  # the last two are nobody's
+    three, real = heads(lengths=lengths), Packed.of(lengths[:2])
+    found = span(*three, Packed.of(lengths, longest=9), look(), True, None)
+    alone = span(*(part[:9] for part in three), real, look(), True, None)
+    torch.testing.assert_close(found[:9], alone, **CLOSE)
+    for gradient in torch.autograd.grad(found[:9].sum(), three):
+        assert not gradient[9:].any()
+
+
+@pytest.mark.parametrize("count", [16, 64])
+@pytest.mark.parametrize(("span", "keys"), [(Local(4, look_back=1), 8), (Local(4), 4)])
+def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_sequence(
+    span: Local, keys: int, count: int
+) -> None:
+    pairs: list[int] = []
+
+    def watch(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        pairs.append(query.shape[0] * query.shape[2] * key.shape[2])  # (M, H, b, K) and (M, H, S, K)
+        return attend(query, key, value, score=ScaledDot(K), **options)
+
+    span(*heads(lengths=[count]), Packed.of([count]), watch, True, None)
+    assert pairs == [count * keys]
+
+
+def test_a_step_with_spans_compiles_as_one_graph() -> None:
+    spans = (Local(3), Local(2, look_back=1), Compressed(H * K))
+    attention = [MultiHeadAttention(H * K, H, span=span).double() for span in spans]  # oneDNN has no such numbers
+
+    def run(x: Tensor, layout: Packed) -> Tensor:
+        for each in attention:
+            x = x + each(*each.queries_keys_values(x, layout.index), causal=True, layout=(layout, layout))
+        return x
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True, dynamic=False)
+    first, second = ([7, 2, 3], [1, 5, 6])
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):  # one shape, whatever the lengths in it
+        for lengths in (first, second):
+            x, layout = torch.randn(12, H * K, dtype=torch.float64), Packed.of(lengths, longest=8)
+            torch.testing.assert_close(compiled(x, layout), run(x, layout), **CLOSE)
+
+
+def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener() -> None:
+    attention = MultiHeadAttention(H * K, H, span=Local(2)).eval()
+    layout, heard = Packed.of([5]), {}
+
+    def hear(tapped: Tapped) -> None:
+        heard[tapped.name] = tapped.tensor
+
+    x = torch.randn(5, H * K)
+    three = attention.queries_keys_values(x, layout.index)
+    plain = attention(*three, causal=True, layout=(layout, layout))
+    with listen(attention, hear):
+        torch.testing.assert_close(attention(*three, causal=True, layout=(layout, layout)), plain, rtol=0, atol=1e-5)
+    seen = heard["weights"][0, 0] > 0
+    assert torch.equal(seen, local_mask(5, 2, 0, True))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["local", "look-back", "compressed", "long blocks"])
+def test_the_kernels_for_packed_batches_say_the_same(cuda: torch.device, name: str, causal: bool) -> None:
+    """On CUDA in half precision, with the room that is left there, against the formula in float64."""
+    width, lengths = 16, [*LENGTHS, 700]  # longer than our kernel for short sequences takes
+    made = {"local": Local(64), "look-back": Local(64, look_back=1), "long blocks": Local(300)}
+    span = made[name] if name in made else Compressed(H * width).double()
+    three = [torch.randn(sum(lengths), H, width).bfloat16() for _ in range(3)]
+    exact = [part.double().requires_grad_() for part in three]
+    pieces = zip(*(part.split(lengths) for part in exact), strict=True)
+    wanted = torch.cat([by_hand(span, *piece, ScaledDot(width), causal) for piece in pieces])
+    pull = torch.randn_like(wanted).bfloat16()
+    gradients = torch.autograd.grad(wanted, exact, pull.double())
+    span = span.to(cuda, torch.float32)
+    ours = [part.to(cuda).requires_grad_() for part in three]
+    with torch.autocast("cuda", torch.bfloat16):
+        found = span(*ours, Packed.of(lengths, cuda), look(ScaledDot(width)), causal, None)
+    step = torch.finfo(torch.bfloat16).eps
+    torch.testing.assert_close(found.double().cpu(), wanted, rtol=4 * step, atol=4 * step)
+    for mine, theirs in zip(torch.autograd.grad(found, ours, pull.to(cuda)), gradients, strict=True):
+        torch.testing.assert_close(mine.double().cpu(), theirs, rtol=8 * step, atol=8 * step)

@@ -1,0 +1,163 @@
+"""Long sequences in one body (Transformer-D): sources of any length taken in at once, then written on step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sightline.layers.layout import Packed, Padded
+from sightline.layers.tap import listen
+from sightline.models.language_model import DecoderOnly
+from sightline.models.pasts import CompressedSlots, LocalSlots
+from sightline.recipe_model import Model
+
+WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep
+LOCAL, COMPRESSED = {"kind": "local", "block": 4}, {"kind": "compressed"}
+SPANS: dict[str, list[dict[str, Any]]] = {
+    "local": [LOCAL],
+    "look-back": [LOCAL | {"look_back": 1}],
+    "compressed": [COMPRESSED],
+    "overlapping": [COMPRESSED | {"kernel": 4, "stride": 2}],
+    "dmca": [LOCAL, COMPRESSED],
+}
+LENGTHS = [17, 3, 1, 8, 12]  # some at the edge of a block, some at that of a stride
+
+
+def build(spans: list[Any], positions: str = "sinusoidal", layers: int = 2, **feedforward: Any) -> DecoderOnly:
+    torch.manual_seed(3)
+    decoder = {"kind": "transformer", "layers": layers, "heads": 2, "positions": {"kind": positions}}
+    section = decoder | {"attention": {"span": spans}, "feedforward": {"width": 12, **feedforward}, "dropout": 0.0}
+    return DecoderOnly(Model.model_validate({"width": WIDTH, "decoder": section}), 13).eval()
+
+
+def sources(lengths: list[int] = LENGTHS) -> tuple[list[list[int]], Tensor, Padded]:
+    rows = [torch.randint(4, 13, (length,)).tolist() for length in lengths]
+    padded = [row + [0] * (max(lengths) - len(row)) for row in rows]
+    return rows, torch.tensor(padded), Padded.of(lengths)
+
+
+def at_once(model: DecoderOnly, row: list[int]) -> Tensor:
+    """(T, D) features of a whole sequence alone."""
+    return model(None, None, torch.tensor(row), Packed.of([len(row)]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("name", SPANS)
+def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: str, positions: str) -> None:
+    model = build(SPANS[name], positions, layers=3)
+    rows, tokens, layout = sources()
+    state = model.begin(model.encode(tokens, layout))
+    histories = [[row] for row in rows]
+    generator = torch.Generator().manual_seed(1)
+    for step, width in enumerate([1, 1, 3, 2, 3, 3, 2, 2, 3, 1, 1, 1]):
+        parents = torch.randint(0, len(histories[0]), (len(histories), width), generator=generator)
+        words = torch.randint(4, 13, (len(histories), width), generator=generator)
+        state = state.select(parents)
+        histories = [
+            [[*beam[parent], word] for parent, word in zip(chosen, new, strict=True)]
+            for beam, chosen, new in zip(histories, parents.tolist(), words.tolist(), strict=True)
+        ]
+        features, state = model.advance(words.reshape(-1, 1), state)
+        wanted = torch.stack([at_once(model, past)[-1] for beam in histories for past in beam])
+        torch.testing.assert_close(features[:, 0], wanted, **CLOSE)
+        if step == 5:
+            kept = [4, 1, 0]
+            state, histories = state.keep(torch.tensor(kept)), [histories[row] for row in kept]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SPANS)
+def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> None:
+    model, shown = build(SPANS[name]), []
+    _, tokens, layout = sources()
+
+    def run() -> list[Tensor]:
+        found = [Packed.of(LENGTHS).unpad(model(None, None, tokens, layout))]
+        state = model.begin(model.encode(tokens, layout))
+        for word in (5, 6, 7):
+            features, state = model.advance(torch.full((len(LENGTHS), 1), word), state)
+            found.append(features)
+        return found
+
+    plain = run()
+    with listen(model, lambda tapped: shown.append(tapped.name)):
+        recorded = run()
+    for one, other in zip(plain, recorded, strict=True):
+        torch.testing.assert_close(other, one, **CLOSE)
+    assert "decoder.layers.0.attention.weights" in shown
+
+
+@torch.no_grad()
+def test_caches_keep_what_can_still_be_seen_and_one_key_for_each_stride() -> None:
+    model = build(SPANS["dmca"])
+    tokens = torch.randint(4, 13, (2, 60))
+    state = model.begin(model.encode(tokens, Padded.of([60, 60])))
+    for _ in range(60):
+        _, state = model.advance(tokens[:, :1], state)
+    local, compressed = (cache.own for cache in state.caches)
+    assert isinstance(local, LocalSlots) and isinstance(compressed, CompressedSlots)
+    assert local.kept is not None and compressed.kept is not None
+    assert local.kept.keys.shape[2] <= 16  # of 120 tokens: a block of 4, and room to grow
+    assert compressed.count == 120 // 3
+
+
+def test_experts_stand_inside_and_every_parameter_learns() -> None:
+    model = build(SPANS["dmca"], layers=4, experts={"count": 3, "top": 1, "every": 2, "noise": False, "load": 0})
+    _, tokens, layout = sources()
+    packed = Packed.of(LENGTHS)
+    features = model.train()(None, None, packed.unpad(tokens), packed)
+    logits = model.logits(features)
+    loss = torch.nn.functional.cross_entropy(logits, torch.arange(len(logits)) % 13)
+    names = [name for name, _ in model.named_parameters()]
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    silent = [name for name, found in zip(names, gradients, strict=True) if found is None or not found.abs().max() > 0]
+    # a token's only expert has weight 1 whatever its score, so the gates learn from the balance alone
+    assert [name for name in silent if not name.endswith("feedforward.gate")] == []
+    assert isinstance(layout, Padded)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["local", "dmca"])
+def test_a_long_source_is_taken_in_without_a_tensor_for_every_pair_of_tokens(name: str) -> None:
+    """Sources of different lengths need a mask where all is seen; blocks need none of that size."""
+    count = 3_000
+    model, tokens = build(SPANS[name]), torch.randint(4, 13, (2, count))
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            sizes = [part.numel() for part in tree_leaves(result) if isinstance(part, Tensor)]
+            largest = max([largest, *sizes])
+            return result
+
+    with Watch():
+        model.begin(model.encode(tokens, Padded.of([count, count - 7])))
+    assert largest < 100 * count  # H·K and the features of every token; its square is 3,000 times as much
+
+
+def test_spans_take_turns_from_the_bottom_layer_on() -> None:
+    model = build(SPANS["dmca"], layers=5)
+    kinds = [type(layer.attention.span).__name__ for layer in model.decoder.layers]
+    assert kinds == ["Local", "Compressed", "Local", "Compressed", "Local"]
+
+
+@pytest.mark.parametrize(
+    ("attention", "positions", "message"),
+    [
+        ({"span": [{"kind": "compressed", "kernel": 2}]}, "none", r"span.kernel \(2\) is less than span.stride \(3\)"),
+        ({"span": [{"kind": "full"}, {"kind": "local"}]}, "alibi", "attention.span: local never looks at most of them"),
+        ({"span": []}, "none", "at least 1 item"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positions: str, message: str) -> None:
+    body = {"kind": "transformer", "heads": 2, "attention": attention, "positions": {"kind": positions}}
+    with pytest.raises(ValueError, match=message):
+        Model.model_validate({"width": WIDTH, "decoder": body})
