@@ -1,0 +1,98 @@
+"""Writing words or copying them: the pointer-generator mixture (See et al. 2017, §2.2).
+
+    p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{s : x_s = y} a_s
+
+with a the copy attention over the source tokens x, and p_gen between 0 and 1. Ids past the end of the vocabulary are
+words of the source that it does not hold: they can be copied, never generated. All of it is in float32 and, as far as
+it can be, in logs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from sightline.layers.attention import masked_softmax
+from sightline.layers.linear import Linear
+from sightline.layers.tap import TapModule
+
+_TINY = torch.finfo(torch.float32).tiny
+_NEVER = float("-inf")
+
+
+class Copies(NamedTuple):
+    """What may be copied at each of R steps, and how likely it is that something is."""
+
+    gate: Tensor  # (B, R) logit of p_gen
+    weights: Tensor  # (B, R, S) a, each row sums to one
+    tokens: Tensor  # (B, S) what stands in the source
+
+
+class CopyAttention(TapModule):
+    """Where to copy from, and whether: a = softmax(q·k / √D), c = Σ a h, p_gen = σ(w·[f ; c ; y] + b).
+
+    f are the decoder's features, h the encoder's states, y the vector of the token before, q = W_q f, k = W_k h. The
+    paper copies with the weights that made the decoder's context; Transformers have many such heads and decoders may
+    run kernels that show no weights, so here copying has one attention of its own, the same for every decoder.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = Linear(width, width)
+        self.key = Linear(width, width)
+        self.gate = Linear(3 * width, 1)
+        self.scale = width**-0.5
+
+    def keys(self, states: Tensor) -> Tensor:
+        """(B, S, D) → the same, once a sentence."""
+        found: Tensor = self.key(states)
+        return found
+
+    def forward(
+        self, features: Tensor, before: Tensor, keys: Tensor, states: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Features and vectors before (B, R, D), keys and states (B, S, D), mask (B, S) → gate (B, R), a (B, R, S)."""
+        scores = (self.query(features) * self.scale @ keys.mT).float()  # (B, R, S)
+        weights = masked_softmax(scores, None if mask is None else mask[:, None, :])
+        weights = self.tap("weights", weights, "softmax(W_q f · W_k h / √D)")
+        context = weights.to(states.dtype) @ states  # (B, R, D)
+        gate = self.gate(torch.cat([features, context, before], dim=-1))[..., 0].float()  # (B, R)
+        if self.heard:
+            self.tap("p_gen", gate.sigmoid(), "σ(w·[f ; c ; y] + b)", ["weights"])
+        return gate, weights
+
+
+def mixed_log_probabilities(logits: Tensor, copies: Copies) -> Tensor:
+    """log p of every word: logits (B, R, V) → (B, R, V + X), X words that only the sources of the batch hold.
+
+    −∞ for those of them that are in another source of the batch.
+    """
+    size, rows = logits.shape[-1], copies.weights.shape[1]
+    extra = max(0, int(copies.tokens.max()) + 1 - size)
+    places = copies.tokens[:, None].expand(-1, rows, -1)  # (B, R, S)
+    copied = copies.weights.new_zeros(*logits.shape[:2], size + extra).scatter_add(2, places, copies.weights)
+    written = logits.float().log_softmax(-1)
+    if extra:
+        written = torch.cat([written, written.new_full((*written.shape[:2], extra), _NEVER)], dim=-1)
+    logs = torch.logaddexp(
+        logsigmoid(copies.gate)[..., None] + written,
+        logsigmoid(-copies.gate)[..., None] + copied.clamp(min=_TINY).log(),  # where nothing is copied, next to nothing
+    )
+    if extra:
+        here = torch.zeros(len(logits), size + extra, dtype=torch.bool, device=logits.device)
+        here = here.scatter(1, copies.tokens, True)
+        here[:, :size] = True
+        logs = logs.masked_fill(~here[:, None], _NEVER)
+    return logs
+
+
+def mixed_log_probability(written: Tensor, gate: Tensor, copied: Tensor, size: int, wanted: Tensor) -> Tensor:
+    """log p of the words wanted (…,), from log P_vocab of each, the gate, and the sum of a where it stands: (…,) each.
+
+    `written` may be anything for a word past the end of the vocabulary.
+    """
+    generated = torch.where(wanted < size, logsigmoid(gate) + written, _NEVER)
+    return torch.logaddexp(generated, logsigmoid(-gate) + copied.clamp(min=_TINY).log())

@@ -1,0 +1,104 @@
+"""Sequence to sequence that can copy: any encoder, any decoder with attention, and a pointer into the source.
+
+Tokens may have ids past the end of the vocabulary (text/copying.py): to the embeddings they are UNK, to the copying
+they are words of their own. What `advance` and `forward` return are log-probabilities, so that `logits` has nothing
+left to do and every search, ensemble and score works as with other models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from sightline.layers.copying import Copies, CopyAttention, mixed_log_probabilities
+from sightline.layers.layout import Layout, Padded
+from sightline.models.protocol import Memory
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe_model import Model
+from sightline.text.tokenizer import UNK
+
+
+@dataclass(frozen=True)
+class ReadMemory(Memory):
+    """A memory that still knows the tokens it was made of."""
+
+    tokens: Tensor | None = None  # (B, S)
+
+
+@dataclass(frozen=True)
+class CopyingState:
+    """Where the decoder stands, and the source to copy from."""
+
+    decoder: Any
+    keys: Tensor  # (B, S, D) of the copy attention
+    states: Tensor  # (B, S, D)
+    tokens: Tensor  # (B, S)
+    mask: Tensor | None  # (B, S)
+
+    def select(self, parents: Tensor) -> CopyingState:
+        return replace(self, decoder=self.decoder.select(parents))
+
+    def keep(self, sentences: Tensor) -> CopyingState:
+        keys, states, tokens = (part.index_select(0, sentences) for part in (self.keys, self.states, self.tokens))
+        mask = None if self.mask is None else self.mask.index_select(0, sentences)
+        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, mask)
+
+
+class CopyingSeq2Seq(Seq2Seq):
+    """p(target | source), each token written or copied (See et al. 2017)."""
+
+    def __init__(self, recipe: Model, size: int) -> None:
+        super().__init__(recipe, size, size)
+        self.size = size
+        self.copying = CopyAttention(recipe.width)
+
+    def encode(self, source: Tensor, layout: Layout) -> ReadMemory:
+        """Tokens (B, S) → memory."""
+        assert isinstance(layout, Padded), "who copies is given padded batches"
+        memory = super().encode(self._known(source), layout)
+        return ReadMemory(**{part.name: getattr(memory, part.name) for part in fields(memory)}, tokens=source)
+
+    def begin(self, memory: Memory) -> CopyingState:
+        assert isinstance(memory, ReadMemory) and memory.tokens is not None
+        keys = self.copying.keys(memory.states)
+        return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, memory.layout.key_mask())
+
+    def advance(self, tokens: Tensor, state: CopyingState, layout: Layout | None = None) -> tuple[Tensor, CopyingState]:
+        """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
+        features, copies, state = self.look(tokens, state, layout)
+        scores = super().logits(features).reshape(len(copies.tokens), -1, self.size)  # (B, W or T, V)
+        told = {"logits": scores, **copies._asdict()}
+        logs = self.tap(
+            "mixture",
+            mixed_log_probabilities(scores, copies),
+            "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
+            ["logits", "copying.p_gen", "copying.weights"],
+            "written_or_copied",
+            told,
+        )
+        return logs.reshape(*tokens.shape, -1), state
+
+    def look(
+        self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
+    ) -> tuple[Tensor, Copies, CopyingState]:
+        """Features of the decoder (…, D) after these tokens, and what could be copied there."""
+        before = self.target_embedding(self._known(tokens))
+        features, decoder = self.decoder.advance(before, state.decoder, layout)
+        sentences = len(state.tokens)
+        gate, weights = self.copying(
+            features.reshape(sentences, -1, features.shape[-1]),  # (B, W or T, D)
+            before.reshape(sentences, -1, before.shape[-1]),
+            state.keys,
+            state.states,
+            state.mask,
+        )
+        return features, Copies(gate, weights, state.tokens), replace(state, decoder=decoder)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Log-probabilities are scores already."""
+        return features
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        return tokens.masked_fill(tokens >= self.size, UNK)

@@ -1,0 +1,63 @@
+"""Whether a recipe that copies from its sources can do so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sightline.recipe_data import AnyTokenizer, Data
+from sightline.recipe_model import ByteNetBody, Model, RecurrentDecoder, WindowBody
+
+_WHAT = "model.copying: true"
+
+
+def copies_unknown(model: Model, tokenizer: AnyTokenizer) -> bool:
+    """Whether words that are in no vocabulary can be copied; pieces of words are always in it."""
+    return model.copying and tokenizer.kind == "word"
+
+
+def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model, rivals: Mapping[str, object]) -> None:
+    """Refuse to copy where there is nothing to copy from, or beside what it cannot be had with.
+
+    `rivals`, by key, where they are set: other objectives, and batches that are not padded.
+    """
+    if not model.copying:
+        return
+    decoder = model.decoder
+    if task != "seq2seq":
+        raise ValueError(f"{_WHAT} copies words of a source, and task: {task} writes from none; leave it out")
+    if model.encoder is None:
+        raise ValueError(
+            f"{_WHAT} looks at the states of an encoder, and this model has none: a decoder that reads the source "
+            f"itself can copy by its own attention; leave it out, or add model.encoder"
+        )
+    blind = isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none"
+    if blind or isinstance(decoder, ByteNetBody | WindowBody):
+        raise ValueError(f"{_WHAT} is for decoders with attention to the source; give it one, or leave it out")
+    if not tokenizer.shared:
+        raise ValueError(
+            f"{_WHAT} writes the tokens it reads, so both sides need one vocabulary: tokenizer.shared: true"
+        )
+    if data.noise is not None and copies_unknown(model, tokenizer):
+        raise ValueError(
+            f"{_WHAT} with tokenizer.kind: word numbers the unknown words of pairs, and data.noise makes pairs of ids; "
+            f"take pieces of words (tokenizer.kind: bpe), or leave one out"
+        )
+    for key, value in rivals.items():
+        if value:
+            raise ValueError(
+                f"{_WHAT} has an objective of its own, over padded batches, and cannot be had with {key}; leave one out"
+            )
+
+
+def check_copied_words(replace_unknown: str, forbid: Sequence[str]) -> None:
+    """Refuse to search for what knows nothing of words outside the vocabulary, where those are copied."""
+    if replace_unknown != "none":
+        raise ValueError(
+            f"decoding.replace_unknown: {replace_unknown} has nothing to do where {_WHAT} writes unknown words of the "
+            f"source itself; set it to none"
+        )
+    if forbid:
+        raise ValueError(
+            f"decoding.forbid ({forbid[0]!r}) looks for words of the vocabulary, and {_WHAT} with tokenizer.kind: word "
+            f"writes others too; leave it out, or cut words into pieces (tokenizer.kind: bpe)"
+        )

@@ -1,0 +1,73 @@
+"""ROUGE against rouge-score itself, in scripts that it would lose, with intervals and significance."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from sightline.evaluation.metrics import METRICS, measure, score
+from sightline.evaluation.rouge import RougeName, words
+from sightline.evaluation.significance import approximate_randomization
+
+NAMES: dict[RougeName, str] = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}
+
+
+def texts(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(["the", "Cat", "sat", "on", "a-b", "mat.", "x_y", "2"], k=9)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_plain_ascii_it_is_what_the_library_says_with_its_own_words(name: RougeName) -> None:
+    outputs, references = texts(20, 1), texts(20, 2)
+    own = RougeScorer([NAMES[name]])
+    wanted = [own.score(r, o)[NAMES[name]].fmeasure for o, r in zip(outputs, references, strict=True)]
+    found = score(name, outputs, [[reference] for reference in references])
+    assert found.value == pytest.approx(100 * sum(wanted) / 20)
+    assert found.low < found.value < found.high and found.better == "higher"
+
+
+def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
+    output, reference = "third fourth. first second.", "first second. third fourth."
+    assert score("rouge-l", [output], [[reference]]).value == pytest.approx(50)
+    assert score("rouge-lsum", [output], [[reference]]).value == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Über naïve Straßen", ["über", "naïve", "straßen"]),
+        ("नमस्ते, दुनिया", ["नमस्ते", "दुनिया"]),
+        ("Привет-мир", ["привет", "мир"]),
+        ("本を読む", ["本", "を", "読", "む"]),
+        ("libfoo_2.0", ["libfoo", "2", "0"]),
+        ("…", []),
+    ],
+)
+def test_words_of_every_script_are_kept(text: str, wanted: list[str]) -> None:
+    assert words(text) == wanted
+    assert score("rouge-1", [text], [[text]]).value == (100 if wanted else 0)
+
+
+def test_of_several_references_the_best_counts_for_each_output() -> None:
+    assert score("rouge-1", ["a b"], [["c d", "a b", "a"]]).value == pytest.approx(100)
+
+
+def test_the_signature_says_how_it_was_counted_and_case_never_counts() -> None:
+    found = score("rouge-lsum", ["A B."], [["a b."]], lowercase=True)
+    assert found.value == 100
+    assert found.signature.startswith("nrefs:1|bs:1000|seed:12345|case:lc|tok:unicode-words|stem:no|sent:rules|score:f")
+    assert found.signature == score("rouge-lsum", ["A B."], [["a b."]]).signature
+    assert METRICS["rouge-l"].label == "ROUGE-L" and METRICS["rouge-lsum"].label == "ROUGE-Lsum"
+
+
+def test_a_system_that_is_better_on_every_text_is_significantly_so() -> None:
+    references = [[text] for text in texts(40, 2)]
+    worse, better = (
+        measure("rouge-l", texts(40, 3), references),
+        measure("rouge-l", [r[0] for r in references], references),
+    )
+    assert approximate_randomization(worse, better).significant
+    assert not approximate_randomization(better, better).significant

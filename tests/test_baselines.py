@@ -1,0 +1,135 @@
+"""Lead and oracle: what they take, how they score, and how they stand in a comparison beside a run."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import sightline
+from sightline.baselines.extracts import lead, oracle
+from sightline.cli.app import app
+from sightline.comparison import compare
+from sightline.evaluation.rouge import scorer
+from sightline.run import Run
+from sightline.run_folder import RunError
+
+TEXT = "one two three. four five. six seven eight nine. ten eleven. twelve one."
+
+
+def test_a_lead_is_the_first_sentences() -> None:
+    assert lead(TEXT, 2) == "one two three. four five."
+    assert lead(TEXT, 9) == TEXT
+    assert lead("", 3) == ""
+
+
+def test_an_oracle_takes_what_the_reference_says_in_the_order_of_the_text() -> None:
+    assert oracle(TEXT, ["ten eleven and one two three"]) == "one two three. ten eleven."
+    assert oracle(TEXT, ["ten eleven and one two three"], most=1) == "one two three."
+    assert oracle(TEXT, ["nothing of it"]) == ""
+
+
+def test_of_several_references_the_oracle_says_the_one_it_can_say_best() -> None:
+    assert oracle(TEXT, ["something else", "four five"]) == "four five."
+
+
+def test_a_single_sentence_of_an_oracle_is_the_best_by_rouge() -> None:
+    reference = "six seven and eight then ten"
+    parts = [part + "." for part in TEXT.rstrip(".").split(". ")]
+    count = scorer("rouge-1", "rouge-2")
+
+    def likeness(text: str) -> float:
+        found = count.score(reference, text)
+        return float(found["rouge1"].fmeasure + found["rouge2"].fmeasure)
+
+    assert oracle(TEXT, [reference], most=1) == max(parts, key=likeness)
+    best = max(likeness(" ".join(pair)) for pair in combinations(parts, 2))
+    assert likeness(oracle(TEXT, [reference])) >= best - 1e-9
+
+
+# --- as runs ------------------------------------------------------------------------------------------------------
+
+
+def recipe() -> dict[str, Any]:
+    files = {part: {"kind": "tsv", "file": f"{part}.tsv"} for part in ("train", "valid", "test")}
+    body = {"kind": "recurrent", "cell": "gru", "dropout": 0.0}
+    return {
+        "data": {"train": [files["train"]], "validation": files["valid"], "tests": {"test": files["test"]}},
+        "tokenizer": {"kind": "word", "min_count": 1},
+        "model": {"width": 8, "encoder": body, "decoder": body},
+        "training": {"limits": {"steps": 2}, "samples": 1, "device": "cpu", "threads": 1},
+        "evaluation": {"metrics": ["rouge-1", "rouge-l", "perplexity"]},
+        "decoding": {"beam": 1, "max_length": 12},
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("summaries")
+    for part, first in (("train", 0), ("valid", 20), ("test", 40)):
+        lines = [
+            f"intro {n} words. the {n} point is made. more of {n} here.\tthe {n} point\n"
+            for n in range(first, first + 20)
+        ]
+        (place / f"{part}.tsv").write_text("".join(lines))
+    (place / "recipe.yaml").write_text(yaml.safe_dump(recipe()))
+    sightline.train(place / "recipe.yaml", out=place / "run")
+    for kind, more in (("lead", ["--sentences", "1"]), ("oracle", [])):
+        command = ["baseline", kind, str(place / "recipe.yaml"), "--out", str(place / kind), *more]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        (place / f"{kind}.txt").write_text(result.stdout)
+    return place
+
+
+def test_a_baseline_prints_scores_with_signatures_and_keeps_its_outputs(folder: Path) -> None:
+    told = (folder / "oracle.txt").read_text().splitlines()
+    assert told[0] == "test: 20 texts, oracle"
+    assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words" in told[1]
+    records = [json.loads(line) for line in (folder / "lead" / "outputs.jsonl").read_text().splitlines()]
+    assert records[0]["output"] == "intro 40 words." and records[0]["on"] == "test" and len(records) == 20
+    assert json.loads((folder / "lead" / "config.json").read_text())["baseline"] == "lead-1"
+
+
+def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: Path) -> None:
+    found = compare([folder / "run", folder / "lead", folder / "oracle"], device="cpu")
+    assert found.metrics == ["rouge-1", "rouge-l"]
+    assert any("lead has no model, and so no perplexity" in note for note in found.notes)
+    assert any("lead (lead-1), oracle (oracle). An oracle has seen the references." in note for note in found.notes)
+    best = found.systems[2]
+    assert best.name == "oracle" and best.qualities["rouge-1"].value == pytest.approx(75)
+    assert best.verdicts["rouge-1"].significant and best.verdicts["rouge-1"].better
+    assert best.sentences_per_second is None and best.parameters == 0
+    assert not any("different devices" in note or "Not trained to the end" in note for note in found.notes)
+
+
+def test_the_table_shows_them_and_no_recipe_of_theirs(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "table.md"
+    command = ["compare", *(str(folder / name) for name in ("lead", "run", "oracle")), "--markdown", str(page)]
+    result = CliRunner().invoke(
+        app, [*command, "--device", "cpu", "--html", str(tmp_path / "t.html")], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "| oracle |" in page.read_text() and "| lead |" in page.read_text()
+    assert compare([folder / "lead", folder / "run"], device="cpu").differences == []
+
+
+def test_two_baselines_can_be_compared_alone(folder: Path) -> None:
+    found = compare([folder / "lead", folder / "oracle"], metrics=["rouge-2"])
+    assert found.systems[1].verdicts["rouge-2"].better
+
+
+def test_what_a_baseline_cannot_do_is_refused(folder: Path) -> None:
+    with pytest.raises(RunError, match=r"holds outputs \(lead-1\) and no model"):
+        Run.load(folder / "lead")
+    with pytest.raises(RunError, match="has no output for source 1"):
+        compare([folder / "run", folder / "lead"], on="validation", metrics=["rouge-1"], device="cpu")
+    with pytest.raises(RunError, match="perplexity"):
+        compare([folder / "run", folder / "lead"], metrics=["perplexity"], device="cpu")
+    command = ["baseline", "lead", str(folder / "recipe.yaml"), "--out", str(folder / "run")]
+    assert isinstance(CliRunner().invoke(app, command).exception, RunError)

@@ -1,0 +1,156 @@
+"""Copying from a recipe file to an output: words that no vocabulary holds, and recipes that cannot copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import sightline
+from sightline.inspection.numpy_script import recompute
+from sightline.recipe_files import RecipeError, load_recipe
+from sightline.run import Run
+from sightline.run_folder import RunError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SAID = ["my name is {} you know", "they call me {} around here", "well {} is how i am known"]
+LSTM = {"kind": "recurrent", "cell": "lstm", "dropout": 0.0}
+
+
+def name(number: int) -> str:
+    """A word of its own for each number."""
+    return "".join(LETTERS[(number * 7 + place * (number % 23 + 1)) % 26] for place in range(6)) + LETTERS[number % 26]
+
+
+def lines(numbers: range) -> str:
+    return "".join(f"{SAID[n % 3].format(name(n))}\thello {name(n)} !\n" for n in numbers)
+
+
+def recipe(**model: Any) -> dict[str, Any]:
+    return {
+        "data": {
+            "train": [{"kind": "tsv", "file": "train.tsv"}],
+            "validation": {"kind": "tsv", "file": "valid.tsv"},
+            "tests": {"other": {"kind": "tsv", "file": "test.tsv"}},
+        },
+        "tokenizer": {"kind": "word", "min_count": 3},
+        "model": {
+            "width": 24,
+            "encoder": LSTM,
+            "decoder": {**LSTM, "attention": {"kind": "additive"}},
+            "copying": True,
+            **model,
+        },
+        "training": {
+            "lr": 2e-2,
+            "schedule": {"kind": "constant", "warmup": 0},
+            "batches": {"tokens": 256},
+            "limits": {"steps": 60},
+            "validate_every": 60,
+            "label_smoothing": 0.0,
+            "samples": 1,
+            "device": "cpu",
+            "threads": 1,
+        },
+        "evaluation": {"metrics": ["exact", "perplexity"]},
+        "decoding": {"beam": 2, "max_length": 8},
+    }
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("names")
+    for part, numbers in (("train", range(300)), ("valid", range(300, 320)), ("test", range(320, 360))):
+        (folder / f"{part}.tsv").write_text(lines(numbers))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path) -> Run:
+    return sightline.load(sightline.train(write(corpus, recipe()), out=corpus / "run"))
+
+
+def test_a_model_that_copies_writes_words_it_has_never_seen(run: Run) -> None:
+    assert run.vocabulary.source.unknown("they call me zorbaquux around here") == ["zorbaquux"]
+    found = run.predict(["they call me zorbaquux around here", "my name is qwertyuiop you know"])
+    assert found == ["hello zorbaquux!", "hello qwertyuiop!"] or found == ["hello zorbaquux !", "hello qwertyuiop !"]
+    report = run.evaluate("other")
+    assert report.scores[0].value > 90
+    assert report.scores[1].value < 2 and "unknown:copied" in report.scores[1].signature
+
+
+def test_tokens_of_a_prediction_are_of_the_vocabulary_so_it_can_be_aligned_and_traced(run: Run) -> None:
+    text = "they call me zorbaquux around here"
+    (best, *_) = run.predict_nbest([text])[0]
+    assert all(token < run.vocabulary.target.size for token in best.tokens)
+    found = run.align(text)
+    assert found is not None and found.weights.shape[1] == 7
+    trace = run.trace(text)
+    steps = {step.name: step for step in trace.steps}
+    assert {"copying.weights", "copying.p_gen", "mixture"} <= set(steps)
+    again = recompute(trace)["mixture"]  # by the formula, in NumPy
+    np.testing.assert_allclose(np.exp(again), steps["mixture"].tensor.exp().numpy(), atol=1e-5)
+
+
+def test_a_given_beginning_may_hold_a_word_of_the_source(run: Run) -> None:
+    text = "they call me zorbaquux around here"
+    (best, *_) = run.predict_nbest([text], prefixes=["zorbaquux"])[0]
+    assert best.text.startswith("zorbaquux")
+
+
+def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus: Path) -> None:
+    path, few = write(corpus, recipe()), ["training.limits.steps=4", "training.validate_every=2"]
+    whole = sightline.train(path, few, out=corpus / "whole")
+    sightline.train(path, ["training.limits.steps=2", "training.validate_every=2"], out=corpus / "parts")
+    saved = corpus / "parts" / "recipe.yaml"
+    saved.write_text(saved.read_text().replace("steps: 2", "steps: 4"))
+    parts = sightline.train(corpus / "parts", resume=True)
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+def test_pieces_of_words_are_copied_without_any_new_ids(corpus: Path) -> None:
+    content = recipe() | {"tokenizer": {"kind": "bpe", "size": 60}}
+    content["training"]["limits"] = {"steps": 2}
+    own = sightline.load(sightline.train(write(corpus, content), out=corpus / "pieces"))
+    assert len(own.predict(["they call me zorbaquux around here"])) == 1
+    assert "unknown:copied" not in own.evaluate("other").scores[1].signature
+
+
+def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(run: Run) -> None:
+    with pytest.raises(ValueError, match=r"decoding\.forbid \('hello'\)"):
+        run.options(forbid=["hello"])
+    with pytest.raises(ValueError, match="replace_unknown: copy has nothing to do"):
+        run.options(replace_unknown="copy")
+
+
+def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> None:
+    plain = sightline.train(write(corpus, recipe(copying=False)), ["training.limits.steps=2"], out=corpus / "plain")
+    with pytest.raises(RunError, match="not given the same tokens"):
+        Run.ensemble([run.folder, plain])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["model.encoder=null", "model.decoder.attention.kind=none"], "looks at the states of an encoder"),
+        (["model.decoder.attention.kind=none"], "is for decoders with attention"),
+        (["tokenizer.shared=false", "model.tie=output"], "both sides need one vocabulary"),
+        (["training.rdrop=5"], "cannot be had with training.rdrop"),
+        (
+            ["training.batches.layout=packed"],
+            "over padded batches, and cannot be had with training.batches.layout: packed",
+        ),
+    ],
+)
+def test_what_cannot_copy_is_refused(corpus: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(write(corpus, recipe()), changes)

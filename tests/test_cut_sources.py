@@ -1,0 +1,105 @@
+"""Sources cut to their first tokens: in training, validation, tests and use alike, and every cut is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.experiment import describe, plan_for
+from sightline.preparation import prepare_data
+from sightline.recipe_files import RecipeError, load_recipe
+from sightline.run import Run
+
+LONG = "b " * 30 + "c"
+
+
+def recipe(**clean: Any) -> dict[str, Any]:
+    files = {part: {"kind": "tsv", "file": f"{part}.tsv"} for part in ("train", "valid", "test")}
+    return {
+        "data": {
+            "train": [files["train"]],
+            "validation": files["valid"],
+            "tests": {"other": files["test"]},
+            "clean": {"max_tokens": 12, **clean},
+        },
+        "tokenizer": {"kind": "word", "min_count": 1},
+        "model": {
+            "width": 8,
+            "encoder": {"kind": "recurrent", "dropout": 0.0},
+            "decoder": {"kind": "recurrent", "dropout": 0.0},
+        },
+        "training": {"batches": {"tokens": 64}, "limits": {"steps": 2}, "samples": 1, "device": "cpu", "threads": 1},
+    }
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    for part in ("train", "valid", "test"):
+        (tmp_path / f"{part}.tsv").write_text("".join(f"a b {n}\tb a\n{LONG} {n}\ta c\n" for n in range(5)))
+    return tmp_path
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def run_of(folder: Path, **clean: Any) -> Run:
+    return sightline.load(sightline.train(write(folder, recipe(**clean)), out=folder / "run"))
+
+
+def test_long_sources_are_cut_counted_and_told_and_not_dropped(corpus: Path) -> None:
+    loaded = load_recipe(write(corpus, recipe(cut_source=7)))
+    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+    prepared = prepare_data(loaded)
+    for store in (prepared.train(0), prepared.validation):
+        assert len(store) == 10 and store.counts["source cut"] == 5 and store.counts["too long"] == 0
+        assert sorted(store.source_lengths.tolist()) == [3] * 5 + [7] * 5
+    told = describe(prepared, plan_for(prepared, torch.device("cpu")), torch.nn.Linear(1, 1), torch.device("cpu"))
+    assert told[0] == "10 training and 10 validation examples; 5 sources cut to 7 tokens"
+
+
+def test_without_the_key_nothing_is_cut_and_long_pairs_are_dropped_as_ever(corpus: Path) -> None:
+    loaded = load_recipe(write(corpus, recipe()))
+    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+    store = prepare_data(loaded).train(0)
+    assert len(store) == 5 and store.counts["too long"] == 5 and store.counts["source cut"] == 0
+
+
+def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: Path) -> None:
+    run = run_of(corpus, cut_source=7)
+    assert [len(ids) for ids in run.encode_sources([LONG, "a b"])] == [7, 2]
+    short, long, other = run.predict_nbest(["b " * 7, LONG, "a " + LONG])
+    assert short[0].score == long[0].score != other[0].score
+    report = run.evaluate("other")
+    assert report.cut == 5 and report.to_dict()["cut"] == 5
+
+
+def test_predict_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
+    run = run_of(corpus, cut_source=7)
+    (corpus / "new.txt").write_text(f"a b\n{LONG}\n")
+    predicted = CliRunner().invoke(app, ["predict", str(run.folder), str(corpus / "new.txt")], catch_exceptions=False)
+    assert "sightline: 1 lines were cut short (data.clean.cut_source)" in predicted.stderr
+    evaluated = CliRunner().invoke(app, ["evaluate", str(run.folder)], catch_exceptions=False)
+    assert "5 sources cut short (data.clean.cut_source)" in evaluated.stdout
+
+
+def test_a_decoder_that_reads_the_source_itself_needs_room_for_the_cut_source_only(corpus: Path) -> None:
+    content = recipe(cut_source=7)
+    content["model"] = {"width": 8, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
+    assert load_recipe(write(corpus, content)).longest_sequence()[0] == 8 + 13
+
+
+def test_the_words_of_a_tagger_are_not_cut_from_their_tags(corpus: Path) -> None:
+    content = recipe(cut_source=7) | {"task": "tag"}
+    del content["model"]["decoder"]
+    with pytest.raises(RecipeError, match="would leave words without their tags"):
+        load_recipe(write(corpus, content))
