@@ -1,0 +1,51 @@
+"""Whether a recipe that learns from spoilt text (data.noise) can do so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sightline.recipe_data import Clean
+from sightline.recipe_model import ByteNetBody
+
+if TYPE_CHECKING:
+    from sightline.recipe import Recipe
+
+
+def check_text(recipe: Recipe) -> None:
+    """Refuse what has no meaning where examples are windows of text, and noise that does not fit the task."""
+    if not recipe.of_text:
+        if recipe.task == "masked-words":
+            raise ValueError("task: masked-words needs the words masked; add data.noise: {kind: mask}")
+        return
+    noise = recipe.data.noise
+    what = f"task: {recipe.task}" if noise is None else f"data.noise.kind: {noise.kind}"
+    if recipe.data.clean != Clean():
+        raise ValueError(f"data.clean is for pairs of texts, and {what} has none; leave it out")
+    if noise is None:
+        return
+    fits = "masked-words" if noise.kind == "mask" else "seq2seq"
+    if recipe.task != fits:
+        raise ValueError(f"{what} is for task: {fits}, not {recipe.task}; change one of them")
+    if not recipe.tokenizer.shared:
+        raise ValueError(f"{what} reads and writes the same text; set tokenizer.shared: true")
+    if recipe.task == "seq2seq":
+        _check_parts(recipe, what)
+    context = recipe.training.batches.context
+    if context < 8:
+        raise ValueError(f"training.batches.context ({context}) leaves too little text to spoil; raise it to 8 or more")
+
+
+def _check_parts(recipe: Recipe, what: str) -> None:
+    """Of a model that mends text."""
+    model = recipe.model
+    if model.encoder is None or isinstance(model.decoder, ByteNetBody):
+        raise ValueError(f"{what} needs a model with an encoder, and a decoder that is not ByteNet's")
+    if recipe.training.reward is not None:
+        raise ValueError(f"{what} is learned by likelihood; leave training.reward out")
+    if recipe.decoding.replace_unknown != "none" or model.copying:
+        key = "model.copying" if model.copying else "decoding.replace_unknown"
+        raise ValueError(f"{what} has marks where words to copy would be; leave {key} out")
+    if recipe.evaluation.metrics != ("perplexity",):
+        raise ValueError(
+            f"evaluation.metrics: {what} is measured by perplexity alone, not by {', '.join(recipe.evaluation.metrics)}"
+        )

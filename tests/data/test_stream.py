@@ -1,0 +1,105 @@
+"""Text as a stream on disk: the same tokens as all documents end to end, wherever one looks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sightline.data import store as stores
+from sightline.data.store import Store, prepare
+from sightline.data.stream import FullWindows, TextStream, full_windows
+from sightline.recipe_data import CharacterTokenizer, Data, PlainSource, TsvSource
+from sightline.text.tokenizer import END, Vocabulary
+from sightline.training.windows import stream_of
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Two sources, in parts of a few documents each."""
+    folder = tmp_path_factory.mktemp("stream")
+    random = np.random.default_rng(1)
+    for name, count in (("a", 40), ("b", 25)):
+        words = ["".join(random.choice(list("abcdef"), random.integers(1, 9))) for _ in range(count)]
+        (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
+    sources = [PlainSource(file="a.txt"), PlainSource(file="b.txt")]
+    data = Data(train=sources, validation=sources[0])
+    vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("", "abcdef")]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores, "_CHUNK", 7)
+        return prepare(data, sources, vocabulary, folder=folder, cache=folder / "cache", clean=False, text_alone=True)
+
+
+def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: Store) -> None:
+    stream, whole = TextStream(store), stream_of(store)
+    assert len(stream) == len(whole)
+    for start in range(len(whole)):
+        for stop in (start, start + 1, start + 13, len(whole)):
+            assert stream.between(start, min(stop, len(whole))).tolist() == whole[start:stop].tolist()
+
+
+def test_each_source_has_its_own_part_of_the_stream(store: Store) -> None:
+    stream = TextStream(store)
+    ends = np.flatnonzero(stream_of(store) == END)
+    assert stream.bounds.tolist() == [0, ends[39] + 1, len(stream)]
+
+
+def test_behind_the_end_of_a_source_comes_its_beginning(store: Store) -> None:
+    stream, whole = TextStream(store), stream_of(store)
+    low, high = stream.bounds[0], stream.bounds[1]
+    assert stream.around(int(high) - 3, 8, 0).tolist() == [*whole[high - 3 : high], *whole[low : low + 5]]
+    assert len(stream.around(0, 10_000, 0)) == high - low  # no token twice
+
+
+@given(
+    sizes=st.lists(st.integers(0, 90), min_size=1, max_size=4),
+    length=st.integers(1, 20),
+    epoch=st.integers(0, 5),
+    seed=st.integers(0, 9),
+)
+def test_the_windows_of_an_epoch_are_full_and_overlap_nowhere(
+    sizes: list[int], length: int, epoch: int, seed: int
+) -> None:
+    bounds = np.cumsum([0, *sizes])
+    starts, sources = full_windows(bounds, length, [1.0] * len(sizes), seed=seed, epoch=epoch)
+    for number, size in enumerate(sizes):
+        own = starts[sources == number] - bounds[number]
+        covered = Counter(int(at) % size for start in own for at in range(start, start + min(length, size)))
+        assert not covered or max(covered.values()) == 1
+        assert len(covered) > size - length or size == 0  # less than a window is left out
+
+
+def test_windows_are_cut_elsewhere_each_epoch_and_the_same_each_time() -> None:
+    bounds = np.array([0, 1_000])
+    first, second = (full_windows(bounds, 50, [1.0], seed=1, epoch=epoch)[0] for epoch in (1, 2))
+    assert set(first % 50) != set(second % 50)
+    assert (first == full_windows(bounds, 50, [1.0], seed=1, epoch=1)[0]).all()
+    assert (first != full_windows(bounds, 50, [1.0], seed=2, epoch=1)[0]).any()
+
+
+def test_weights_say_how_often_the_windows_of_a_source_come() -> None:
+    bounds = np.array([0, 1_000, 2_000])
+    found = [full_windows(bounds, 100, [2.0, 0.5], seed=1, epoch=epoch)[1] for epoch in range(2)]
+    assert [np.bincount(each).tolist() for each in found] == [[20, 5], [20, 5]]
+
+
+def test_windows_are_known_by_their_places_in_the_epoch(store: Store) -> None:
+    windows = FullWindows(lambda epoch: store, 11, [1.0, 3.0], seed=5)
+    every = windows.take(1, np.arange(windows.count(1)))
+    assert {len(each) for each in every} == {11}
+    again = FullWindows(lambda epoch: store, 11, [1.0, 3.0], seed=5)
+    assert again.take(1, np.array([4, 2]))[1].tolist() == every[2].tolist()
+
+
+def test_pairs_read_as_text_leave_their_sources_out(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("aaa\tbcd\nfff\tde\n")
+    source = TsvSource(file="pairs.tsv")
+    vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("abcdef", "abcdef")]))
+    data = Data(train=[source], validation=source)
+    made = prepare(data, [source], vocabulary, folder=tmp_path, cache=tmp_path, clean=False, text_alone=True)
+    assert made.source_lengths.tolist() == [0, 0]
+    assert made.target_lengths.tolist() == [3, 2]

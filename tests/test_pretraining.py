@@ -1,0 +1,279 @@
+"""Models that learn from spoilt text: they learn, are measured, fill gaps; and recipes that ask for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.comparison import compare
+from sightline.experiment import build_model
+from sightline.filling import best_fillings
+from sightline.inspection.samples import sample_batches
+from sightline.models.labellers import Tagger
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Recipe
+from sightline.run import Run
+from sightline.text.tokenizer import Vocabulary
+from sightline.training.step import batch_loss
+
+BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
+NOISES: dict[str, dict[str, Any]] = {
+    "mask": {"kind": "mask", "rate": 0.2, "masked": 1.0, "random": 0.0},
+    "denoise": {"kind": "denoise", "rate": 0.2},
+    "span-corruption": {"kind": "span-corruption", "rate": 0.2, "mean": 2.0, "sentinels": 8},
+}
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
+    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+def lines(count: int, seed: int) -> str:
+    """Counting, from somewhere on: a hidden number follows from its neighbours."""
+    draw = random.Random(seed)
+    names = ["one", "two", "three", "four", "five", "six", "seven"]
+    starts = [draw.randrange(7) for _ in range(count)]
+    return "".join(" ".join(names[(start + at) % 7] for at in range(8)) + " .\n" for start in starts)
+
+
+def recipe(kind: str, **changes: Any) -> dict[str, Any]:
+    masked = kind == "mask"
+    made: dict[str, Any] = {
+        "task": "masked-words" if masked else "seq2seq",
+        "data": {
+            "train": [{"kind": "plain", "file": "train.txt"}],
+            "validation": {"kind": "plain", "file": "valid.txt"},
+            "tests": {"test": {"kind": "plain", "file": "test.txt"}},
+            "noise": NOISES[kind],
+        },
+        "tokenizer": {"kind": "word", "min_count": 1},
+        "model": {"width": 32, "encoder": BODY, **({} if masked else {"decoder": BODY})},
+        "training": {
+            "lr": 0.01,
+            "schedule": {"kind": "constant", "warmup": 10},
+            "batches": {"tokens": 512, "context": 24},
+            "limits": {"steps": 160},
+            "label_smoothing": 0.0,
+            "validate_every": 40,
+            "samples": 2,
+            "device": "cpu",
+            "threads": 1,
+        },
+        "decoding": {"beam": 2, "max_length": 30},
+        "evaluation": {"bootstrap": 50},
+    }
+    return {**made, **changes}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """A run of each kind; shared, so not to be changed."""
+    folder = tmp_path_factory.mktemp("pretraining")
+    for name, count, seed in (("train", 300, 1), ("valid", 20, 2), ("test", 30, 3)):
+        (folder / f"{name}.txt").write_text(lines(count, seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIGHTLINE_CACHE", str(folder / "cache"))
+        patch.setenv("SIGHTLINE_CORPORA", "")
+        found = {}
+        for kind in NOISES:
+            (folder / f"{kind}.yaml").write_text(yaml.safe_dump(recipe(kind)))
+            found[kind] = sightline.train(folder / f"{kind}.yaml", out=folder / "runs" / kind, display=Silent())
+        yield found
+
+
+def validations(run: Path) -> list[dict[str, Any]]:
+    records = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [record for record in records if record["kind"] == "validation"]
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_the_loss_falls(kind: str, runs: dict[str, Path]) -> None:
+    found = [record["loss"] for record in validations(runs[kind])]
+    assert found[-1] < 0.75 * found[0]
+    assert found[-1] < 0.5 * np.log(8)  # of eight words that could stand there
+
+
+def test_masked_words_are_guessed_from_both_sides(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["mask"])
+    assert validations(runs["mask"])[-1]["masked-accuracy"] > 80
+    assert run.predict(["five six [MASK] one two ."]) == ["five six seven one two ."]
+    assert run.predict(["five six seven one [MASK] three four five ."]) == ["five six seven one two three four five ."]
+
+
+def test_the_likeliest_fillings_come_with_their_probabilities(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["mask"])
+    (guesses,) = run.predict_nbest(["five six [MASK] one two ."], run.options(nbest=3))
+    assert guesses[0].text == "five six seven one two ."
+    assert len({guess.text for guess in guesses}) == 3
+    scores = [guess.score for guess in guesses]
+    assert scores == sorted(scores, reverse=True)
+    every = run.predict_nbest(["five six [MASK] one two ."], run.options(nbest=99))[0]
+    assert sum(np.exp(guess.score) for guess in every) == pytest.approx(1, abs=1e-4)  # and no special is among them
+
+
+def test_an_ensemble_of_one_model_twice_fills_gaps_as_that_model_does(runs: dict[str, Path]) -> None:
+    one, twice = Run.load(runs["mask"]), Run.ensemble([runs["mask"], runs["mask"]])
+    texts = ["five six [MASK] one [MASK] .", "no gap"]
+    wanted, found = (each.predict_nbest(texts, each.options(nbest=2)) for each in (one, twice))
+    assert [[guess.text for guess in guesses] for guesses in found] == [[g.text for g in guesses] for guesses in wanted]
+    assert found[0][1].score == pytest.approx(wanted[0][1].score, abs=1e-4)
+    with pytest.raises(ValueError, match="is not measured"):
+        twice.evaluate("test")
+
+
+def test_a_text_without_gaps_comes_back_as_it_is_and_an_empty_one_empty(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["mask"])
+    assert run.predict(["one two", "", "one [MASK]"])[:2] == ["one two", ""]
+
+
+def test_the_best_fillings_of_several_gaps_are_those_of_all_combinations() -> None:
+    logs = np.log(np.random.default_rng(1).dirichlet(np.ones(5), 3))
+    every = sorted(
+        (float(logs[0, a] + logs[1, b] + logs[2, c]) for a in range(5) for b in range(5) for c in range(5)),
+        reverse=True,
+    )
+    assert [score for _, score in best_fillings(logs, 7)] == pytest.approx(every[:7])
+    chosen, score = best_fillings(logs, 7, first=10)[3]
+    assert sum(logs[row, token - 10] for row, token in enumerate(chosen)) == pytest.approx(score)
+
+
+def test_denoising_restores_a_text(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["denoise"])
+    (found,) = run.predict(["five six [MASK] one two three four five ."])
+    assert "<mask>" not in found
+    assert "six seven one" in found
+
+
+def test_span_corruption_fills_every_gap_and_leaves_the_rest(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["span-corruption"])
+    (found,) = run.predict(["five six [MASK] one two three four [MASK] six seven one"])
+    assert found.startswith("five six ")
+    assert found.endswith(" six seven one")
+    assert " one two three four " in found
+    assert "<gap" not in found
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_evaluation_is_the_same_each_time_and_says_what_the_noise_was(kind: str, runs: dict[str, Path]) -> None:
+    run = Run.load(runs[kind])
+    one, other = run.evaluate("test"), Run.load(runs[kind]).evaluate("test")
+    assert [score.value for score in one.scores] == [score.value for score in other.scores]
+    assert one.tokens == other.tokens and one.tokens is not None and one.tokens > 20
+    assert f"noise:{kind}-0.2" in one.scores[0].signature
+    assert one.scores[0].value < 4
+    validation = run.evaluate("validation").scores[0].value
+    assert validation == pytest.approx(validations(runs[kind])[-1]["perplexity"], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["mask", "denoise"])
+def test_runs_are_compared_on_the_same_noise(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs[kind], tmp_path / "copy"))
+    found = compare([runs[kind], copy], on="test")
+    assert {system.name for system in found.systems} == {kind, "copy"}
+
+
+def test_the_command_line_fills_gaps_and_refuses_what_is_for_writers(runs: dict[str, Path]) -> None:
+    runner = CliRunner()
+    asked = "five six [MASK] one two .\n\n"
+    result = runner.invoke(app, ["predict", str(runs["mask"]), "-", "--nbest", "2"], input=asked)
+    assert result.exit_code == 0, result.output
+    first, second = result.stdout.split("\n")[:2]
+    assert first.split("\t")[1] == "five six seven one two ."
+    assert float(first.split("\t")[0]) < 0
+    assert second.split("\t") == ["0.0000", ""]
+    assert "unknown" not in result.stderr
+    refused = runner.invoke(app, ["predict", str(runs["mask"]), "-", "--beam", "2"], input="one\n")
+    assert refused.exit_code != 0
+
+
+def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -> None:
+    run = sightline.load(runs["mask"])
+    text = "five six [MASK] one two ."
+    trace, (guesses,) = run.trace(text), run.predict_nbest([text])
+    assert trace.about["output"] == guesses[0].text
+    assert float(trace["loss"]) == pytest.approx(-guesses[0].score, abs=0.02)  # there <mask> could be an answer too
+    with pytest.raises(ValueError, match=r"no gap to fill; put \[MASK\]"):
+        run.trace("five six")
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_batches_to_look_into_a_run_have_the_noise_it_is_measured_by(kind: str, runs: dict[str, Path]) -> None:
+    run = Run.load(runs[kind])
+    batches = sample_batches(run.recipe, run.vocabulary, list(run.test_examples("test")), sentences=4)
+    marks = torch.tensor(list(run.vocabulary.source.marks.values()))
+    assert all(batch.source is not None and torch.isin(batch.source, marks).any() for batch in batches)
+    assert all(float(batch_loss(run.model, batch, 0.0).nll.detach()) / batch.tokens < 2 for batch in batches)
+
+
+def test_the_model_card_says_what_it_learned_from(runs: dict[str, Path]) -> None:
+    card = (runs["mask"] / "README.md").read_text()
+    assert "A masked-words model" in card
+    assert "| noise | mask, 20% |" in card
+
+
+def test_parts_have_the_names_they_have_in_taggers_and_translators(runs: dict[str, Path]) -> None:
+    loaded = Run.load(runs["denoise"])
+    model = loaded.recipe.model
+    names = set(load_file(runs["mask"] / "model.safetensors"))
+    tagger = {name for name, _ in Tagger(model, ["a"] * 9, 3).named_parameters()}
+    translator = {name for name, _ in Seq2Seq(model.model_copy(update={"tie": "output"}), 9, 9).named_parameters()}
+    assert {name for name in names if name.startswith("encoder.")} == {n for n in tagger if n.startswith("encoder.")}
+    assert {name for name in names if not name.startswith("output.")} <= tagger
+    assert {name for name in names if not name.startswith("output.")} <= translator
+    assert set(load_file(runs["denoise"] / "model.safetensors")) == set(
+        dict(Seq2Seq(model, 9, 9).named_parameters(remove_duplicate=True))
+    )
+
+
+def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -> None:
+    assert list(Vocabulary.load(runs["mask"]).source.marks) == ["<mask>"]
+    assert len(Vocabulary.load(runs["span-corruption"]).source.marks) == 8
+    assert build_model(Run.load(runs["mask"]).recipe, Vocabulary.load(runs["mask"])) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "told"),
+    [
+        ("mask", {"task": "seq2seq", "model": {"encoder": BODY, "decoder": BODY}}, "mask is for task: masked-words"),
+        ("denoise", {"task": "masked-words", "model": {"encoder": BODY}}, "kind: denoise is for task: seq2seq"),
+        ("denoise", {"model": {"decoder": BODY}}, "needs a model with an encoder"),
+        ("denoise", {"evaluation": {"metrics": ["bleu"]}}, "measured by perplexity alone, not by bleu"),
+        ("denoise", {"tokenizer": {"kind": "bpe", "shared": False}}, r"tokenizer\.shared: true"),
+        ("mask", {"evaluation": {"metrics": ["bleu"]}}, "bleu is not for task: masked-words"),
+        ("mask", {"training": {"batches": {"context": 4}}}, r"context \(4\) leaves too little"),
+    ],
+)
+def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Recipe.model_validate(recipe(kind, **changes))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"noise": None}, r"needs the words masked; add data\.noise: \{kind: mask\}"),
+        ({"clean": {"max_tokens": 9}}, r"data\.clean is for pairs"),
+        ({"noise": {"kind": "mask", "masked": 0.9, "random": 0.2}}, "more than 1 together"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(data: dict[str, Any], told: str) -> None:
+    made = recipe("mask")
+    with pytest.raises(ValueError, match=told):
+        Recipe.model_validate({**made, "data": {**made["data"], **data}})

@@ -1,0 +1,94 @@
+"""Marks in a vocabulary, and gaps that people write into texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sightline.recipe_data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.text.gaps import encode_gaps, fill_spans
+from sightline.text.tokenizer import SPECIALS, Tokenizer, TokenizerError
+
+LINES = ["the cat sat on the mat .", "the dog, the mat and the cats", "<mask> is text here"] * 4
+MARKS = ("<mask>", "<gap-0>")
+SECTIONS: list[AnyTokenizer] = [
+    WordTokenizer(min_count=1),
+    CharacterTokenizer(),
+    BpeTokenizer(size=80, min_count=1),
+    UnigramTokenizer(size=40),
+]
+
+
+def kind(section: AnyTokenizer) -> str:
+    return section.kind
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=kind)
+def test_marks_stand_behind_the_specials_and_survive_being_saved(section: AnyTokenizer) -> None:
+    made = Tokenizer.train(section, LINES, MARKS)
+    again = Tokenizer.parse(made.content)
+    assert made.marks == again.marks == {"<mask>": 4, "<gap-0>": 5}
+    assert again.mark("<gap-0>") == 5
+    flags = {token["content"]: token["special"] for token in json.loads(made.content)["added_tokens"]}
+    assert flags == dict.fromkeys([*SPECIALS, *MARKS], True)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=kind)
+def test_no_text_is_cut_into_a_mark(section: AnyTokenizer) -> None:
+    made = Tokenizer.train(section, LINES, MARKS)
+    assert not {4, 5} & set(made.encode("the <mask> and <gap-0> <mask>"))
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=kind)
+def test_a_vocabulary_without_marks_has_none_and_says_so_when_asked(section: AnyTokenizer) -> None:
+    made = Tokenizer.train(section, LINES)
+    assert made.marks == {}
+    with pytest.raises(TokenizerError, match=r"no mark <mask> .*data\.noise"):
+        made.mark("<mask>")
+
+
+def test_marks_take_their_places_out_of_the_size() -> None:
+    assert Tokenizer.train(BpeTokenizer(size=40, min_count=1), LINES, MARKS).size == 40
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=kind)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the [MASK] sat on the mat .",
+        "[MASK] cat",
+        "the cat[MASK]",
+        "the [MASK], the mat",
+        "[MASK]",
+        "the [MASK][MASK] cat [MASK]",
+        "  the   [MASK]   cat  ",
+        "the \u2395 [MASK] \u2395",
+    ],
+)
+def test_a_gap_is_one_mark_and_the_text_around_it_is_cut_as_ever(section: AnyTokenizer, text: str) -> None:
+    made = Tokenizer.train(section, LINES, MARKS)
+    words = section.kind != "character"
+    ids = encode_gaps(made, text, [4], words=words)
+    assert ids.count(4) == text.count("[MASK]")
+    if "][" in text or "\u2395" in text:
+        return
+    before, _, behind = text.partition("[MASK]")
+    at = ids.index(4)
+    assert made.decode(ids[:at]).strip() == made.normalize(before)
+    assert made.decode(ids[at + 1 :]).strip() == made.normalize(behind)
+    if behind.startswith(","):
+        assert ids[at + 1] == made.encode("the cat, the mat")[len(made.encode("the cat"))]  # with no space before it
+
+
+def test_several_gaps_have_marks_of_their_own_in_order() -> None:
+    made = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
+    ids = encode_gaps(made, "[MASK] cat [MASK]", [5, 4], words=True)
+    assert (ids[0], ids[-1]) == (5, 4)
+    with pytest.raises(ValueError, match=r"3 gaps .*knows 2"):
+        encode_gaps(made, "[MASK] [MASK] [MASK]", [5, 4], words=True)
+
+
+def test_a_source_is_filled_with_what_follows_each_mark() -> None:
+    assert fill_spans([10, 4, 11, 5], [4, 20, 21, 5, 22], [4, 5]) == [10, 20, 21, 11, 22]
+    assert fill_spans([10, 4, 11, 5], [99, 5, 22], [4, 5]) == [10, 11, 22]  # what belongs to no gap is left out
