@@ -1,89 +1,191 @@
-"""A training that begins with the weights of another run: `training.start_from`."""
+"""A training that begins with the tokenizer and the weights of another run: `model.start_from`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sightline.data.sources import Example
+from sightline.files import write_atomically
+from sightline.layers.adapters import is_adapter
 from sightline.models.counted import CountedModel
-from sightline.preparation import LABELS
+from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
+from sightline.preparation import LABELS, training_examples
 from sightline.recipe import Recipe
+from sightline.recipe_adapting import StartFrom
 from sightline.recipe_changes import section_differences
 from sightline.recipe_files import load_recipe
+from sightline.recipe_model import Ngram
 from sightline.run_folder import RunError, need, read_config
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.extension import extended
+from sightline.text.tokenizer import Tokenizer, Vocabulary
 from sightline.training.averages import weights_of
-from sightline.training.checkpoints import load_parameters
 
+START = "start.json"
 _SHOWN = 8  # differences told, at most
 _FREE = frozenset({"dropout", "attention_dropout", "variants"})  # these may change from one training to the next
 
 
-def with_absolute_start(recipe: Recipe) -> Recipe:
-    """The recipe with training.start_from made absolute, so that it can be resumed from anywhere."""
-    if recipe.training.start_from is None:
+@dataclass(frozen=True)
+class Start:
+    """What a model began with: names of its weights, and of those of the run that it has no place for."""
+
+    run: str
+    taken: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    numbers: int = 0  # taken, in all of these weights
+    new_rows: int = 0  # of its embeddings, for tokens that the run did not know
+
+    def notes(self) -> list[str]:
+        """For a person to read."""
+        rows = f", and {self.new_rows:,} new rows for new tokens" if self.new_rows else ""
+        taken = f"weights taken: {len(self.taken)}, {self.numbers:,} numbers ({summary(self.taken)})"
+        lines = [f"starting from {self.run}: {taken}{rows}"]
+        lines += [f"new weights: {len(self.new)} ({summary(self.new)})"] if self.new else []
+        lines += [f"weights left there: {len(self.left)} ({summary(self.left)})"] if self.left else []
+        return lines
+
+
+# --- the recipe and the tokenizer ---------------------------------------------------------------------------------
+
+
+def with_start(recipe: Recipe) -> Recipe:
+    """The recipe with the run it starts from made absolute, and that run's tokenizer section where it has none."""
+    start = recipe.model.start_from
+    if start is None:
         return recipe
-    start = str(Path(recipe.training.start_from).expanduser().resolve())
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"start_from": start})})
+    folder = Path(start.run).expanduser().resolve()
+    changed = start.model_copy(update={"run": str(folder)})
+    found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"start_from": changed})})
+    if "tokenizer" in recipe.model_fields_set or not folder.is_dir():
+        return found
+    return found.model_copy(update={"tokenizer": _recipe_of(folder).tokenizer})
 
 
 def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
-    """The tokenizer of the run a recipe starts from, which must be what its own tokenizer section says."""
-    start = recipe.training.start_from
+    """The tokenizers of a training that starts from a run: those of the run, labels apart, extended if asked for.
+
+    The recipe's own tokenizer section must say the same, for it is what others will read.
+    """
+    start = recipe.model.start_from
     if start is None:
         return None
-    theirs = _recipe_of(Path(start))
-    if theirs.task != recipe.task:
-        raise RunError(f"training.start_from: {start} is task: {theirs.task}, and this recipe is task: {recipe.task}")
-    different = section_differences(theirs.tokenizer, recipe.tokenizer, "tokenizer", _FREE)
-    if different:
+    run = Path(start.run)
+    theirs = _recipe_of(run)
+    if different := section_differences(theirs.tokenizer, recipe.tokenizer, "tokenizer", _FREE | {"shared"}):
         raise RunError(
-            f"training.start_from: {start} has another tokenizer, and its own is the one its weights know: "
-            f"{_listed(different)}; give this recipe the same tokenizer section"
+            f"model.start_from: {run} has another tokenizer, and its own is the one its weights know: "
+            f"{_listed(different)}; give this recipe the same tokenizer section, or none"
         )
-    return Vocabulary.load(Path(start), LABELS[theirs.task])
+    found, labels = Vocabulary.load(run, LABELS[theirs.task]), LABELS[recipe.task]
+    own = None
+    if start.extend_vocabulary or labels != "none":
+        own = Vocabulary.train(recipe.tokenizer, lambda: _texts(recipe), labels)
+    read, written = found.source, found.target if LABELS[theirs.task] == "none" else found.source
+    if own is not None and labels != "none":
+        written = _labels(found.target if theirs.task == recipe.task else None, own.target)
+    elif recipe.tokenizer.shared and read.content != written.content:
+        raise RunError(
+            f"model.start_from: {run} has a tokenizer for each side, and this recipe one for both; set "
+            f"tokenizer.shared: false and model.tie: output or none"
+        )
+    if own is not None and start.extend_vocabulary:
+        read, written = extended(read, own.source), written if labels != "none" else extended(written, own.target)
+    shared = labels == "none" and recipe.tokenizer.shared
+    return Vocabulary(read, read if shared else written, shared=shared, labels=labels)
 
 
-def start_from_run(model: nn.Module, recipe: Recipe) -> list[str]:
-    """Put the weights a recipe starts from into its model, and say so; nothing where it starts from none.
+def _texts(recipe: Recipe) -> Iterator[Example]:
+    """What a tokenizer would be learned from."""
+    return (Example("", each.target) if recipe.of_text else each for each in training_examples(recipe))
 
-    Names and shapes must be the same. What may differ all the same (heads, norms) is told, for shapes do not show it.
-    """
-    start = recipe.training.start_from
+
+def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
+    """The labels of the run, with their numbers, where they are all that is asked for; else those of this text."""
+    if theirs is None:
+        return own
+    known = set(theirs.pieces(range(theirs.size)))
+    return theirs if known.issuperset(own.pieces(range(own.size))) else own
+
+
+# --- the weights --------------------------------------------------------------------------------------------------
+
+
+def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> Start | None:
+    """Put the weights a recipe starts from into its model, and say which; None where it starts from none."""
+    start = recipe.model.start_from
+    if start is None:
+        return None
+    theirs = _recipe_of(Path(start.run))
+    if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, Ngram):
+        raise RunError("model.start_from: an n-gram model is counted anew each time; leave it out")
+    if theirs.model.adapters is not None:
+        raise RunError(
+            f"model.start_from: {start.run} has adapters beside its weights; make a plain run of it with: "
+            f"sightline merge {start.run} --out DIR"
+        )
+    tensors = _weights_of_run(Path(start.run))
+    other = Model(tensors, _pieces(Vocabulary.load(Path(start.run), LABELS[theirs.task])))
+    weights = {name: weight for name, weight in weights_of(model).items() if not is_adapter(name)}
+    own = Model(weights, _pieces(vocabulary))
+    plan = plan_transfer(own, other, start.parts)
+    _check(plan, own, other, start, whole=recipe.training.reward is not None)
+    transfer(plan, weights, tensors)
+    numbers = sum(tensors[name].numel() for name in set(plan.taken.values()))
+    new_rows = max((rows for name, rows in plan.rows.items() if "embedding" in name), default=0)
+    return Start(start.run, tuple(plan.taken), plan.new, plan.left, numbers, new_rows)
+
+
+def other_bodies(recipe: Recipe) -> list[str]:
+    """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes: to be told."""
+    start = recipe.model.start_from
     if start is None:
         return []
-    if isinstance(model, CountedModel):
-        raise RunError("training.start_from: an n-gram model is counted anew each time; leave it out")
-    weights = need(Path(start), "model.safetensors", f"finish its training with: sightline train {start} --resume")
+    theirs = _recipe_of(Path(start.run)).model.bodies
+    both = [(side, theirs[side], body) for side, body in recipe.model.bodies.items() if side in theirs]
+    different = [line for side, its, own in both for line in section_differences(its, own, f"model.{side}", _FREE)]
+    return [f"not the same model in all: {_listed(different)}"] if different else []
+
+
+def _check(plan: Transfer, own: Model, theirs: Model, start: StartFrom, *, whole: bool) -> None:
+    """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
+    for named in start.parts or ():
+        if problems := not_taken(plan, own, theirs, named):
+            raise RunError(
+                f"model.start_from: the {named} of {start.run} does not fit this model whole: {_listed(problems)}; use "
+                f"the model section of {start.run}/recipe.yaml, or leave {named} out of parts"
+            )
+    if not any(own.weights[name].dim() > 1 and part(name) != "head" for name in plan.taken):
+        raise RunError(
+            f"model.start_from: nothing of {start.run} fits this model; use the model section of "
+            f"{start.run}/recipe.yaml (model.width, layers, heads and the like)"
+        )
+    if whole and (plan.new or plan.left):
+        names = [f"{name} is not there" for name in plan.new] + [f"{name} is left there" for name in plan.left]
+        raise RunError(
+            f"model.start_from: training.reward goes on with a model that can do its task, and that of {start.run} is "
+            f"not this one: {_listed(names)}; use the model section of {start.run}/recipe.yaml"
+        )
+
+
+def _pieces(vocabulary: Vocabulary) -> dict[str, list[str]]:
+    sides = {"source": vocabulary.source, "target": vocabulary.target}
+    return {side: tokenizer.pieces(range(tokenizer.size)) for side, tokenizer in sides.items()}
+
+
+def _weights_of_run(run: Path) -> dict[str, Tensor]:
+    weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
     try:
-        tensors = load_file(weights)
+        return load_file(weights)
     except SafetensorError as error:
         raise RunError(f"{weights} is damaged ({error}); copy it again, or resume that training") from error
-    if different := weight_differences(tensors, weights_of(model)):
-        raise RunError(
-            f"training.start_from: the weights of {start} do not fit this recipe's model: {_listed(different)}; "
-            f"use the model section of {start}/recipe.yaml"
-        )
-    load_parameters(model, tensors)
-    notes = [f"starting from the weights and the tokenizer of {start}"]
-    if other := section_differences(_recipe_of(Path(start)).model, recipe.model, "model", _FREE):
-        notes.append(f"the same weights, but not the same model: {_listed(other)}")
-    return notes
-
-
-def weight_differences(theirs: dict[str, Tensor], own: dict[str, Tensor]) -> list[str]:
-    """What of a model's weights is missing in others, is not expected, or has another shape."""
-    missing = [f"{name} is not there" for name in own if name not in theirs]
-    extra = [f"{name} is there and not in this model" for name in theirs if name not in own]
-    shapes = [
-        f"{name} is {tuple(theirs[name].shape)} there and {tuple(own[name].shape)} here"
-        for name in own
-        if name in theirs and theirs[name].shape != own[name].shape
-    ]
-    return shapes + missing + extra
 
 
 def _recipe_of(run: Path) -> Recipe:
@@ -94,3 +196,21 @@ def _recipe_of(run: Path) -> Recipe:
 def _listed(different: list[str]) -> str:
     more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
     return "; ".join(different[:_SHOWN]) + more
+
+
+# --- start.json ---------------------------------------------------------------------------------------------------
+
+
+def write_start(run: Path, start: Start) -> None:
+    """Keep in a run folder what its model began with."""
+    record = {"told": start.notes(), **asdict(start)}
+    write_atomically(run / START, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_start(run: Path) -> Start | None:
+    """The same again; None where there is nothing."""
+    if not (run / START).is_file():
+        return None
+    values = json.loads((run / START).read_text(encoding="utf-8"))
+    names = {key: tuple(values[key]) for key in ("taken", "new", "left")}
+    return Start(values["run"], **names, numbers=values["numbers"], new_rows=values["new_rows"])

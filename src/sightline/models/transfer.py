@@ -1,0 +1,171 @@
+"""Which weights of one model another one can begin with, by their names, their shapes and what their rows stand for.
+
+Encoders, decoders and embeddings are called the same in every model, so a body is taken layer by layer: a layer fits
+whole or not at all. Tables with a row for each token (embeddings, output layers) fit where the tokens are the same, or
+the first of ours are all of theirs; then the further rows are new.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.recipe_adapting import Part
+
+Pieces = Mapping[str, Sequence[str]]  # the tokens of the `source` and the `target` side
+
+_SIDES = {
+    "source_embedding.weight": "source",
+    "target_embedding.weight": "target",
+    "embedding.weight": "target",
+    "output.weight": "target",
+    "output.bias": "target",
+}
+_ALIKE = {  # where else a table may come from, nearest first
+    "source_embedding.weight": ("target_embedding.weight", "embedding.weight"),
+    "target_embedding.weight": ("embedding.weight", "source_embedding.weight"),
+    "embedding.weight": ("target_embedding.weight", "source_embedding.weight"),
+}
+_TIED = ("target_embedding.weight", "embedding.weight", "source_embedding.weight")  # to an output layer without weights
+_SEES_SOURCE = re.compile(r"^decoder\.(layers\.\d+\.(cross|around_cross)|attentions?|bridges?|mix|source|ratio)(\.|$)")
+_UNIT = re.compile(r"^((?:encoder|decoder)\.(?:layers\.\d+|\w+)|\w+)")
+
+
+def part(name: str) -> Part:
+    """The part of a model that a weight belongs to."""
+    first = name.split(".")[0]
+    if first in ("encoder", "decoder"):
+        return "encoder" if first == "encoder" else "decoder"
+    return "embeddings" if first.endswith("embedding") else "head"
+
+
+def unit(name: str) -> str:
+    """What is taken whole or not at all: encoder.layers.0, decoder.norm, output, …"""
+    found = _UNIT.match(name)
+    assert found is not None
+    return found[1]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What one model takes from another."""
+
+    taken: dict[str, str]  # own names, and those there
+    new: tuple[str, ...]  # own names
+    left: tuple[str, ...]  # names there
+    rows: dict[str, int]  # of own tables that begin with those there, how many are new
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a transfer looks at in a model."""
+
+    weights: Mapping[str, Tensor]
+    pieces: Pieces
+
+    @property
+    def reads(self) -> bool:
+        """Whether its decoder has an encoder to look at."""
+        return any(name.startswith("encoder.") for name in self.weights)
+
+
+def plan_transfer(own: Model, theirs: Model, parts: Collection[Part] | None = None) -> Transfer:
+    """All that fits of these parts; of all, if none are named."""
+    found: dict[str, str] = {}
+    units: dict[str, list[str]] = {}
+    for name in own.weights:
+        if parts is None or part(name) in parts:
+            units.setdefault(unit(name), []).append(name)
+    for names in units.values():
+        sources = {name: _origin(name, own, theirs) for name in names}
+        needed = [name for name in names if theirs.reads or not _SEES_SOURCE.match(name)]
+        if needed and all(sources[name] is not None for name in needed):
+            found |= {name: source for name, source in sources.items() if source is not None}
+    used = set(found.values())
+    return Transfer(
+        taken=found,
+        new=tuple(name for name in own.weights if name not in found),
+        left=tuple(name for name in theirs.weights if name not in used),
+        rows={name: _more_rows(own.weights[name], theirs.weights[source]) for name, source in found.items()},
+    )
+
+
+def _more_rows(own: Tensor, theirs: Tensor) -> int:
+    return len(own) - len(theirs) if own.dim() and own.shape != theirs.shape else 0
+
+
+def _origin(name: str, own: Model, theirs: Model) -> str | None:
+    """The weight there that fits this one of ours, if there is one."""
+    names = [name, *_ALIKE.get(name, ())]
+    if name == "output.weight" and name not in theirs.weights:
+        names = list(_TIED)
+    return next((other for other in names if other in theirs.weights and _fits(name, own, other, theirs)), None)
+
+
+def _fits(name: str, own: Model, other: str, theirs: Model) -> bool:
+    mine, its = own.weights[name], theirs.weights[other]
+    side = _SIDES.get(name)
+    if side is None:
+        spelled = name.startswith("source_embedding.")  # letters are numbered by the tokens there are
+        same = not spelled or own.pieces["source"] == theirs.pieces["source"]
+        return same and mine.shape == its.shape
+    rows = list(theirs.pieces[_SIDES[other]])
+    return mine.shape[1:] == its.shape[1:] and len(its) == len(rows) and list(own.pieces[side][: len(rows)]) == rows
+
+
+def not_taken(plan: Transfer, own: Model, theirs: Model, named: Part) -> list[str]:
+    """What stands in the way of taking a part whole: own weights without any, and theirs of a body that are left.
+
+    A decoder may see a source here and none there, or the other way round: what looks at it is new, or left.
+    """
+    if not any(part(name) == named for name in own.weights):
+        return [f"this model has no {named}"]
+    missing = [name for name in plan.new if part(name) == named and (theirs.reads or not _SEES_SOURCE.match(name))]
+    over = [
+        name
+        for name in plan.left
+        if part(name) == named and named in ("encoder", "decoder") and (own.reads or not _SEES_SOURCE.match(name))
+    ]
+    return [_told(name, own, theirs) for name in missing] + [f"{name} has no place here" for name in over]
+
+
+def _told(name: str, own: Model, theirs: Model) -> str:
+    if name not in theirs.weights:
+        return f"{name} is not there"
+    mine, its = tuple(own.weights[name].shape), tuple(theirs.weights[name].shape)
+    if mine != its:
+        return f"{name} is {its} there and {mine} here"
+    return f"{name} stands for other tokens there" if name in _SIDES else f"{name} fits, but not all that is beside it"
+
+
+@torch.no_grad()
+def transfer(plan: Transfer, own: Mapping[str, Any], theirs: Mapping[str, Tensor]) -> None:
+    """Copy what was planned; further rows stay as they are."""
+    for name, source in plan.taken.items():
+        weight, its = own[name], theirs[source]
+        (weight if weight.shape == its.shape else weight[: len(its)]).copy_(its)
+
+
+def summary(names: Iterable[str]) -> str:
+    """`encoder.layers.0 to 5, encoder.norm, output` for all of their weights."""
+    bodies: dict[str, list[int]] = {}
+    for name in names:
+        head, _, number = unit(name).rpartition(".")
+        layer = number.isdecimal()
+        bodies.setdefault(head if layer else unit(name), [])
+        if layer and int(number) not in bodies[head]:
+            bodies[head].append(int(number))
+    return ", ".join(_layers(name, numbers) for name, numbers in bodies.items())
+
+
+def _layers(name: str, numbers: list[int]) -> str:
+    if not numbers:
+        return name
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{name}.{numbers[0]} to {numbers[-1]}"
+    return ", ".join(f"{name}.{number}" for number in numbers)

@@ -1,0 +1,61 @@
+"""What a recipe may say about weights that another run has learned: which to take, and how to adapt them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sightline.recipe_sections import Probability, Section
+
+Part = Literal["encoder", "decoder", "embeddings", "head"]
+
+
+class StartFrom(Section):
+    """A finished run whose tokenizer and weights a training begins with; `start_from: RUN` is short for `{run: RUN}`.
+
+    The run may be of another task. Without `parts` all that fits is taken; parts that are named are taken whole, or the
+    training is refused. What was taken, what is new and what was left is told, and kept in start.json.
+    """
+
+    run: str = Field(description="its folder")
+    parts: tuple[Part, ...] | None = Field(
+        None, min_length=1, description="what to take; head: the output layer, and what a classifier has before it"
+    )
+    extend_vocabulary: bool = Field(
+        False,
+        description="add the tokens that a tokenizer learned from this recipe's text would have and that of the run "
+        "has not; the old ones keep their numbers",
+    )
+
+
+def or_a_folder(schema: dict[str, Any]) -> None:
+    """The JSON schema of a key that holds a StartFrom or the folder alone."""
+    schema["anyOf"].append({"type": "string"})
+
+
+class Adapters(Section):
+    """Low-rank adapters (LoRA; Hu et al. 2021): W + (alpha / rank) B A beside frozen weights W.
+
+    Only A, B and what is new to the model are trained. `sightline merge RUN --out DIR` makes a plain run of the result.
+    """
+
+    rank: int = Field(8, ge=1, description="rows of A, columns of B")
+    alpha: float = Field(16.0, gt=0, description="how much they count: their product is multiplied by alpha / rank")
+    on: tuple[Literal["query", "key", "value", "output", "feedforward"], ...] = Field(
+        ("query", "value"), min_length=1, description="the maps of a Transformer layer that get one"
+    )
+    dropout: Probability = Field(0.0, description="of what A reads")
+    also: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
+
+
+def with_start_moved(values: Any) -> Any:
+    """A recipe as it is written today: runs made before model.start_from was there say training.start_from."""
+    training = values.get("training") if isinstance(values, dict) else None
+    if not isinstance(training, dict) or "start_from" not in training:
+        return values
+    rest = {key: value for key, value in training.items() if key != "start_from"}
+    moved = {**values, "training": rest}
+    if training["start_from"] is not None and isinstance(values.get("model"), dict):
+        moved["model"] = {"start_from": training["start_from"], **values["model"]}
+    return moved

@@ -1,0 +1,139 @@
+"""Which weights fit where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sightline.models.labellers import Classifier, Tagger
+from sightline.models.language_model import LanguageModel
+from sightline.models.seq2seq import Seq2Seq
+from sightline.models.transfer import Model, not_taken, plan_transfer, summary, transfer
+from sightline.recipe_model import Model as Recipe
+from sightline.training.averages import weights_of
+
+WORDS = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "c"]
+LABELS = ["<pad>", "<unk>", "<s>", "</s>", "NOUN", "VERB", "ADJ"]  # as many, and others
+TEXT = {"source": WORDS, "target": WORDS}
+TAGS = {"source": WORDS, "target": LABELS}
+
+
+def body(layers: int = 2, **more: Any) -> dict[str, Any]:
+    return {"kind": "transformer", "layers": layers, "heads": 2, "feedforward": {"width": 12}, **more}
+
+
+def recipe(**model: Any) -> Recipe:
+    return Recipe.model_validate({"width": 8, **model})
+
+
+def seq2seq(tie: str = "all", **model: Any) -> Seq2Seq:
+    return Seq2Seq(recipe(encoder=body(), decoder=body(), tie=tie, **model), len(WORDS), len(WORDS))
+
+
+def tagger(layers: int = 2) -> Tagger:
+    return Tagger(recipe(encoder=body(layers)), WORDS, len(LABELS))
+
+
+def seen(model: nn.Module, pieces: dict[str, list[str]]) -> Model:
+    return Model(weights_of(model), pieces)
+
+
+def test_a_tagger_takes_encoder_and_embeddings_of_a_translator_and_no_output() -> None:
+    own, theirs = tagger(), seq2seq()
+    plan = plan_transfer(seen(own, TAGS), seen(theirs, TEXT))
+    assert plan.new == ("output.weight", "output.bias")  # of the same shape, but for labels
+    assert plan.taken["source_embedding.weight"] == "target_embedding.weight"  # all are tied there
+    assert all(name.startswith(("decoder.", "output.")) for name in plan.left)
+    transfer(plan, weights_of(own), weights_of(theirs))
+    for name, weight in own.encoder.state_dict().items():
+        assert torch.equal(weight, theirs.encoder.state_dict()[name])
+    assert torch.equal(own.source_embedding.weight, theirs.target_embedding.weight)
+
+
+def test_a_decoder_takes_a_language_model_and_keeps_its_own_look_at_the_source() -> None:
+    own = seq2seq()
+    theirs = LanguageModel(recipe(decoder=body(), tie="output"), len(WORDS))
+    plan = plan_transfer(seen(own, TEXT), seen(theirs, TEXT), ["decoder", "embeddings"])
+    decoder_new = {name.split(".")[3] for name in plan.new if name.startswith("decoder.")}
+    assert decoder_new == {"cross", "around_cross"}
+    assert plan.taken["target_embedding.weight"] == "embedding.weight"
+    assert not any(name.startswith("encoder.") for name in plan.taken)
+    for part in ("decoder", "embeddings"):
+        assert not_taken(plan, seen(own, TEXT), seen(theirs, TEXT), part) == []  # type: ignore[arg-type]
+    assert not_taken(plan, seen(own, TEXT), seen(theirs, TEXT), "encoder")
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "convolutional", "bytenet", "window"])
+def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str) -> None:
+    alone = {"kind": kind, "layers": 1} | ({"attention": {"kind": "none"}} if kind == "recurrent" else {})
+    looking = alone | ({"attention": {"kind": "additive"}} if kind == "recurrent" else {})
+    theirs = seen(LanguageModel(recipe(decoder=alone, tie="output"), len(WORDS)), TEXT)
+    own = seen(Seq2Seq(recipe(encoder=body(), decoder=looking), len(WORDS), len(WORDS)), TEXT)
+    plan = plan_transfer(own, theirs, ["decoder"])
+    assert not_taken(plan, own, theirs, "decoder") == []
+    assert any(name.startswith("decoder.") for name in plan.new)
+    assert all(name.startswith("decoder.") for name in plan.taken)
+
+
+def test_the_same_model_is_taken_whole() -> None:
+    own, theirs = seq2seq("none"), seq2seq("none")
+    plan = plan_transfer(seen(own, TEXT), seen(theirs, TEXT))
+    assert plan.new == plan.left == ()
+    transfer(plan, weights_of(own), weights_of(theirs))
+    assert all(torch.equal(weight, weights_of(theirs)[name]) for name, weight in weights_of(own).items())
+
+
+def test_a_layer_is_taken_whole_or_not_at_all() -> None:
+    own = Seq2Seq(recipe(encoder=body(3), decoder=body(feedforward={"width": 16})), len(WORDS), len(WORDS))
+    plan = plan_transfer(seen(own, TEXT), seen(seq2seq(), TEXT))
+    taken = summary(plan.taken)
+    assert taken == "target_embedding, encoder.layers.0, encoder.layers.1, encoder.norm, decoder.norm, output"
+    assert summary(plan.new) == "encoder.layers.2, decoder.layers.0, decoder.layers.1"
+
+
+def test_parts_that_do_not_fit_whole_are_told() -> None:
+    own, theirs = seen(tagger(3), TAGS), seen(seq2seq(), TEXT)
+    plan = plan_transfer(own, theirs, ["encoder"])
+    assert not_taken(plan, own, theirs, "encoder")[0] == "encoder.layers.2.attention.project.weight is not there"
+    plan = plan_transfer(seen(tagger(1), TAGS), theirs, ["encoder"])
+    told = not_taken(plan, seen(tagger(1), TAGS), theirs, "encoder")
+    assert told[0] == "encoder.layers.1.attention.project.weight has no place here"
+    assert not_taken(plan, own, theirs, "decoder") == ["this model has no decoder"]
+
+
+def test_embeddings_of_other_tokens_do_not_fit() -> None:
+    other = {"source": ["<pad>", "<unk>", "<s>", "</s>", "a", "c", "b"], "target": LABELS}
+    plan = plan_transfer(seen(tagger(), TAGS), seen(tagger(), other))
+    assert summary(plan.new) == "source_embedding"
+    assert summary(plan.taken) == "encoder.layers.0, encoder.layers.1, encoder.norm, output"
+
+
+@pytest.mark.parametrize("tie", ["none", "all"])
+def test_more_tokens_are_new_rows(tie: str) -> None:
+    more = {"source": [*WORDS, "d", "e"], "target": [*WORDS, "d", "e"]}
+    own = Seq2Seq(recipe(encoder=body(), decoder=body(), tie=tie), 9, 9)
+    theirs = seq2seq(tie)
+    before = own.target_embedding.weight.detach().clone()
+    plan = plan_transfer(seen(own, more), seen(theirs, TEXT))
+    assert plan.new == plan.left == ()
+    assert plan.rows["target_embedding.weight"] == plan.rows["output.bias"] == 2
+    transfer(plan, weights_of(own), weights_of(theirs))
+    assert torch.equal(own.target_embedding.weight[:7], theirs.target_embedding.weight)
+    assert torch.equal(own.target_embedding.weight[7:], before[7:])
+
+
+def test_an_output_layer_of_its_own_begins_with_the_embeddings_it_was_tied_to() -> None:
+    own, theirs = seq2seq("none"), seq2seq("all")
+    plan = plan_transfer(seen(own, TEXT), seen(theirs, TEXT))
+    assert plan.new == plan.left == ()
+    assert plan.taken["output.weight"] == plan.taken["source_embedding.weight"] == "target_embedding.weight"
+
+
+def test_a_classifier_takes_the_encoder_of_a_tagger() -> None:
+    own = Classifier(recipe(encoder=body(), pooling={"kind": "mean"}), WORDS, 3)
+    plan = plan_transfer(seen(own, {"source": WORDS, "target": LABELS[:3]}), seen(tagger(), TAGS))
+    assert summary(plan.new) == "output, pooling"
+    assert summary(plan.left) == "output"

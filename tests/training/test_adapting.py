@@ -1,0 +1,106 @@
+"""What is trained, and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Training
+from sightline.training.adapting import freeze, layer_rates, matching, trained_count
+from sightline.training.optimizers import build_optimizer
+
+BODY: dict[str, Any] = {
+    "kind": "transformer",
+    "layers": 3,
+    "heads": 2,
+    "positions": {"kind": "learned", "longest": 8},
+    "feedforward": {"width": 12},
+}
+GRU = {"kind": "recurrent", "cell": "gru", "layers": 2}
+
+
+@pytest.fixture
+def model(build_model: Callable[..., Seq2Seq]) -> Seq2Seq:
+    return build_model(BODY, {**BODY, "layers": 2})
+
+
+def names(model: Seq2Seq) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "first", "count"),
+    [
+        ("embeddings", "target_embedding.weight", 2),
+        ("encoder.1", "encoder.layers.1.attention.project.weight", 12),
+        ("encoder.layers.1", "encoder.layers.1.attention.project.weight", 12),
+        ("encoder.1.attention", "encoder.layers.1.attention.project.weight", 4),
+        ("decoder.norm", "decoder.norm.weight", 2),
+        ("output.bias", "output.bias", 1),
+        ("enc", "", 0),  # the beginning of a name, but not up to a dot
+        ("encoder.11", "", 0),
+    ],
+)
+def test_a_word_means_a_part_a_layer_or_a_name(pattern: str, first: str, count: int, model: Seq2Seq) -> None:
+    found = matching(names(model), pattern)
+    assert len(found) == count
+    assert not found or found[0] == first
+
+
+def test_frozen_parameters_have_no_gradient_and_no_state_and_stay(model: Seq2Seq) -> None:
+    freeze(model, ["embeddings", "encoder.0"])
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {*matching(names(model), "embeddings"), *matching(names(model), "encoder.0")}
+    assert trained_count(model) == sum(p.numel() for name, p in model.named_parameters() if name not in frozen)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.1), torch.device("cpu"))
+    sum(parameter.square().sum() for parameter in model.parameters() if parameter.requires_grad).backward()
+    optimizer.step()
+    held = {id(parameter) for parameter in optimizer.state}
+    for name, parameter in model.named_parameters():
+        assert (name in frozen) == (parameter.grad is None) == (id(parameter) not in held)
+        assert (name in frozen) == torch.equal(parameter, before[name]), name
+
+
+def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: Seq2Seq) -> None:
+    with pytest.raises(ValueError, match=r"called 'encoder\.3'; it has embeddings, .*encoder\.0, .*decoder\.norm"):
+        freeze(model, ["encoder.3"])
+
+
+def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
+    new = ["decoder.layers.0.cross.project.weight"]
+    rates = layer_rates(names(model), 0.5, new)
+    assert rates.keys() == set(names(model))
+    for layer, rate in enumerate([0.25, 0.5, 1.0]):
+        assert {rates[name] for name in matching(names(model), f"encoder.{layer}")} == {rate}
+    assert rates["decoder.layers.1.attention.project.weight"] == 1.0
+    assert rates["decoder.layers.0.attention.project.weight"] == 0.5
+    assert rates[new[0]] == 1.0
+    assert rates["encoder.positions.table"] == 0.125
+    assert rates["decoder.positions.table"] == 0.25
+    assert rates["source_embedding.weight"] == rates["target_embedding.weight"] == 0.125
+    assert rates["encoder.norm.weight"] == rates["output.bias"] == 1.0
+
+
+def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) -> None:
+    model = build_model(GRU, GRU)
+    rates = layer_rates(names(model), 0.5)
+    assert {rates[name] for name in matching(names(model), "encoder.0")} == {0.5}
+    assert {rates[name] for name in matching(names(model), "decoder.1")} == {1.0}
+
+
+def test_the_optimizer_moves_each_parameter_by_its_rate(model: Seq2Seq) -> None:
+    rates = layer_rates(names(model), 0.5)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = build_optimizer(model, Training(lr=0.1, eps=1e-12), torch.device("cpu"), rates)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():  # the first step of Adam is lr · sign of the gradient
+        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, 0.1 * rates[name]))
+    for group in optimizer.param_groups:
+        assert group["lr"] == 0.1 * group["factor"]
