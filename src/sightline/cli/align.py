@@ -1,0 +1,135 @@
+"""`sightline align`: which word of a text comes from which word of the other, for pairs that are given."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sightline.inspection.word_alignment import Looking
+    from sightline.run import Run
+
+_WINDOW = 2_048  # pairs aligned together
+
+
+def align(
+    run: Annotated[Path, typer.Argument(help="A run folder: a translator with attention.")],
+    source: Annotated[Path | None, typer.Option(help="Source texts, one a line.")] = None,
+    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
+    training: Annotated[
+        bool,
+        typer.Option("--training", help="Instead: the run's own training pairs, for training.guided_alignment."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Where to write the links; by default standard output.")] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer of the decoder to read, from 0; by default the last but one.")
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(help="Head of that layer, from 0; by default the guided one, or the mean of all.")
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Align each word where it is read, a step after it is written.")
+    ] = False,
+    reverse: Annotated[
+        Path | None, typer.Option(help="A run for the other direction, to symmetrize with (read in the same way).")
+    ] = None,
+    symmetrize: Annotated[
+        str, typer.Option(help="With --reverse: intersection, union or grow-diag-final-and.")
+    ] = "grow-diag-final-and",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Link the words of given translations by a model's attention, in Pharaoh format: `0-0 1-2`, a line for each pair.
+
+    Words are what stands between spaces. The target is given, so nothing is searched for.
+
+    Examples:
+
+    - `sightline align runs/de-en --source test.de --target test.en --shift > links.txt`
+    - `sightline align runs/de-en --source test.de --target test.en --layer 3 --head 1 --reverse runs/en-de`
+    - `sightline align runs/de-en --training --shift --reverse runs/en-de --out guide.txt`
+    """
+    from sightline.inspection.symmetrization import SYMMETRIES
+    from sightline.inspection.word_alignment import Looking, head_at
+    from sightline.run import Run
+
+    if training == (source is not None or target is not None) or (source is None) != (target is None):
+        raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
+    if symmetrize not in SYMMETRIES:
+        raise ValueError(f"--symmetrize {symmetrize} is none of {', '.join(SYMMETRIES)}")
+    loaded = Run.load(run, device=device)
+    other = None if reverse is None else Run.load(reverse, device=device)
+    named = layer is not None or head is not None
+    directions = [
+        (each, Looking((head_at(each.model, layer, head),) if named else (), shift))
+        for each in (loaded, other)
+        if each is not None
+    ]
+    pairs = _training_pairs(loaded) if training else _pairs(source, target)
+    with _writing(out) as write:
+        for line in _aligned(pairs, directions, symmetrize):
+            write(line)
+
+
+def _aligned(pairs: Iterator[tuple[str, str]], directions: list[tuple[Run, Looking]], symmetrize: str) -> Iterator[str]:
+    """A line for each pair, block by block."""
+    from sightline.inspection.symmetrization import SYMMETRIES
+    from sightline.inspection.word_alignment import align_pairs, pharaoh
+
+    done = 0
+    while window := list(islice(pairs, _WINDOW)):
+        texts = [pair[0] for pair in window], [pair[1] for pair in window]
+        run, looking = directions[0]
+        links = [found.links for found in align_pairs(run, *texts, looking)]
+        for other, its in directions[1:]:
+            back = align_pairs(other, texts[1], texts[0], its)
+            turned = [frozenset((i, j) for j, i in found.links) for found in back]
+            links = [SYMMETRIES[symmetrize](*both) for both in zip(links, turned, strict=True)]
+        yield from map(pharaoh, links)
+        done += len(window)
+        print(f"aligned {done:,} pairs", file=sys.stderr, flush=True)
+
+
+def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
+    from itertools import zip_longest
+
+    from sightline.data.sources import read_lines
+
+    assert source is not None and target is not None
+    for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
+        if one is None or other is None:
+            short = source if one is None else target
+            raise ValueError(f"{short} ends before line {number}, and the other file goes on; give pairs line by line")
+        yield one, other
+
+
+def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
+    """As they are read, before any is cleaned away: in step with what guides a training.
+
+    Those that would be dropped as too long are not aligned, but have their (empty) line.
+    """
+    from sightline.preparation import training_examples
+
+    most, sides = run.recipe.data.clean.max_tokens, (run.vocabulary.source, run.vocabulary.target)
+    for example in training_examples(run.recipe):
+        long = any(len(side.encode(text)) > most for side, text in zip(sides, example, strict=True))
+        yield ("", "") if long else (example.source, example.target)
+
+
+@contextmanager
+def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
+    """Lines to standard output, or to a file that is there when all are written."""
+    from sightline.files import atomic_file
+
+    if out is None:
+        yield print
+        return
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
+    with atomic_file(out) as file:
+        yield lambda line: file.write(f"{line}\n".encode())

@@ -1,0 +1,152 @@
+"""`sightline embed`: contextual vectors of tokens, words or sentences, their neighbours, and the senses of a word."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sightline.cli.lines import lines_of, windows
+
+if TYPE_CHECKING:
+    from sightline.contextual import Embedded, Layer, Wanted
+    from sightline.inspection.nearest import Nearest
+    from sightline.inspection.vector_files import VectorWriter
+    from sightline.run import Run
+
+_EVERY = 10.0  # seconds between two lines of progress
+
+
+def embed(
+    run: Annotated[Path, typer.Argument(help="A run folder: anything with an encoder, or a language model.")],
+    file: Annotated[Path | None, typer.Argument(help="Texts, one a line; - or nothing: standard input.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The vectors: .npy (with a .tsv beside it that names the rows), or .parquet.")
+    ] = None,
+    layer: Annotated[str, typer.Option(help="last, embedding, or the number of a layer from 0.")] = "last",
+    pooling: Annotated[
+        str, typer.Option(help="Of the pieces of a sentence: mean, max, first; none: a vector for each piece.")
+    ] = "mean",
+    words: Annotated[bool, typer.Option("--words", help="A vector for each word, pooled over its pieces.")] = False,
+    nearest: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Print the lines that are nearest to this one, by cosine.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="With --nearest: how many.")] = 10,
+    word: Annotated[str | None, typer.Option(help="With --figure: the word whose places are compared.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the places of --word in a plane, layer by layer (.png, .svg, .pdf).")
+    ] = None,
+    most: Annotated[int, typer.Option(help="With --figure: most places drawn, the first ones found.")] = 40,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Write what a model makes of texts, as vectors: of sentences, of words or of pieces, each in its context.
+
+    Of a model with an encoder these are the encoder's states, of a language model the decoder's. Lines are read,
+    embedded and written in blocks, so memory does not grow with the text.
+
+    Examples:
+
+    - `sightline embed runs/de-en train.de --out sentences.npy`
+    - `sightline embed runs/de-en train.de --words --layer 2 --out words.parquet`
+    - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
+    - `sightline embed runs/en-de news.en --word bank --figure bank.png`
+    """
+    from sightline.inspection.line_picture import check_figure
+    from sightline.inspection.vector_files import check_vector_file
+    from sightline.run import Run
+
+    if out is None and nearest is None and figure is None and word is None:
+        raise ValueError("say what to do with the vectors: --out FILE, --nearest TEXT, or --word WORD --figure FILE")
+    if (word is None) != (figure is None):
+        raise ValueError("--word and --figure go together: whose places are drawn, and where to")
+    if nearest is not None and (words or pooling == "none"):
+        raise ValueError("--nearest compares whole lines; leave --words out, and pool them by mean, max or first")
+    wanted = _wanted(layer, pooling, words)
+    for path, check in ((out, check_vector_file), (figure, check_figure)):
+        if path is not None:
+            check(path)
+    loaded = Run.load(run, device=device)
+    if figure is not None and word is not None:
+        if out is not None or nearest is not None:
+            raise ValueError("--figure reads the text for one word alone; leave --out and --nearest out")
+        _draw(loaded, file, word, figure, most)
+        return
+    _embed_lines(loaded, file, wanted, out, nearest, top)
+
+
+def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
+    from sightline.contextual import Wanted
+
+    chosen: Layer = int(layer) if layer.isdecimal() else layer  # type: ignore[assignment]
+    return Wanted(chosen, pooling, words)  # type: ignore[arg-type]
+
+
+def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, text: str | None, top: int) -> None:
+    """All lines, block by block: to a file, to the search for neighbours, or to both."""
+    from sightline.contextual import embed_texts
+    from sightline.inspection.nearest import Nearest
+    from sightline.inspection.vector_files import vector_file
+
+    near: Nearest | None = None
+    if text is not None:
+        near = Nearest(embed_texts(run.answerer, [text], wanted)[0].vectors[0], top)
+    opened: Any = nullcontext() if out is None else vector_file(out, run.recipe.model.width)
+    with opened as rows, _watching() as tell:
+        done = 0
+        for window in windows(lines_of(file)):
+            _hand_over(embed_texts(run.answerer, window, wanted, first=done), done, rows, near)
+            done += len(window)
+            tell(done)
+    for cosine, line, found in near.best if near is not None else ():
+        print(f"{cosine:.4f}\t{line}\t{found}")
+    if out is not None:
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near: Nearest | None) -> None:
+    import numpy as np
+
+    lines = [number for number, each in enumerate(found, done + 1) for _ in each.units]
+    units = [unit for each in found for unit in each.units]
+    vectors = np.concatenate([each.vectors for each in found])
+    if rows is not None:
+        rows.write(lines, units, vectors)
+    if near is not None:
+        near.offer(lines, units, vectors)
+
+
+def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
+    from sightline.inspection.senses_picture import draw_senses
+    from sightline.occurrences import find_occurrences
+
+    found = find_occurrences(run.answerer, lines_of(file), word, most=most)
+    draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")
+    print(f"wrote {figure}", file=sys.stderr)
+
+
+@contextmanager
+def _watching() -> Iterator[Callable[[int], None]]:
+    """Something to tell how many lines are done: a running count in a terminal, a line now and then elsewhere."""
+    started = last = time.monotonic()
+    shown = 0
+
+    def line(done: int) -> str:
+        seconds = time.monotonic() - started
+        return f"embedded {done:,} lines in {seconds:,.0f} s ({done / max(seconds, 1e-9):,.0f} lines/s)"
+
+    def tell(done: int) -> None:
+        nonlocal last, shown
+        shown = done
+        if sys.stderr.isatty():
+            print(f"\r{line(done)}", end="", file=sys.stderr, flush=True)
+        elif time.monotonic() - last > _EVERY:
+            last = time.monotonic()
+            print(line(done), file=sys.stderr, flush=True)
+
+    yield tell
+    print(("\r" if sys.stderr.isatty() else "") + line(shown), file=sys.stderr, flush=True)

@@ -1,0 +1,108 @@
+"""Word alignments that guide a training: read in step with its examples, and told to the pieces of their cuts.
+
+A file has a line for each example of data.train, as it is read and before any is cleaned away, in the format of word
+aligners: `0-0 1-2` links source word 0 to target word 0, and so on; words are what stands between spaces. An empty line
+links nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.data.sources import DataError, Example, read_lines
+from sightline.text.tokenizer import SPACE, Tokenizer
+from sightline.text.word_pieces import cut_text
+
+Links = list[tuple[int, int]]  # (source word, target word)
+_LINK = re.compile(r"(\d+)-(\d+)")
+
+
+def parse_links(line: str, place: str) -> Links:
+    """One line; `place` names it in errors."""
+    matches = [(_LINK.fullmatch(word), word) for word in line.split()]
+    for match, word in matches:
+        if match is None:
+            raise DataError(f"{place}: {word!r} is no link; write source-target from 0, as in 0-0 1-2")
+    return [(int(match[1]), int(match[2])) for match, _ in matches if match is not None]
+
+
+def in_step(
+    examples: Iterable[tuple[int, Example]], path: Path, *, limited: bool
+) -> Iterator[tuple[int, Example, Links]]:
+    """Each example with its links. There must be as many lines as examples; more only if the examples are `limited`."""
+    lines = enumerate(read_lines(path), 1)
+    count = 0
+    for origin, example in examples:
+        count += 1
+        number, line = next(lines, (0, ""))
+        if not number:
+            raise DataError(
+                f"{path} has {count - 1:,} lines, and there are more training examples; it needs a line for each, in "
+                f"their order (sightline align RUN --training writes such a file)"
+            )
+        yield origin, example, _checked(parse_links(line, f"{path}, line {number}"), example, path, number)
+    left = [] if limited else [1 for _, line in lines if line.strip()]
+    if left:
+        raise DataError(f"{path} has {len(left):,} lines more than there are training examples ({count:,})")
+
+
+def _checked(links: Links, example: Example, path: Path, number: int) -> Links:
+    words = len(example.source.split()), len(example.target.split())
+    for i, j in links:
+        if i >= words[0] or j >= words[1]:
+            raise DataError(
+                f"{path}, line {number}: {i}-{j} points past the end of sentences of {words[0]} and {words[1]} words; "
+                f"links are source-target from 0, a line for each training example in order"
+            )
+    return links
+
+
+def piece_links(links: Links, source: NDArray[np.bool_], target: NDArray[np.bool_]) -> list[int]:
+    """Every piece of a word linked to every piece of the other: s, t, s, t, … of members (S, words), (T, words)."""
+    pairs = {
+        (int(s), int(t)) for i, j in links for s in np.flatnonzero(source[:, i]) for t in np.flatnonzero(target[:, j])
+    }
+    return list(chain.from_iterable(sorted(pairs)))
+
+
+def members(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, dropout: bool) -> NDArray[np.bool_] | None:
+    """(pieces, words): which pieces make which words; `ids` may be the beginning of the text alone.
+
+    Of a plain cut it is known which characters a piece covers. Under BPE-dropout a word begins where a piece begins
+    with a space; None where that gives other words (a character that is normalized to a space).
+    """
+    if not dropout:
+        return cut_text(tokenizer, text).members[: len(ids)]
+    pieces = tokenizer.pieces(ids)
+    words = np.cumsum([piece.startswith(SPACE) for piece in pieces], dtype=np.int64) - 1  # (pieces,)
+    count = len(text.split())
+    if len(words) and (words[0] != 0 or words[-1] >= count):
+        return None
+    letters = np.asarray([piece != SPACE for piece in pieces], np.bool_)  # a space alone is part of no word
+    found: NDArray[np.bool_] = (words[:, None] == np.arange(count)) & letters[:, None]
+    return found
+
+
+def chunk_links(
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    texts: Sequence[Example],
+    ids: tuple[list[list[int]], list[list[int]]],
+    links: Sequence[Links],
+    *,
+    dropout: bool,
+) -> list[list[int]]:
+    """The piece links of many examples, each flat."""
+    found = []
+    for text, source, target, own in zip(texts, *ids, links, strict=True):
+        first, second = (
+            members(tokenizer, side, pieces, dropout=dropout) if own else None
+            for tokenizer, side, pieces in zip(tokenizers, text, (source, target), strict=True)
+        )
+        found.append([] if first is None or second is None else piece_links(own, first, second))
+    return found

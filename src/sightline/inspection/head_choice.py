@@ -1,0 +1,52 @@
+"""Which head aligns best, told without gold: the one with which another model, for the other direction, agrees most.
+
+A word that comes from another is looked at by both models; what only one of them looks at is its own business. So of
+all heads of both, those are chosen whose links agree best on some pairs of sentences (as Chen et al. 2020, §3.2, choose
+a layer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.inspection.attention_views import attentions
+from sightline.inspection.symmetrization import Links
+from sightline.inspection.word_alignment import Looking
+
+
+def candidates(model: Any) -> list[Looking]:
+    """Every head that looks at the source and the mean of every layer, each where words are written and read."""
+    counts = attentions(model)
+    names = [name for path in model.looks for name in (path, *(f"{path}.{head}" for head in range(counts[path])))]
+    single = {path for path in model.looks if counts[path] == 1}  # whose mean is their only head
+    return [Looking((name,), shift) for name in names if name not in single for shift in (False, True)]
+
+
+def agreement(forward: Sequence[Links], backward: Sequence[Links]) -> float:
+    """2 |A ∩ B| / (|A| + |B|) over all pairs of sentences; the links of both are (source word, target word)."""
+    both = sum(len(a & b) for a, b in zip(forward, backward, strict=True))
+    every = sum(len(a) + len(b) for a, b in zip(forward, backward, strict=True))
+    return 2 * both / every if every else 0.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How each direction is read, and how much both agree so."""
+
+    forward: Looking
+    backward: Looking
+    agreement: float
+
+
+def choose_by_agreement(
+    forward: Mapping[Looking, Sequence[Links]], backward: Mapping[Looking, Sequence[Links]]
+) -> Choice:
+    """Of all pairs the one that agrees most; of equal ones the first."""
+    pairs = (
+        Choice(one, other, agreement(links, turned))
+        for one, links in forward.items()
+        for other, turned in backward.items()
+    )
+    return max(pairs, key=lambda choice: choice.agreement)

@@ -1,0 +1,94 @@
+"""Where a word stands in texts, and what a model makes of it in each place."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.answerer import Answerer
+from sightline.contextual import Layer, Pooling, check_layers, cut_texts, layer_count, piece_states, pool_pieces
+from sightline.inspection.word_senses import Occurrences
+from sightline.text.word_pieces import cut_text
+
+_AROUND = 24  # characters of context on either side
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # scripts that set no space
+_PANELS = 6  # layers shown, at most
+
+
+def shown_layers(asked: Answerer, most: int = _PANELS) -> list[Layer]:
+    """From the embedding to the last, evenly thinned where there are many."""
+    between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for its norm
+    if len(between) > most - 2:
+        between = [between[round(place)] for place in np.linspace(0, len(between) - 1, most - 2)]
+    return ["embedding", *between, "last"]
+
+
+def places_of(word: str, text: str) -> list[tuple[int, int]]:
+    """[start, stop) of the word in a text, in any case, not as a part of another word."""
+    spans = (match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE))
+    return [span for span in spans if not any(_joined(text, place) for place in span)]
+
+
+def _joined(text: str, at: int) -> bool:
+    """Whether the characters before and after a place belong to one word."""
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    if unicodedata.category(after).startswith("M"):
+        return True
+    if any(unicodedata.name(each, "").startswith(_UNSPACED) for each in (before, after)):
+        return False
+    return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
+
+
+def find_occurrences(
+    asked: Answerer, texts: Iterable[str], word: str, *, most: int = 40, pooling: Pooling = "mean"
+) -> Occurrences:
+    """The first `most` places of a word, with its vectors in the layers that are shown."""
+    layers = shown_layers(asked)
+    check_layers(asked, layers)
+    contexts: list[str] = []
+    rows: list[list[NDArray[np.float32]]] = [[] for _ in layers]
+    for context, ids, mine in islice(_occurrences(asked, texts, word), most):
+        contexts.append(context)
+        (states,) = piece_states(asked, [ids], layers)
+        for own, each in zip(rows, states, strict=True):
+            own.append(pool_pieces(each, mine[:, None], pooling)[0])
+    if len(contexts) < 2:
+        raise ValueError(f"{word!r} stands {len(contexts)} times in the text; to compare its places there must be two")
+    names = [f"layer {layer}" if isinstance(layer, int) else layer for layer in layers]
+    return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})
+
+
+def _occurrences(
+    asked: Answerer, texts: Iterable[str], word: str
+) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
+    """The context of each, the pieces of its text, and which of those are the word's."""
+    for number, text in enumerate(texts):
+        places = places_of(word, text)
+        if not places:
+            continue
+        (cut,) = cut_texts(asked, [text], number)
+        for start, stop in places:
+            if asked.recipe.task == "tag":  # whose words are cut one by one: the one in which the place lies
+                mine = cut.members[:, len(text[:stop].split()) - 1]
+            else:
+                parts = [text[:start], text[start:stop], text[stop:]]
+                mine = cut_text(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
+            if mine.any():
+                yield _context(text, start, stop), cut.ids, mine
+
+
+def _context(text: str, start: int, stop: int) -> str:
+    """The word with what stands around it: `… at the [bank] of the …`."""
+    before, after = text[max(0, start - _AROUND) : start], text[stop : stop + _AROUND]
+    if start > _AROUND:
+        before = "…" + before.partition(" ")[2] if " " in before.rstrip() else "…" + before
+    if stop + _AROUND < len(text):
+        after = after.rpartition(" ")[0] + "…" if " " in after.lstrip() else after + "…"
+    return " ".join(f"{before}[{text[start:stop]}]{after}".split())

@@ -1,0 +1,114 @@
+"""`sightline embed` and `sightline align`, as they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sightline.run
+from sightline.cli.align import align
+from sightline.cli.embed import embed
+from sightline.inspection.word_alignment import Looking, align_pairs
+from sightline.run import Run
+from untrained_runs import PAIRS, untrained
+
+TEXTS = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run folders that are not there are runs with random weights."""
+    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(lambda folder, device="auto": untrained(str(folder))))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    return path
+
+
+def test_vectors_of_sentences_are_written_line_by_line(file: Path, tmp_path: Path) -> None:
+    embed(Path("transformer"), file, out=tmp_path / "v.npy", layer="0", pooling="max")
+    run: Run = untrained("transformer")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), run.embed(TEXTS, layer=0, pooling="max"), atol=1e-5)
+    beside = (tmp_path / "v.tsv").read_text(encoding="utf-8").splitlines()
+    assert beside == [f"{number}\t{text}" for number, text in enumerate(TEXTS, 1)]
+
+
+def test_vectors_of_words_have_their_words_beside_them(file: Path, tmp_path: Path) -> None:
+    embed(Path("language-model"), file, out=tmp_path / "v.npy", words=True)
+    beside = (tmp_path / "v.tsv").read_text(encoding="utf-8").splitlines()
+    assert beside == [f"{number}\t{word}" for number, text in enumerate(TEXTS, 1) for word in text.split()]
+    assert np.load(tmp_path / "v.npy").shape == (len(beside), 16)
+
+
+def test_the_nearest_line_to_a_line_is_itself(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embed(Path("recurrent"), file, nearest=TEXTS[1], top=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0] == f"1.0000\t2\t{TEXTS[1]}"
+
+
+def test_the_places_of_a_word_are_drawn(file: Path, tmp_path: Path) -> None:
+    embed(Path("transformer"), file, word="hund", figure=tmp_path / "hund.png")
+    assert (tmp_path / "hund.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "say what to do with the vectors"),
+        ({"word": "Hund"}, "--word and --figure go together"),
+        ({"nearest": "x", "words": True}, "--nearest compares whole lines"),
+        ({"out": Path("v.txt")}, r"written as .npy or .parquet"),
+        ({"out": Path("v.npy"), "layer": "top"}, "layer 'top' is neither a number from 0, nor last, nor embedding"),
+    ],
+)
+def test_what_would_be_left_undone_is_refused(file: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        embed(Path("transformer"), file, **options)  # type: ignore[arg-type]
+
+
+# --- align ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> tuple[Path, Path]:
+    for name, side in (("a", 0), ("b", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS), encoding="utf-8")
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_given_pairs_are_aligned_by_a_chosen_head(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    align(Path("transformer"), *pairs, out=tmp_path / "links", layer=1, head=0, shift=True)
+    found = align_pairs(
+        untrained("transformer"), TEXTS, [pair[1] for pair in PAIRS], Looking(("decoder.1.cross.0",), True)
+    )
+    assert (tmp_path / "links").read_text().splitlines() == [each.pharaoh() for each in found]
+
+
+def test_with_another_direction_both_must_agree(pairs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    align(Path("transformer"), *pairs, reverse=Path("recurrent"), symmetrize="intersection")
+    both = capsys.readouterr().out.splitlines()
+    align(Path("transformer"), *pairs)
+    alone = capsys.readouterr().out.splitlines()
+    assert len(both) == len(alone) == len(PAIRS)
+    assert all(set(few.split()) <= set(many.split()) for few, many in zip(both, alone, strict=True))
+
+
+def test_files_of_different_lengths_are_refused(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+    pairs[1].write_text("one\n")
+    with pytest.raises(ValueError, match="b ends before line 2"):
+        align(Path("transformer"), *pairs, out=tmp_path / "links")
+    assert not (tmp_path / "links").exists()
+
+
+def test_it_must_be_said_which_pairs(pairs: tuple[Path, Path]) -> None:
+    for given in ({}, {"source": pairs[0]}, {"source": pairs[0], "target": pairs[1], "training": True}):
+        with pytest.raises(ValueError, match="say which pairs"):
+            align(Path("transformer"), **given)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="there is no layer 7 that looks at the source; there are 2"):
+        align(Path("transformer"), *pairs, layer=7)

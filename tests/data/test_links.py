@@ -1,0 +1,98 @@
+"""Word alignments stay in step with the examples they belong to, however those are cleaned and cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sightline.data.sources import DataError
+from sightline.data.store import Store, prepare
+from sightline.recipe_data import BpeTokenizer, Data
+from sightline.text.tokenizer import SPACE, Vocabulary
+
+PAIRS = [
+    ("ein Hund bellt", "a dog barks"),
+    ("", "nothing"),  # dropped
+    ("zwei Hunde bellen laut", "two dogs bark loudly"),
+    ("ein Hund bellt", "a dog barks"),  # a duplicate
+    ("laut", "loudly"),
+]
+LINES = ["0-0 1-1 2-2", "", "0-0 1-1 2-2 3-3", "0-2", "0-0"]
+
+
+def store(folder: Path, lines: list[str], *, dropout: float = 0.0, variant: int = 0, limit: int | None = None) -> Store:
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    (folder / "links.txt").write_text("".join(f"{line}\n" for line in lines))
+    data = Data.model_validate(
+        {
+            "train": [{"kind": "tsv", "file": "pairs.tsv"}],
+            "validation": {"kind": "tsv", "file": "pairs.tsv"},
+            "clean": {"deduplicate": "pairs"},
+        }
+    )
+    vocabulary = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS))
+    return prepare(
+        data,
+        data.train,
+        vocabulary,
+        folder=folder,
+        cache=folder / "cache",
+        dropout=dropout,
+        variant=variant,
+        limit=limit,
+        links=folder / "links.txt",
+    )
+
+
+def linked_words(found: Store, number: int) -> set[tuple[int, int]]:
+    """The links of an example, by the words its pieces begin or go on."""
+    vocabulary = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS))
+    (links,) = found.links([number]) or []
+    owners = []
+    for (ids,), side in zip(found.take([number]), (vocabulary.source, vocabulary.target), strict=True):
+        owners.append(np.cumsum([piece.startswith(SPACE) for piece in side.pieces(ids.tolist())]) - 1)
+    return {(int(owners[0][s]), int(owners[1][t])) for s, t in links}
+
+
+@pytest.mark.parametrize(("dropout", "variant"), [(0.0, 0), (0.4, 0), (0.4, 1)])
+def test_links_are_those_of_the_example_whatever_was_dropped_before_it_and_however_it_is_cut(
+    tmp_path: Path, dropout: float, variant: int
+) -> None:
+    found = store(tmp_path, LINES, dropout=dropout, variant=variant)
+    assert len(found) == 3
+    assert [linked_words(found, number) for number in range(3)] == [
+        {(0, 0), (1, 1), (2, 2)},
+        {(0, 0), (1, 1), (2, 2), (3, 3)},
+        {(0, 0)},
+    ]
+    for number in range(3):  # every piece with letters in it is linked, for every word is
+        (links,) = found.links([number]) or []
+        assert len({int(s) for s, _ in links}) >= len(found.take([number])[0][0]) - 3
+
+
+def test_other_links_are_another_store_and_none_are_none(tmp_path: Path) -> None:
+    first = store(tmp_path, LINES)
+    second = store(tmp_path, ["", *LINES[1:]])
+    assert first.folder != second.folder
+    assert len((second.links([0]) or [])[0]) == 0
+
+
+def test_a_file_may_be_longer_than_the_examples_only_if_those_are_limited(tmp_path: Path) -> None:
+    assert len(store(tmp_path, LINES, limit=3)) == 2
+    with pytest.raises(DataError, match=r"has 1 lines more than there are training examples \(5\)"):
+        store(tmp_path, [*LINES, "0-0"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (LINES[:3], r"has 3 lines, and there are more training examples; .*\(sightline align RUN --training"),
+        (["0-0 1:1", *LINES[1:]], "line 1: '1:1' is no link"),
+        ([*LINES[:4], "0-1"], "line 5: 0-1 points past the end of sentences of 1 and 1 words"),
+    ],
+)
+def test_a_file_that_does_not_belong_to_the_examples_is_refused(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        store(tmp_path, lines)

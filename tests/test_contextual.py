@@ -1,0 +1,156 @@
+"""Contextual vectors: a model's own states, of tokens, words and sentences, whatever the task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sightline.contextual import Wanted, embed_texts, layer_count, pool_pieces
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, listen
+from sightline.occurrences import find_occurrences, places_of, shown_layers
+from sightline.text.tokenizer import END
+from sightline.text.word_pieces import cut_text
+from untrained_runs import MODELS, untrained
+
+TEXTS = ["Ein Hund bellt laut.", "", "Zwei Männer spielen Schach, 漢字 und mehr.", "Hund"]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_kind_of_model_has_vectors_of_every_layer_for_every_piece(name: str) -> None:
+    run = untrained(name)
+    for layer in ("embedding", *range(layer_count(run.model)), "last"):
+        found = run.embed_units(TEXTS, layer=layer)  # type: ignore[arg-type]
+        assert [len(each.units) for each in found] == [each.vectors.shape[0] for each in found]
+        assert found[1].units == [] and len(found[0].units) > 3
+        assert all(each.vectors.shape[1] == 16 and np.isfinite(each.vectors).all() for each in found)
+    assert run.embed(TEXTS).shape == (4, 16)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "decoder-only"])
+def test_a_text_has_the_same_vectors_alone_and_among_others(name: str) -> None:
+    run = untrained(name)
+    for layer in ("last", 0):
+        together = run.embed_units(TEXTS, layer=layer)[0].vectors  # type: ignore[arg-type]
+        alone = run.embed_units(TEXTS[:1], layer=layer)[0].vectors  # type: ignore[arg-type]
+        np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_the_vectors_are_the_states_of_a_padded_pass_that_is_listened_to() -> None:
+    run = untrained("transformer")
+    ids = run.encode_sources(TEXTS[:1])[0]
+    heard: dict[str, torch.Tensor] = {}
+
+    def hear(tapped: Tapped) -> None:
+        heard[tapped.name] = tapped.tensor
+
+    with torch.inference_mode(), listen(run.model, hear):
+        run.model.encode(torch.tensor([[*ids, END]]), Padded.of([len(ids) + 1]))
+    for layer, tap in (("last", "encoder.output"), (0, "encoder.layers.0.output")):
+        found = run.embed_units(TEXTS[:1], layer=layer)[0]  # type: ignore[arg-type]
+        np.testing.assert_allclose(found.vectors, heard[tap][0, :-1].numpy(), atol=1e-5)
+
+
+def test_no_attention_is_computed_explicitly_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = untrained("transformer")
+    calls = []
+    kernel = nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
+    )
+    run.embed_units(["Hund"], layer=0)
+    assert len(calls) == 2  # one for each layer of the encoder
+
+
+def test_a_word_is_the_mean_the_maximum_or_the_first_of_its_pieces() -> None:
+    states = np.array([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]], np.float32)
+    members = np.array([[True, False, False], [True, False, False], [False, True, False]])
+    assert pool_pieces(states, members, "mean").tolist() == [[2, 3], [5, 5], [0, 0]]
+    assert pool_pieces(states, members, "max").tolist() == [[3, 4], [5, 5], [0, 0]]
+    assert pool_pieces(states, members, "first").tolist() == [[1, 4], [5, 5], [0, 0]]
+
+
+@pytest.mark.parametrize("name", ["transformer", "recurrent", "language-model"])
+def test_words_are_pooled_over_their_own_pieces(name: str) -> None:
+    run = untrained(name)
+    (pieces,), (words,) = (
+        run.embed_units(["Zwei Männer"]),
+        run.embed_units(["Zwei Männer"], pooling="mean", words=True),
+    )
+    members = cut_text(run.vocabulary.source, "Zwei Männer").members
+    assert words.units == ["Zwei", "Männer"]
+    for number in range(2):
+        np.testing.assert_allclose(pieces.vectors[members[:, number]].mean(0), words.vectors[number], atol=1e-5)
+
+
+def test_a_taggers_words_are_cut_one_by_one() -> None:
+    run = untrained("tagger")
+    first, second = (len(word) for word in run.vocabulary.encode_words(["abc d"])[0])
+    (pieces,), (words,) = run.embed_units(["abc d"]), run.embed_units(["abc d"], pooling="first", words=True)
+    assert len(pieces.units) == first + second
+    np.testing.assert_allclose(words.vectors, pieces.vectors[[0, first]])
+
+
+def test_the_embedding_of_a_word_knows_no_context_and_its_states_do() -> None:
+    run = untrained("transformer")
+    texts = ["Ein Hund bellt", "Zwei Hund bellt"]
+    plain, read = (
+        [each.vectors[1] for each in run.embed_units(texts, layer=layer, pooling="mean", words=True)]  # type: ignore[arg-type]
+        for layer in ("embedding", "last")
+    )
+    np.testing.assert_allclose(*plain, atol=1e-6)
+    assert not np.allclose(*read, atol=1e-2)
+
+
+def test_what_has_no_such_vectors_says_so() -> None:
+    run = untrained("transformer")
+    with pytest.raises(ValueError, match="layer 2 is not there: this model has layers 0 to 1; last and embedding"):
+        run.embed(TEXTS, layer=2)
+    with pytest.raises(ValueError, match="pooling none keeps those apart"):
+        run.embed_units(TEXTS, words=True)
+    with pytest.raises(ValueError, match="embed_units"):
+        run.embed("Ein Hund")
+    with pytest.raises(ValueError, match="embed with one of them"):
+        embed_texts(replace(run.answerer, members=(run.answerer,)), TEXTS, Wanted())
+
+
+# --- places of a word -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "found"),
+    [
+        ("bank", "Bank banks at the bank, riverbank", [(0, 4), (18, 22)]),
+        ("銀行", "彼は銀行へ行く", [(2, 4)]),
+        ("क", "क की", [(0, 1)]),
+        ("a.b", "a.b axb", [(0, 3)]),
+    ],
+)
+def test_a_word_is_found_in_any_case_and_script_but_not_inside_another(
+    word: str, text: str, found: list[tuple[int, int]]
+) -> None:
+    assert places_of(word, text) == found
+
+
+@pytest.mark.parametrize("name", ["transformer", "language-model", "tagger"])
+def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: str) -> None:
+    run = untrained(name)
+    texts = ["Ein Hund bellt laut.", "Zwei Männer", "über den hund 🙂. " + "und mehr " * 9]
+    found = find_occurrences(run.answerer, texts, "Hund")
+    assert found.contexts == ["Ein [Hund] bellt laut.", "über den [hund] 🙂. und mehr und mehr…"]
+    assert list(found.layers) == ["embedding", "layer 0", "last"]
+    assert all(vectors.shape == (2, 16) for vectors in found.layers.values())
+    with pytest.raises(ValueError, match="'Schach' stands 0 times"):
+        find_occurrences(run.answerer, texts, "Schach")
+
+
+def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last() -> None:
+    asked = untrained("transformer").answerer
+    deep = nn.Module()
+    deep.encoder = nn.Module()
+    deep.encoder.layers = nn.ModuleList(asked.model.encoder.layers[0] for _ in range(12))
+    assert shown_layers(replace(asked, model=deep)) == ["embedding", 0, 3, 7, 10, "last"]
