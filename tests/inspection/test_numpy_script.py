@@ -16,6 +16,15 @@ from sightline.inspection.numpy_script import export_script
 from sightline.inspection.operations import OPERATIONS
 from sightline.inspection.trace import Trace
 
+EXPERTS = {"count": 4, "top": 2, "noise": False, "load": 0.0}  # without noise gates do not begin at zero
+
+
+def with_experts(kind: str, **experts: Any) -> dict[str, Any]:
+    body: dict[str, Any] = bodies.transformer("pre", "layer", "sinusoidal", kind, layers=1)
+    body["feedforward"] |= {"experts": EXPERTS | {"every": 1} | experts}
+    return body
+
+
 BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     **{
         f"{place}-{norm}-{positions}": (bodies.transformer(place, norm, positions, feedforward, layers=1),) * 2
@@ -45,6 +54,12 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fast-forward": bodies.FEW["deep-fast-forward-lstm"],
     "convolutional": bodies.FEW["convolutional"],
     "bytenet": bodies.FEW["bytenet"],
+    **{f"experts-{kind}": (with_experts(kind),) * 2 for kind in ("relu", "gelu", "swiglu")},
+    "experts-equal": (with_experts("relu", noise=True),) * 2,  # all gates at zero: the first ones are taken
+    "experts-recurrent": (
+        bodies.recurrent_encoder("gru", 2, True) | {"experts": EXPERTS},
+        bodies.recurrent_decoder("lstm", 2, "additive", False) | {"experts": EXPERTS},
+    ),
     "window": ({"kind": "window", "size": 1, "dropout": 0.0}, {"kind": "window", "size": 2, "dropout": 0.0}),
 }
 
@@ -61,6 +76,7 @@ def run_alone(script: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", BODIES)
 def test_the_script_recomputes_every_step_of_a_model(name: str, build_model: Any, tmp_path: Path) -> None:
     trace = traced(build_model(*BODIES[name]))
+    assert [step.note for step in trace.steps if step.note] == []
     done = run_alone(export_script(trace, tmp_path / "by-hand"))
     assert done.returncode == 0, done.stderr
     made = [step for step in trace if step.operation != "given"]

@@ -11,6 +11,7 @@ from sightline.inspection.symmetrization import SYMMETRIES, grow_diag_final_and,
 from sightline.inspection.word_alignment import (
     Looking,
     WordAlignment,
+    align_in_ways,
     align_outputs,
     align_pairs,
     chosen_heads,
@@ -99,7 +100,7 @@ def test_batches_give_what_sentences_alone_give(name: str) -> None:
 def test_the_attention_is_that_of_alignments_of_pieces(name: str) -> None:
     run = untrained(name)
     source, target = run.vocabulary.source.encode(SOURCES[0]), run.vocabulary.target.encode(TARGETS[0])
-    (weights,) = source_attention(run, [source], [target], chosen_heads(run.model, ()))
+    ((weights,),) = source_attention(run, [source], [target], chosen_heads(run.model, ()))
     expected = run.alignment_of(source, target)
     assert expected is not None
     np.testing.assert_allclose(weights, expected.weights, atol=1e-6)
@@ -109,7 +110,7 @@ def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() 
     run = untrained("transformer")
     source = cut_text(run.vocabulary.source, SOURCES[0])
     target = cut_text(run.vocabulary.target, TARGETS[0])
-    (weights,) = source_attention(run, [source.ids], [target.ids], chosen_heads(run.model, ()))
+    ((weights,),) = source_attention(run, [source.ids], [target.ids], chosen_heads(run.model, ()))
     (plain,) = align_pairs(run, SOURCES[:1], TARGETS[:1])
     (shifted,) = align_pairs(run, SOURCES[:1], TARGETS[:1], Looking(shift=True))
     np.testing.assert_allclose(plain.weights, word_weights(weights[:-1, :-1], source.members, target.members))
@@ -189,3 +190,12 @@ def test_all_lie_between_intersection_and_union_and_agree_where_both_do() -> Non
 
 def test_links_are_written_in_order() -> None:
     assert pharaoh(frozenset({(10, 2), (2, 10), (2, 1)})) == "2-1 2-10 10-2"
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_several_ways_of_looking_are_read_in_one_pass(name: str) -> None:
+    run = untrained(name)
+    ways = [Looking((path,), shift) for path in run.model.looks for shift in (False, True)]
+    for how, found in zip(ways, align_in_ways(run, SOURCES, TARGETS, ways), strict=True):
+        for one, other in zip(found, align_pairs(run, SOURCES, TARGETS, how), strict=True):
+            np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,53 +13,9 @@ from sightline.cli import measures
 
 if TYPE_CHECKING:
     from sightline.inspection.trace import Trace
-    from sightline.run import Run
+    from sightline.inspection.views import Subject
 
-_SAMPLED = 20_000  # numbers of a tensor in the JSON; of larger ones a sample, with a note
-
-
-@dataclass(frozen=True)
-class Focus:
-    """What a view is to look at."""
-
-    step: int | None = None
-    layer: int | None = None
-    head: int | None = None
-
-
-def _walk(run: Run | None, trace: Trace, focus: Focus) -> Any:
-    from sightline.inspection.walk_through import WalkThrough
-
-    return WalkThrough(trace).focus(step=focus.step, layer=focus.layer, head=focus.head)
-
-
-def _steps(run: Run | None, trace: Trace, focus: Focus) -> Any:
-    return trace if focus.layer is None else _layer_of(trace, focus.layer)
-
-
-def _layer_of(trace: Trace, layer: int) -> Trace:
-    from sightline.inspection.trace import Trace
-
-    return Trace([step for step in trace if f"layers.{layer}." in step.name], {}, trace.about)
-
-
-def _tokens(run: Run | None, trace: Trace, focus: Focus) -> Any:
-    from sightline.inspection.token_view import token_table
-
-    labels = trace.about.get("labels")
-
-    def name(token: int) -> str:
-        if labels is not None:
-            return str(labels[token])
-        assert run is not None
-        pieces = run.vocabulary.target.pieces([token])
-        return pieces[0] if pieces else str(token)
-
-    return token_table(trace, name)
-
-
-View = Callable[["Run | None", "Trace", Focus], Any]  # what it returns is printed
-VIEWS: dict[str, View] = {"walk": _walk, "steps": _steps, "tokens": _tokens}
+_VIEWS = "walk, steps, tokens, heads, beam, ablate, experts"  # inspection/views.py has them; imported late
 
 
 def inspect(
@@ -69,18 +24,25 @@ def inspect(
         str | None, typer.Argument(help="What the model reads; of a language model, the beginning.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="An output to force, instead of the run's own.")] = None,
-    view: Annotated[str, typer.Option(help=f"What to show: {', '.join(VIEWS)}.")] = "walk",
+    view: Annotated[str, typer.Option(help=f"What to show: {_VIEWS}.")] = "walk",
     step: Annotated[int | None, typer.Option(help="Only this token of the output; all are counted from 0.")] = None,
     layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
     head: Annotated[int | None, typer.Option(help="Only this attention head.")] = None,
     cell: Annotated[
         str | None, typer.Option(help="The arithmetic of one number, e.g. `decoder.0.cross.scores[0,0,2,1]`.")
     ] = None,
+    ablate: Annotated[
+        list[str] | None,
+        typer.Option(help="Switch heads off, e.g. decoder.3.cross.7; with --corpus, what it does to a metric too."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report there: one HTML file with all of it.")] = None,
     save: Annotated[Path | None, typer.Option(help="Save the trace (JSON + safetensors) to a new folder.")] = None,
     numpy: Annotated[
         Path | None, typer.Option(help="Write a NumPy script that recomputes every step to a new folder.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write steps, formulas and numbers there.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write what the view shows there, as numbers.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
     gradient_flow: measures.GradientFlow = False,
     beside: measures.Beside = None,
@@ -104,6 +66,13 @@ def inspect(
     - `sightline inspect runs/dates "3. März 2015" --view tokens`
     - `sightline inspect runs/dates "3. März 2015" --target 2015-03-04 --step 2`
     - `sightline inspect runs/en-de "A dog runs." --layer 0 --head 3`
+    - `sightline inspect runs/en-de "A dog runs." --html report.html`
+    - `sightline inspect runs/en-de "A dog runs." --view heads --layer 5`
+    - `sightline inspect runs/en-de "A dog runs." --view beam --figure beam.png`
+    - `sightline inspect runs/en-de "A dog runs." --view tokens --json tokens.json`
+    - `sightline inspect runs/en-de "A dog runs." --view ablate --layer 3`
+    - `sightline inspect runs/en-de "A dog runs." --ablate decoder.3.cross.7 --corpus test_2016`
+    - `sightline inspect runs/experts "A dog runs." --view experts`
     - `sightline inspect runs/en-de "A dog runs." --cell "decoder.layers.0.cross.scores[0,0,2,1]"`
     - `sightline inspect runs/en-de "A dog runs." --numpy by-hand && python by-hand/script.py`
     - `sightline inspect runs/elman --gradient-flow --beside runs/lstm --figure flow.png`
@@ -124,42 +93,81 @@ def inspect(
         json_file,
         device,
     )
-    if asked.anything:
+    if asked.anything and not (ablate or view == "ablate"):
+        if html is not None:
+            raise ValueError(f"--html {html} reports on a text; it does not go with a measure, so ask for one of both")
         measures.show_measures(Path(run), text, target, asked)
         return
-    if view not in VIEWS:
-        raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
-    loaded, trace = _traced(run, text, target, device)
-    if save is not None:
-        trace.save(save)
-        print(f"wrote {save}", file=sys.stderr)
-    if numpy is not None:
+    subject = _subject(run, text, target, device)
+    subject.step, subject.layer, subject.head, subject.heads = step, layer, head, ablate or ()
+    if corpus is not None:
+        measures.measure_corpus(subject, corpus)
+    _look(subject, "ablate" if ablate else view, run, Files(html, save, numpy, json_file, figure), cell)
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is to be written."""
+
+    html: Path | None = None
+    save: Path | None = None
+    numpy: Path | None = None
+    json: Path | None = None
+    figure: Path | None = None
+
+    @property
+    def any(self) -> bool:
+        return any(path is not None for path in (self.html, self.save, self.numpy, self.json, self.figure))
+
+
+def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | None) -> None:
+    """Write what is to be written, or print the view."""
+    import json
+
+    from sightline.files import write_atomically
+    from sightline.inspection.views import check_view, look
+
+    check_view(view)
+    if wanted.html is not None:
+        from sightline.inspection.html_report import write_report
+
+        write_report(subject, wanted.html, title=title)
+        print(f"wrote {wanted.html}", file=sys.stderr)
+    if wanted.save is not None:
+        subject.trace.save(wanted.save)
+        print(f"wrote {wanted.save}", file=sys.stderr)
+    if wanted.numpy is not None:
         from sightline.inspection.numpy_script import export_script
 
-        print(f"wrote {export_script(trace, numpy)}; run it with python", file=sys.stderr)
-    if json_file is not None:
-        _write_json(trace, json_file)
+        print(f"wrote {export_script(subject.trace, wanted.numpy)}; run it with python", file=sys.stderr)
+    viewed = look(view, subject) if wanted.json or wanted.figure or not (wanted.any or cell) else None
+    if wanted.json is not None and viewed is not None:
+        write_atomically(wanted.json, json.dumps(viewed.record(), ensure_ascii=False) + "\n")
+        print(f"wrote {wanted.json}", file=sys.stderr)
+    if wanted.figure is not None and viewed is not None:
+        viewed.picture(wanted.figure)
+        print(f"wrote {wanted.figure}", file=sys.stderr)
     if cell is not None:
-        print(_explained(trace, cell))
-    elif save is None and numpy is None and json_file is None:
+        print(_explained(subject.trace, cell))
+    elif not wanted.any and viewed is not None:
         from rich.console import Console
 
-        Console().print(VIEWS[view](loaded, trace, Focus(step, layer, head)))
+        Console().print(viewed.shown)
 
 
-def _traced(run: str, text: str | None, target: str | None, device: str) -> tuple[Run | None, Trace]:
+def _subject(run: str, text: str | None, target: str | None, device: str) -> Subject:
     from sightline.inspection.lecture_example import NAME, lecture_trace
+    from sightline.inspection.views import Subject
 
     if run == NAME:
         if text is not None or target is not None:
             raise ValueError(f"{NAME} has a text and a target of its own; leave yours out, or give a run folder")
-        return None, lecture_trace()
+        return Subject(given=lecture_trace())
     if text is None:
         raise ValueError('give a text to look at: sightline inspect RUN "text"')
     from sightline.run import Run
 
-    loaded = Run.load(Path(run), device=device)
-    return loaded, loaded.trace(text, target)
+    return Subject(Run.load(Path(run), device=device), text, target)
 
 
 def _explained(trace: Trace, cell: str) -> str:
@@ -176,25 +184,3 @@ def _explained(trace: Trace, cell: str) -> str:
         return WalkThrough(trace).explain(found[1], place)
     except KeyError as error:
         raise ValueError(f"--cell {cell}: {error.args[0]}") from error
-
-
-def _write_json(trace: Trace, path: Path) -> None:
-    import json
-
-    from sightline.files import write_atomically
-    from sightline.inspection.trace_files import plain
-
-    steps = [
-        {
-            "name": step.key,
-            "formula": step.formula,
-            "latex": step.latex,
-            "inputs": list(step.inputs),
-            "shape": list(step.shape),
-            "note": step.note,
-            "values": plain(step.tensor.tolist()),
-        }
-        for step in trace.sampled(_SAMPLED)
-    ]
-    write_atomically(path, json.dumps({"about": trace.about, "steps": steps}, ensure_ascii=False) + "\n")
-    print(f"wrote {path}", file=sys.stderr)

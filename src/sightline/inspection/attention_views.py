@@ -48,6 +48,7 @@ class Loaded(Protocol):
     model: Any
     device: torch.device
 
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]: ...
     def predict_nbest(self, texts: Sequence[str]) -> list[list[Any]]: ...
 
 
@@ -127,9 +128,19 @@ def heads_of(trace: Iterable[Weighed], model: Any, labels: Labels) -> list[Head]
     for path, parts in found.items():
         kind = kind_of(path, getattr(model, "looks", ()))
         queries, keys = getattr(labels, kind)
-        for number, weights in enumerate(_joined(parts)):  # (H, T, S)
-            heads.append(Head(kind, path, number, queries, keys, weights))
+        joined = _joined(parts)  # (H, T, S)
+        keys = _standing(keys, joined.shape[2], model, path)
+        heads += [Head(kind, path, number, queries, keys, weights) for number, weights in enumerate(joined)]
     return heads
+
+
+def _standing(keys: list[str], count: int, model: Any, path: str) -> list[str]:
+    """What stands at each of `count` keys. Compressed ones (layers/spans.py) are called by the token they stand at."""
+    if count >= len(keys):
+        return keys
+    modules = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
+    stride = getattr(getattr(modules.get(path), "span", None), "stride", None)
+    return [f"{number + 1}." for number in range(count)] if stride is None else keys[::stride][:count]
 
 
 def attentions(model: Any) -> dict[str, int]:
@@ -192,8 +203,8 @@ def _ids(run: Loaded, text: str, target: str | None) -> tuple[list[int], list[in
         return [], run.vocabulary.target.encode(text)
     if task == "tag":
         return [piece for word in run.vocabulary.encode_words([text])[0] for piece in word], []
-    source = run.vocabulary.source.encode(text)
-    if task == "classify":
+    source = run.encode_sources([text])[0]
+    if task in ("classify", "masked-words"):
         return source, []
     if not source:
         raise ValueError("there is nothing to look at in an empty text; give a sentence")

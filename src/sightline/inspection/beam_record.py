@@ -180,7 +180,7 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None) -> Beam
     if run.recipe.task != "seq2seq":
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is task: {run.recipe.task}")
     options = options or run.recipe.decoding
-    source = run.vocabulary.source.encode(text)
+    source = run.vocabulary.source.encode(text)[: run.recipe.data.clean.cut_source]
     if not source:
         raise ValueError("nothing is searched for an empty text; give a sentence")
     record = BeamRecord(options.beam, options.nbest, options.groups)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sightline.inspection.arithmetic import Ref
+from sightline.inspection.expert_operations import expert
 from sightline.inspection.numpy_script import arguments_of
 from sightline.inspection.operations import MOVING, OPERATIONS
 from sightline.inspection.trace import Step
@@ -244,9 +245,43 @@ def _surprise(at: _At) -> str:
     return f"−log({number(at.arguments['probabilities'][(*at.cell, wanted)])})"
 
 
+def _written_or_copied(at: _At) -> str:
+    """log of the share that is written, of a word of the vocabulary, and the weights of the places that have it."""
+    *step, word = at.cell
+    logits, gate, weights, tokens = (np.asarray(at.arguments[name]) for name in ("logits", "gate", "weights", "tokens"))
+    own = tokens[step[0]] == word
+    copied = " + ".join(number(weight) for weight in weights[tuple(step)][own]) or "0"
+    scores = logits[tuple(step)]
+    written = f"exp({number(scores[word])})/Σ exp(logits)" if word < len(scores) else "0"
+    p_gen = f"σ({number(gate[tuple(step)])})"
+    return f"log({p_gen}·{written} + (1 − {p_gen})·({copied}))"
+
+
 def _glu(at: _At) -> str:
     a, b = np.split(at.arguments["x"], 2, at.arguments["axis"])
     return f"{factor(number(a[at.cell]))}·σ({number(b[at.cell])})"
+
+
+def _gate(at: _At) -> str:
+    row, top = _row(at), at.arguments["top"]
+    chosen = np.argsort(-row, kind="stable")[:top]
+    if at.cell[-1] not in chosen:
+        return f"0 (not among the top {top})"
+    terms = [f"exp({number(row[each])})" for each in chosen]
+    return f"exp({number(row[at.cell[-1]])}) / ({_sum(terms, list(np.exp(row[chosen])))})"
+
+
+def _mixture(at: _At) -> str:
+    """Gates and what the experts that were asked say."""
+    asked = dict(at.arguments)
+    x, gates = asked["x"][at.cell[:-1]], asked["gates"][at.cell[:-1]]
+    first, second = (asked[name].reshape(len(gates), -1) for name in ("widen_bias", "narrow_bias"))
+    parts = list(zip(asked["widen"], asked["narrow"], first, second, strict=True))
+    terms = [
+        f"{number(gates[i])}·{factor(number(expert(x, *parts[i], asked['kind'])[at.cell[-1]]))}"
+        for i in np.flatnonzero(gates)
+    ]
+    return " + ".join(terms) or "0"
 
 
 def _called(at: _At) -> str:
@@ -289,6 +324,9 @@ _WRITERS: dict[str, Callable[[_At], str]] = {
     "mask": _mask,
     "state_before": _before,
     "surprise": _surprise,
+    "keep_top": _gate,
+    "mixture": _mixture,
+    "written_or_copied": _written_or_copied,
 }
 _SHORT = frozenset(  # operations that are written out where they stand inside another
     {"add", "subtract", "multiply", "divide", "negative", "linear", "sine", "cosine"}

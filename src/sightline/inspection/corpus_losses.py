@@ -14,7 +14,7 @@ from sightline.data.store import Store
 from sightline.decoding.generate import length_batches
 from sightline.inspection.corpus_view import CorpusView, SentenceLoss, TokenLoss
 from sightline.recipe import Recipe
-from sightline.text.tokenizer import END, PAD, Vocabulary
+from sightline.text.tokenizer import END, PAD, UNK, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.sides import sides_of
 
@@ -38,6 +38,7 @@ def pair_losses(
     show, place = sides_of(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)
+    sources = [ids[: recipe.data.clean.cut_source] for ids in sources]
     filled = [number for number in range(len(examples)) if len(sources[number]) and len(targets[number])]
     rows: dict[int, SentenceLoss] = {}
     for some in length_batches([len(sources[n]) + len(targets[n]) + 2 for n in filled], _TOKENS):
@@ -117,7 +118,8 @@ def token_counts(store: Store, size: int, *, counted: Callable[[int], None] | No
     counts = np.zeros(size, np.int64)
     for at in range(0, len(store), _COUNTED_AT_ONCE):
         _, targets = store.take(np.arange(at, min(at + _COUNTED_AT_ONCE, len(store))))
-        counts += np.bincount(np.concatenate([np.asarray(each, np.int64) for each in targets]), minlength=size)
+        ids = np.concatenate([np.asarray(each, np.int64) for each in targets])
+        counts += np.bincount(np.where(ids < size, ids, UNK), minlength=size)  # words past the end can only be copied
         if counted is not None:
             counted(at + len(targets))
     counts[END] += len(store)

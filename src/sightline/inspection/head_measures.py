@@ -77,6 +77,8 @@ def measure_head(weights: NDArray[np.float32], *, causal: bool = False) -> HeadM
     queries, keys = weights.shape
     seen = np.arange(1, queries + 1) + (keys - queries) if causal else np.full(queries, keys)
     p = shares(weights)
+    if causal and keys < queries:  # compressed ones: a query sees those that it gives any weight
+        seen = (p > 0).sum(axis=1)
     return HeadMeasures(
         entropy=float(entropy(p).mean()) if p.size else math.nan,
         entropy_share=entropy_share(p, seen),

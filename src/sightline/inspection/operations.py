@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from sightline.inspection.copy_operations import written_or_copied
+from sightline.inspection.expert_operations import expert, keep_top, mixture
+
 Array = Any  # np.ndarray; annotations stay short, because these functions are printed into scripts
 
 
@@ -371,7 +374,7 @@ _STEPS: tuple[Callable[..., Any], ...] = (
     exponential, logarithm, root, inverse_root, sine, cosine, tanh, sigmoid, relu, silu, gelu, glu, clamp, mask,
     where, less, less_or_equal, equal, unequal, both, invert, triangle, matmul, linear, linear_relu, mean, total,
     highest, length, lower, higher, round_up, round_down, softmax, log_softmax, share_of_seen, layer_norm, rms_norm,
-    batch_norm, convolve, state_before, surprise,
+    batch_norm, convolve, state_before, keep_top, mixture, written_or_copied, surprise,
 )  # fmt: skip
 OPERATIONS: dict[str, Callable[..., Any]] = {step.__name__: step for step in _STEPS}
 MOVING = frozenset(  # these change where numbers stand, never the numbers
@@ -383,5 +386,6 @@ MOVING = frozenset(  # these change where numbers stand, never the numbers
 )
 NEEDED: dict[str, tuple[Callable[..., Any], ...]] = {  # other functions that one calls
     "linear_relu": (linear,),
+    "mixture": (expert,),
     "state_before": (linear, sigmoid, elman_step, gru_step, lstm_step),
 }

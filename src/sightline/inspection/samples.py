@@ -11,6 +11,7 @@ from sightline.data.sources import Example
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, START, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
+from sightline.training.noised import Spoiler, fixed_windows
 from sightline.training.sides import Side, Sides, sides_of, windows
 from sightline.training.windows import carries
 
@@ -30,7 +31,9 @@ def sample_batches(
     if not examples:
         raise ValueError("there are no examples to measure; give a test set that has some")
     made = list(_windows(recipe, vocabulary, examples, sentences) if recipe.task == "language-model" else ())
-    if recipe.task != "language-model":
+    if recipe.data.noise is not None:
+        made = list(_spoilt(recipe, vocabulary, examples, sentences))
+    elif recipe.task != "language-model":
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
         made = list(_examples(recipe, vocabulary, chosen))
     made.sort(key=lambda side: side.read[-1].lengths()[0])
@@ -46,6 +49,8 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
         if len(ids) < 2:
             raise ValueError("the text is empty, so there is no token to look at; give some")
         return padded_batch(windows([], [ids]), np.arange(1))
+    if recipe.task == "masked-words":
+        raise ValueError("task: masked-words has an answer at each gap, and none of a text as a whole to look at here")
     (made,) = _examples(recipe, vocabulary, [Example(source, target)])
     return padded_batch(made, np.arange(1))
 
@@ -54,6 +59,7 @@ def _examples(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example
     show = sides_of(recipe)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
+        source = source[: recipe.data.clean.cut_source]
         if source and target and max(len(source), len(target)) <= _LONGEST:
             yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 
@@ -73,6 +79,15 @@ def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example]
         start = int(starts[place])
         before = stream[start - 1] if carried else START
         yield windows([], [np.concatenate([[before], stream[start : start + context]])])
+
+
+def _spoilt(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[Sides]:
+    """Windows of the text under the noise by which every model is measured."""
+    spoiler, show = Spoiler(recipe, vocabulary), sides_of(recipe)
+    documents = vocabulary.target.encode_many([example.target for example in examples])
+    every = fixed_windows(np.concatenate([[*ids, END] for ids in documents]), min(spoiler.length, _LONGEST))
+    for place in _evenly(len(every), count):
+        yield show(*spoiler.held_out([every[place]], place))
 
 
 def _evenly(count: int, wanted: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from sightline.inspection.mathml import mathml
 from sightline.inspection.trace import Step, Trace
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ def span(tensor: Tensor) -> str:
     """The least and the largest number, −∞ aside."""
     if not tensor.numel():
         return ""
-    finite = tensor[torch.isfinite(tensor)] if tensor.is_floating_point() else tensor
-    if not finite.numel():
-        return "−∞"
-    low, high = finite.min().item(), finite.max().item()
-    return f"{low:.3g} … {high:.3g}" if tensor.is_floating_point() else f"{low} … {high}"
+    if not tensor.is_floating_point():
+        return f"{tensor.min().item()} … {tensor.max().item()}"
+    finite = torch.isfinite(tensor)
+    low, high = (torch.where(finite, tensor, end) for end in (torch.inf, -torch.inf))
+    return f"{low.min().item():.3g} … {high.max().item():.3g}" if finite.any() else "−∞"
 
 
 def shape_of(step: Step) -> str:
@@ -61,7 +62,7 @@ def trace_html(trace: Trace) -> str:
     """The same for a notebook."""
     rows = [
         f"<tr><td>{number}</td><td><code>{escape(step.key)}</code></td>"
-        f'<td title="{escape(step.latex)}">{escape(step.formula)}</td>'
+        f'<td title="{escape(step.latex)}">{mathml(step.formula)}</td>'
         f"<td>{shape_of(step)}</td><td>{escape(span(step.tensor))}</td><td>{escape(step.note)}</td></tr>"
         for number, step in list(enumerate(trace))[:_ROWS]
     ]

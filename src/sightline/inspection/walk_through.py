@@ -55,8 +55,8 @@ class WalkThrough:
     def focus(self, *, step: int | None = None, layer: int | None = None, head: int | None = None) -> WalkThrough:
         """The same walk, looking closer; all are counted from 0, and what is out of range is an error."""
         walk = replace(self, step=step, layer=layer, head=head)
-        if layer is not None and not any(_layer(each.name) == layer for each in self.trace):
-            known = sorted({found for each in self.trace if (found := _layer(each.name)) is not None})
+        if layer is not None and not any(layer_of(each.name) == layer for each in self.trace):
+            known = sorted({found for each in self.trace if (found := layer_of(each.name)) is not None})
             raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
         heads = [each.shape[1] for each in self.trace if each.name.endswith(".weights") and len(each.shape) == 4]
         if head is not None and not 0 <= head < max(heads, default=0):
@@ -78,7 +78,7 @@ class WalkThrough:
     def steps(self) -> Iterator[Shown]:
         """Those in focus, in order."""
         for number, step in self._numbered:
-            if self.layer is not None and _layer(step.name) != self.layer:
+            if self.layer is not None and layer_of(step.name) != self.layer:
                 continue
             if self.head is not None and self.layer is not None and not _has_heads(step):
                 continue
@@ -101,7 +101,7 @@ class WalkThrough:
         last = step.name.rsplit(".", 1)[-1]
         target = about.get("target_tokens")
         side = self._side(step, last)
-        heads = self._head_axis(step) if _has_heads(step) else None
+        heads = self.head_axis(step) if _has_heads(step) else None
         rows: Sequence[str] | None = None
         axis = 2 if heads == 1 else 1
         if tensor.dim() > axis and side is not None and tensor.shape[axis] == len(side) and not step.whole:
@@ -128,7 +128,8 @@ class WalkThrough:
     def _keys(self) -> frozenset[str]:
         return frozenset(step.key for step in self.trace.steps)
 
-    def _head_axis(self, step: Step) -> int:
+    def head_axis(self, step: Step) -> int:
+        """Where the heads of a tensor with four axes stand: before its tokens, or behind them."""
         last = step.name.rsplit(".", 1)[-1]
         if last in _HEADS:
             return 1
@@ -140,25 +141,36 @@ class WalkThrough:
             return 2
         return 2 if step.operation in ("reshape", "cast") else 1
 
+    @cached_property
+    def _turned(self) -> frozenset[str]:
+        return turned_paths(self.trace)
+
     def _side(self, step: Step, last: str) -> Sequence[str] | None:
-        """The tokens that a step's rows stand for."""
+        """The tokens that a step's rows stand for, in the order in which they are read."""
+        tokens = self._tokens_of(step, last)
+        backward = last != "output" and step.name.rpartition(".")[0] in self._turned
+        return tokens if tokens is None or not backward else tokens[::-1]
+
+    def _tokens_of(self, step: Step, last: str) -> Sequence[str] | None:
         about = self.trace.about
         if step.name.startswith(_GIVEN):
             return about.get("given_tokens")
         if not step.name.startswith(_WRITTEN):
             return about.get("source_tokens")
         if last in ("key", "value"):
-            return about.get("source_tokens" if _looks_at_source(step) else "given_tokens")
+            return about.get("source_tokens" if looks_at_source(step) else "given_tokens")
         return about.get("target_tokens")
 
     def _columns(self, step: Step, last: str) -> Sequence[str] | None:
         """The tokens or words that a step's columns stand for."""
         about, found = self.trace.about, None
-        if last in _SCORES:
-            inside = not step.name.startswith("decoder") or _looks_at_source(step)
+        if last in _SCORES and len(step.shape) == 4:
+            inside = not step.name.startswith("decoder") or looks_at_source(step)
             found = about.get("source_tokens" if inside else "given_tokens")
         elif last in ("logits", "probabilities"):
             found = about.get("labels")
+        elif last == "gates" or (last == "scores" and step.name.removesuffix("scores") + "gates" in self.trace):
+            found = [f"expert {number}" for number in range(step.shape[-1])]
         fits = found is not None and step.tensor.dim() and len(found) == step.tensor.shape[-1]
         return found if fits and not step.whole else None
 
@@ -180,11 +192,20 @@ class WalkThrough:
             yield from render_values(shown.tensor, shown.rows, shown.columns)
 
 
-def _looks_at_source(step: Step) -> bool:
+def looks_at_source(step: Step) -> bool:
+    """Whether a step belongs to an attention to the source."""
     return ".cross." in step.name or step.name.startswith(("decoder.attention.", "decoder.attentions."))
 
 
-def _layer(name: str) -> int | None:
+def turned_paths(trace: Trace) -> frozenset[str]:
+    """The paths of recurrent layers that read from the end: what they are given was put back to front."""
+    mark = ".inputs~"
+    turned = (step.key for step in trace.steps if step.unnamed and step.operation == "gather" and mark in step.key)
+    return frozenset(key.split(mark)[0] for key in turned)
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a step belongs to, if it does to one."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
 

@@ -1,16 +1,14 @@
 """Which source word each target word comes from, read from a model's attention.
 
 Subword weights become word weights: summed over the pieces of a source word, averaged over those of a target word; each
-target word is linked to the source word that has most. End marks are no words. Which characters a piece covers is
-known, so words may be any cut of the text: what stands between spaces, or a gold file's tokens (`Don't` as `do n't`),
-whatever their case. A piece that reaches into two words counts for both.
+target word is linked to the source word that has most. End marks are no words. Which pieces make which words is told by
+text/word_pieces.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,8 @@ from sightline.inspection.attention_views import Loaded, attentions, find_head, 
 from sightline.inspection.symmetrization import Links
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.text.tokenizer import END, SPACE, START
+from sightline.text.tokenizer import END, START
+from sightline.text.word_pieces import Cut, cut_pieces, cut_text
 
 Weights = NDArray[np.float32]
 
@@ -54,17 +53,9 @@ def pharaoh(links: Links) -> str:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A text as pieces and as words, and which pieces make which words."""
-
-    ids: list[int]
-    words: list[str]
-    members: NDArray[np.bool_]  # (pieces, words)
-
-
-@dataclass(frozen=True)
 class Looking:
-    """Which heads are read (all of the last layer but one, if none are named: Garg et al. 2019), and when.
+    """Which heads are read, and when. If none are named: the one that was guided in training (and as it was), or all of
+    the last layer but one (Garg et al. 2019).
 
     At step t a decoder reads word t−1 and writes word t. With `shift`, word t is aligned where it is read, one step
     later, when it is known and need not be guessed (Chen et al. 2020, §3).
@@ -84,12 +75,27 @@ def align_pairs(
     target_words: Sequence[Sequence[str]] | None = None,
 ) -> list[WordAlignment]:
     """The alignment of each pair of texts, with the target given. Words are what stands between spaces, or as told."""
+    every = [looking or Looking()]
+    (found,) = align_in_ways(run, sources, targets, every, source_words=source_words, target_words=target_words)
+    return found
+
+
+def align_in_ways(
+    run: Loaded,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    ways: Sequence[Looking],
+    *,
+    source_words: Sequence[Sequence[str]] | None = None,
+    target_words: Sequence[Sequence[str]] | None = None,
+) -> list[list[WordAlignment]]:
+    """The same for several ways of looking, all read in one pass: for each of them the alignment of each pair."""
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give each source one target")
     read, written = run.vocabulary.source, run.vocabulary.target
     first = [cut_text(read, text, _own(source_words, n), n + 1) for n, text in enumerate(sources)]
     second = [cut_text(written, text, _own(target_words, n), n + 1) for n, text in enumerate(targets)]
-    return _align(run, first, second, looking or Looking())
+    return _align(run, first, second, ways)
 
 
 def align_outputs(
@@ -98,7 +104,7 @@ def align_outputs(
     """The same for tokens that the model wrote, as it wrote them."""
     first = [cut_text(run.vocabulary.source, text, None, n + 1) for n, text in enumerate(sources)]
     second = [cut_pieces(list(ids), run.vocabulary.target.pieces(ids)) for ids in outputs]
-    return _align(run, first, second, looking or Looking())
+    return _align(run, first, second, [looking or Looking()])[0]
 
 
 # --- pieces and words --------------------------------------------------------------------------------------------
@@ -106,35 +112,6 @@ def align_outputs(
 
 def _own(words: Sequence[Sequence[str]] | None, number: int) -> list[str] | None:
     return None if words is None else list(words[number])
-
-
-def cut_text(tokenizer: Any, text: str, words: Sequence[str] | None = None, number: int = 1) -> Cut:
-    """A text as the tokenizer cuts it; `number` names it in errors."""
-    words = text.split() if words is None else list(words)
-    letters = "".join(text.split())
-    spelled = "".join("".join(word.split()) for word in words)
-    if letters.lower() != spelled.lower():
-        raise ValueError(f"line {number}: the words {' '.join(words)!r} do not spell the text {text!r}")
-    before = np.cumsum([0, *(not character.isspace() for character in text)])  # letters before each place
-    spans = [(int(before[start]), int(before[stop])) for start, stop in tokenizer.spans(text)]
-    return Cut(tokenizer.encode(text), list(words), _members(spans, words))
-
-
-def cut_pieces(ids: list[int], pieces: Sequence[str]) -> Cut:
-    """Pieces with "▁" for spaces, and the words they spell."""
-    words = "".join(pieces).replace(SPACE, " ").split()
-    lengths = [len("".join(piece.replace(SPACE, " ").split())) for piece in pieces]
-    ends = np.cumsum([0, *lengths]).tolist()
-    return Cut(ids, words, _members(list(pairwise(ends)), words))
-
-
-def _members(spans: Sequence[tuple[int, int]], words: Sequence[str]) -> NDArray[np.bool_]:
-    """(pieces, words), True where a piece [start, stop) of the letters has one of the word's."""
-    owners = [number for number, word in enumerate(words) for _ in "".join(word.split())]
-    members = np.zeros((len(spans), len(words)), dtype=np.bool_)
-    for piece, (start, stop) in enumerate(spans):
-        members[piece, owners[start:stop]] = True
-    return members
 
 
 def word_weights(weights: Weights, source: NDArray[np.bool_], target: NDArray[np.bool_]) -> Weights:
@@ -176,17 +153,39 @@ def chosen_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
     return chosen
 
 
+def looking_where_guided(run: Loaded, looking: Looking) -> Looking:
+    """As told; where no head is named and one was guided in training, at that one, shifted if it was (or is told)."""
+    guide = run.recipe.training.guided_alignment
+    if looking.heads or guide is None:
+        return looking
+    return Looking((head_at(run.model, guide.layer, guide.head),), guide.shift or looking.shift)
+
+
+def head_at(model: Any, layer: int | None, head: int | None) -> str:
+    """The name of a head that looks at the source, or of all of its layer; both counted from 0, None: the default."""
+    looks = tuple(model.looks)
+    if not looks:
+        raise ValueError("this model has no attention to the source, so it aligns nothing")
+    place = max(len(looks) - 2, 0) if layer is None else layer
+    if not 0 <= place < len(looks):
+        raise ValueError(f"there is no layer {place} that looks at the source; there are {len(looks)}, counted from 0")
+    return looks[place] if head is None else f"{looks[place]}.{head}"
+
+
 @torch.inference_mode()
 def source_attention(
     run: Loaded,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
-    heads: dict[str, list[int]],
-    *,
+    *groups: dict[str, list[int]],
     tokens: int = 4096,
-) -> list[Weights]:
-    """(T + 1, S + 1) of each pair, end marks included: the mean of these heads while the target is written."""
-    results: list[Weights] = [np.zeros((0, 0), np.float32)] * len(sources)
+) -> list[list[Weights]]:
+    """(T + 1, S + 1) of each pair, end marks included: the mean of these heads while the target is written.
+
+    For several groups of heads all of that in one pass: a list of pairs for each group.
+    """
+    results = [[np.zeros((0, 0), np.float32)] * len(sources) for _ in groups]
+    paths = tuple(dict.fromkeys(path for heads in groups for path in heads))
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
         rows = [[*sources[index], END] for index in indices]
@@ -196,30 +195,45 @@ def source_attention(
         def hear(tapped: Tapped, heard: dict[str, list[torch.Tensor]] = heard) -> None:
             path, _, point = tapped.name.rpartition(".")
             if point == "weights":
-                heard.setdefault(path, []).append(tapped.tensor[:, heads[path]])  # (B, heads, T or 1, S)
+                heard.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
-        with listen(run.model, hear, tuple(heads)):
+        with listen(run.model, hear, paths):
             layout = Padded.of([len(row) for row in rows], run.device)
             state = run.model.begin(run.model.encode(pad_tokens(rows, run.device), layout))
             run.model.advance(pad_tokens(given, run.device), state)
-        whole = torch.cat([torch.cat(parts, dim=2) for parts in heard.values()], dim=1).float().mean(1)  # (B, T, S)
-        for place, index in enumerate(indices):
-            results[index] = whole[place, : len(given[place]), : len(rows[place])].cpu().numpy()
+        every = {path: torch.cat(parts, dim=2).float() for path, parts in heard.items()}  # (B, H, T, S)
+        for heads, own in zip(groups, results, strict=True):
+            chosen = torch.cat([every[path][:, numbers] for path, numbers in heads.items()], dim=1)
+            mean = chosen.mean(1).cpu().numpy()  # (B, T, S)
+            for place, index in enumerate(indices):
+                own[index] = mean[place, : len(given[place]), : len(rows[place])]
     return results
 
 
-def _align(run: Loaded, sources: Sequence[Cut], targets: Sequence[Cut], looking: Looking) -> list[WordAlignment]:
+def _align(
+    run: Loaded, sources: Sequence[Cut], targets: Sequence[Cut], ways: Sequence[Looking]
+) -> list[list[WordAlignment]]:
     if run.recipe.task != "seq2seq":
         raise ValueError(f"alignments are between a source and a target, and this run is task: {run.recipe.task}")
-    heads = chosen_heads(run.model, looking.heads)
+    ways = [looking_where_guided(run, looking) for looking in ways]
+    groups = [chosen_heads(run.model, looking.heads) for looking in ways]
     pairs = [n for n, (one, other) in enumerate(zip(sources, targets, strict=True)) if one.words and other.words]
-    looks = source_attention(run, [sources[n].ids for n in pairs], [targets[n].ids for n in pairs], heads)
-    found = dict(zip(pairs, looks, strict=True))
+    looks = source_attention(run, [sources[n].ids for n in pairs], [targets[n].ids for n in pairs], *groups)
+    return [
+        _word_alignments(sources, targets, dict(zip(pairs, own, strict=True)), looking.shift)
+        for looking, own in zip(ways, looks, strict=True)
+    ]
+
+
+def _word_alignments(
+    sources: Sequence[Cut], targets: Sequence[Cut], found: dict[int, Weights], shift: bool
+) -> list[WordAlignment]:
+    """From pieces to words, for each pair; nothing looks at nothing where one side is empty."""
     results = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         weights = np.zeros((len(target.words), len(source.words)), np.float32)
         if number in found:
-            rows = found[number][1:] if looking.shift else found[number][:-1]  # (T, S + 1)
+            rows = found[number][1:] if shift else found[number][:-1]  # (T, S + 1)
             weights = word_weights(rows[:, :-1], source.members, target.members)
         results.append(WordAlignment(source.words, target.words, weights))
     return results

@@ -1,0 +1,159 @@
+"""A matrix to be coloured: its numbers, the names along its sides, its scale; and as a PNG of one pixel a number.
+
+Two scales, both told apart by colour-blind readers and in grey: one hue from pale to deep where nothing is negative,
+orange through white to blue where something is.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+Colour = tuple[int, int, int]
+
+PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")
+BELOW_TO_ABOVE = ("#7a3d00", "#d97a0c", "#fbd3a0", "#f5f7fa", "#a9cde8", "#3d8bc4", "#0b3260")
+UNSEEN, BROKEN = "#c3c0b8", "#d41159"  # −∞: masked; not a number
+LEVELS = 254  # of a PNG's palette; two are left for the others
+_STEPS, _LOW_INFINITE, _HIGH_INFINITE, _NOT_A_NUMBER = 65_000, 65_535, 65_534, 65_533  # numbers in 16 bits
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the palest and the deepest colour stand for."""
+
+    low: float
+    high: float
+
+    @staticmethod
+    def of(*matrices: Numbers) -> Scale:
+        """From zero to the largest, or as far below zero as above."""
+        finite = np.concatenate([matrix[np.isfinite(matrix)].ravel() for matrix in matrices] or [np.zeros(0)])
+        peak = float(np.abs(finite).max(initial=0.0)) or 1.0
+        return Scale(-peak if float(finite.min(initial=0.0)) < 0 else 0.0, peak)
+
+    @property
+    def signed(self) -> bool:
+        return self.low < 0
+
+    def levels(self, values: Numbers) -> NDArray[np.uint8]:
+        """The place of each number in the palette."""
+        shares = np.clip((np.nan_to_num(values, posinf=self.high, neginf=self.low) - self.low) / self.span, 0, 1)
+        found = np.round(shares * (LEVELS - 1)).astype(np.uint8)
+        found[np.isneginf(values)] = LEVELS
+        found[np.isnan(values)] = LEVELS + 1
+        return found
+
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+    def encoded(self, values: Numbers) -> str:
+        """The numbers to five digits of the scale, two bytes each, for the page's script."""
+        shares = np.clip((np.nan_to_num(values, posinf=self.high, neginf=self.low) - self.low) / self.span, 0, 1)
+        found = np.round(shares * _STEPS).astype("<u2")
+        found[np.isneginf(values)] = _LOW_INFINITE
+        found[np.isposinf(values)] = _HIGH_INFINITE
+        found[np.isnan(values)] = _NOT_A_NUMBER
+        return base64.b64encode(found.tobytes()).decode("ascii")
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """A matrix, and what its rows and columns stand for."""
+
+    values: Numbers  # (R, C)
+    rows: Sequence[str]
+    columns: Sequence[str]
+    label: str  # what it is, for those who do not see it
+    scale: Scale
+
+    @staticmethod
+    def of(
+        values: NDArray[np.floating],
+        rows: Sequence[str] | None = None,
+        columns: Sequence[str] | None = None,
+        *,
+        label: str = "",
+        scale: Scale | None = None,
+    ) -> HeatMap:
+        """Sides that are not named, or whose names do not fit, are counted from 0."""
+        numbers = np.asarray(values, np.float64)
+        sides = [
+            list(names) if names is not None and len(names) == size else [str(place) for place in range(size)]
+            for names, size in zip((rows, columns), numbers.shape, strict=True)
+        ]
+        return HeatMap(numbers, sides[0], sides[1], label, scale or Scale.of(numbers))
+
+    def within(self, most: int) -> tuple[HeatMap, str]:
+        """With at most so many rows and columns, and a note where that changes it: each cell is a block's largest."""
+        blocks = [-(-size // most) for size in self.values.shape]
+        if blocks == [1, 1]:
+            return self, ""
+        values = _largest(self.values, *blocks)
+        rows, columns = (_ranges(names, block) for names, block in zip((self.rows, self.columns), blocks, strict=True))
+        whole = "×".join(map(str, self.values.shape))
+        note = f"sampled: each cell is the largest of {blocks[0]}×{blocks[1]}, of {whole} in all"
+        return HeatMap(values, rows, columns, self.label, self.scale), note
+
+    def png(self) -> bytes:
+        """One pixel a number."""
+        return indexed_png(self.scale.levels(self.values), palette(self.scale.signed))
+
+
+def _largest(values: Numbers, down: int, across: int) -> Numbers:
+    """The largest of each block, by its size."""
+    height, width = values.shape
+    padded = np.full((-(-height // down) * down, -(-width // across) * across), np.nan)
+    padded[:height, :width] = values
+    blocks = padded.reshape(padded.shape[0] // down, down, padded.shape[1] // across, across)
+    flat = blocks.transpose(0, 2, 1, 3).reshape(blocks.shape[0], blocks.shape[2], -1)  # (R', C', block)
+    sizes = np.where(np.isnan(flat), -1.0, np.where(np.isneginf(flat), -0.5, np.abs(flat)))
+    found: Numbers = np.take_along_axis(flat, sizes.argmax(-1)[..., None], -1)[..., 0]
+    return found
+
+
+def _ranges(names: Sequence[str], block: int) -> list[str]:
+    """Names of blocks: the first and the last in each."""
+    parts = [names[start : start + block] for start in range(0, len(names), block)]
+    return [part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts]
+
+
+# --- colours ---------------------------------------------------------------------------------------------------------
+
+
+def rgb(colour: str) -> Colour:
+    """`#1f62a3` → (31, 98, 163)."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue
+
+
+@cache
+def palette(signed: bool) -> tuple[Colour, ...]:
+    """256 colours: the levels of a scale, then that of −∞ and that of what is no number."""
+    stops = np.array([rgb(colour) for colour in (BELOW_TO_ABOVE if signed else PALE_TO_DEEP)], np.float64)
+    places, at = np.linspace(0, 1, len(stops)), np.linspace(0, 1, LEVELS)
+    mixed = np.stack([np.interp(at, places, stops[:, part]) for part in range(3)], axis=1).round().astype(int)
+    return (*((int(r), int(g), int(b)) for r, g, b in mixed), rgb(UNSEEN), rgb(BROKEN))
+
+
+def indexed_png(indices: NDArray[np.uint8], colours: Sequence[Colour]) -> bytes:
+    """A PNG with a palette (RFC 2083), one byte a pixel."""
+    height, width = indices.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), indices], axis=1)  # each begins with the filter: none
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    table = np.asarray(colours, np.uint8).tobytes()
+    parts = ((b"IHDR", header), (b"PLTE", table), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,200 @@
+"""What `sightline inspect --view` shows: each view gives what a terminal prints and what JSON keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sightline.inspection.attention_views import Loaded
+from sightline.inspection.trace import Trace
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sightline.inspection.ablation import Measure
+
+_SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with a note
+
+
+class Traceable(Loaded, Protocol):
+    """A run that traces itself; `sightline.run.Run` is one."""
+
+    def trace(self, text: str, target: str | None = None) -> Trace: ...
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """The same thing for a terminal, for JSON and, where there is one, as a picture."""
+
+    shown: RenderableType
+    record: Callable[[], Any]  # when it is asked for
+    draw: Callable[[Path], None] | None = None
+
+    def picture(self, path: Path) -> None:
+        """Draw it; its suffix chooses the format."""
+        if self.draw is None:
+            raise ValueError(f"--figure {path}: this view has no picture; --view heads and --view beam have, or --html")
+        self.draw(path)
+
+
+@dataclass
+class Subject:
+    """What is looked at: a run and a text, or a trace that is there already; and how near."""
+
+    run: Traceable | None = None
+    text: str = ""
+    target: str | None = None
+    step: int | None = None
+    layer: int | None = None
+    head: int | None = None
+    heads: Sequence[str] = ()  # to switch off; none: each in turn
+    measure: Measure | None = None  # a corpus metric, of heads that are switched off
+    metric: str = "metric"  # and its name
+    given: Trace | None = field(default=None, repr=False)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Recorded when it is first asked for."""
+        return self.given if self.given is not None else self.loaded("a trace").trace(self.text, self.target)
+
+    def loaded(self, what: str) -> Traceable:
+        """The run; where there is none, nobody can be asked for `what`."""
+        if self.run is None:
+            raise ValueError(f"{what} needs a run folder, and this is an example with a trace alone; name a run")
+        return self.run
+
+    def token(self, number: int) -> str:
+        """The name of a column of the probabilities."""
+        labels = self.trace.about.get("labels")
+        if labels is not None:
+            return str(labels[number])
+        pieces = self.loaded("a vocabulary").vocabulary.target.pieces([number])
+        return pieces[0] if pieces else str(number)
+
+
+def _walk(subject: Subject) -> Viewed:
+    from sightline.inspection.walk_through import WalkThrough
+
+    walk = WalkThrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
+    return Viewed(walk, lambda: trace_record(subject.trace))
+
+
+def _steps(subject: Subject) -> Viewed:
+    trace = subject.trace
+    if subject.layer is not None:
+        trace = Trace([step for step in trace if f"layers.{subject.layer}." in step.name], {}, trace.about)
+    return Viewed(trace, lambda: trace_record(trace))
+
+
+def _tokens(subject: Subject) -> Viewed:
+    from sightline.inspection.token_view import token_choices, token_table
+
+    choices = token_choices(subject.trace, subject.token)
+    return Viewed(token_table(subject.trace, subject.token), lambda: [asdict(choice) for choice in choices])
+
+
+def _heads(subject: Subject) -> Viewed:
+    from sightline.inspection.attention_views import heads_table
+    from sightline.inspection.trace_heads import trace_heads
+
+    heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
+    if not heads:
+        raise ValueError("there is no head to look at: nothing in this model attends, or not in that layer")
+    kinds = dict.fromkeys(head.kind for head in heads)
+    drawn = [head for head in heads if head.kind == ("cross" if "cross" in kinds else next(iter(kinds)))]
+
+    def draw(path: Path) -> None:
+        from sightline.inspection.head_grid import draw_head_grid
+
+        draw_head_grid(drawn, path, title=subject.text or None)
+
+    return Viewed(heads_table(heads), lambda: [head.to_dict() for head in heads], draw)
+
+
+def _beam(subject: Subject) -> Viewed:
+    from sightline.inspection.beam_record import record_beam
+
+    record = record_beam(subject.loaded("a search"), subject.text)
+
+    def draw(path: Path) -> None:
+        from sightline.inspection.beam_picture import draw_beam
+
+        draw_beam(record, path, title=subject.text)
+
+    return Viewed(record.tree(), record.to_dict, draw)
+
+
+def _ablate(subject: Subject) -> Viewed:
+    from sightline.inspection.ablation import ablate, ablate_each, effects_table
+    from sightline.inspection.attention_views import head_names
+    from sightline.inspection.walk_through import layer_of
+
+    run, texts = subject.loaded("switching heads off"), [subject.text]
+    targets = None if subject.target is None else [subject.target]
+    if subject.heads:
+        effects = [ablate(run, subject.heads, texts, targets, measure=subject.measure)]
+    else:
+        names = [
+            name
+            for name in head_names(run.model)
+            if (subject.layer is None or layer_of(name) == subject.layer)
+            and (subject.head is None or name.endswith(f".{subject.head}"))
+        ]
+        effects = ablate_each(run, texts, targets, heads=names, measure=subject.measure)
+    title = "what changes without a head: below zero, it was needed"
+    shown = effects_table(effects, metric=subject.metric, title=title)
+    return Viewed(shown, lambda: {"metric": subject.metric, "effects": [effect.to_dict() for effect in effects]})
+
+
+def _experts(subject: Subject) -> Viewed:
+    from sightline.inspection.expert_view import routing_table, routings
+
+    found = routings(subject.trace, layer=subject.layer)
+    if not found:
+        raise ValueError("there are no experts to look at: the model has none (model.….experts), or not in that layer")
+    return Viewed(routing_table(found), lambda: [routing.to_dict() for routing in found])
+
+
+VIEWS: dict[str, Callable[[Subject], Viewed]] = {
+    "walk": _walk,
+    "steps": _steps,
+    "tokens": _tokens,
+    "heads": _heads,
+    "beam": _beam,
+    "ablate": _ablate,
+    "experts": _experts,
+}
+
+
+def check_view(view: str) -> None:
+    """An error for a name that no view has, before anything is computed."""
+    if view not in VIEWS:
+        raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
+
+
+def look(view: str, subject: Subject) -> Viewed:
+    """A view by its name."""
+    check_view(view)
+    return VIEWS[view](subject)
+
+
+def trace_record(trace: Trace) -> dict[str, Any]:
+    """A trace for JSON: formulas and numbers, of large tensors a sample that says so."""
+    from sightline.inspection.trace_files import plain
+
+    steps = [
+        {
+            "name": step.key,
+            "formula": step.formula,
+            "latex": step.latex,
+            "inputs": list(step.inputs),
+            "shape": list(step.shape),
+            "note": step.note,
+            "values": plain(step.tensor.tolist()),
+        }
+        for step in trace.sampled(_SAMPLED)
+    ]
+    return {"about": trace.about, "steps": steps}

@@ -1,0 +1,91 @@
+"""Matrices as colours."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from itertools import pairwise
+from xml.dom.minidom import parseString
+
+import numpy as np
+import pytest
+
+from sightline.inspection.heat_map import LEVELS, HeatMap, Scale, indexed_png, palette
+from sightline.inspection.mathml import mathml
+
+
+def pixels(png: bytes) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """(palette, indices), read by the format's own rules."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    parts, at = {}, 8
+    while at < len(png):
+        (size,) = struct.unpack(">I", png[at : at + 4])
+        kind, data = png[at + 4 : at + 8], png[at + 8 : at + 8 + size]
+        assert struct.unpack(">I", png[at + 8 + size : at + 12 + size])[0] == zlib.crc32(kind + data)
+        parts[kind], at = data, at + 12 + size
+    width, height, depth, colour = struct.unpack(">IIBB", parts[b"IHDR"][:10])
+    assert (depth, colour) == (8, 3)
+    lines = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, width + 1)
+    assert not lines[:, 0].any()
+    return [tuple(parts[b"PLTE"][k : k + 3]) for k in range(0, len(parts[b"PLTE"]), 3)], lines[:, 1:]
+
+
+def test_a_picture_has_one_pixel_a_number_from_pale_to_deep() -> None:
+    shown = HeatMap.of(np.array([[0.0, 0.5, 1.0], [-np.inf, np.nan, 0.25]]))
+    colours, indices = pixels(shown.png())
+    assert indices.tolist() == [[0, 126, LEVELS - 1], [LEVELS, LEVELS + 1, 63]]
+    lightness = [sum(colours[level]) for level in (0, 63, 126, LEVELS - 1)]
+    assert lightness == sorted(lightness, reverse=True)
+
+
+def test_scales_get_darker_to_both_sides_of_zero_so_that_grey_shows_them_too() -> None:
+    colours = [sum(colour) for colour in palette(True)[:LEVELS]]
+    middle = LEVELS // 2
+    assert all(before <= after for before, after in pairwise(colours[:middle]))
+    assert all(before >= after for before, after in pairwise(colours[middle:]))
+    assert Scale.of(np.array([[-3.0, 1.0]])) == Scale(-3.0, 3.0)
+    assert Scale.of(np.array([[0.2, 1.0]])) == Scale(0.0, 1.0)
+    assert Scale.of(np.full((1, 2), -np.inf)) == Scale(0.0, 1.0)
+
+
+def test_a_large_matrix_keeps_the_largest_of_each_block_and_says_so() -> None:
+    values = np.zeros((5, 4))
+    values[4, 3], values[0, 1], values[2, 2] = 0.7, -0.9, 0.3
+    shown, note = HeatMap.of(values, list("abcde"), list("wxyz")).within(2)
+    assert shown.values.tolist() == [[-0.9, 0.3], [0.0, 0.7]]
+    assert (shown.rows, shown.columns) == (["a … c", "d … e"], ["w … x", "y … z"])
+    assert note == "sampled: each cell is the largest of 3×2, of 5×4 in all"
+    whole = HeatMap.of(values)
+    assert whole.within(5) == (whole, "")
+
+
+def test_names_that_do_not_fit_are_numbers() -> None:
+    shown = HeatMap.of(np.zeros((2, 3)), ["a"], ["x", "y", "z"])
+    assert (shown.rows, shown.columns) == (["0", "1"], ["x", "y", "z"])
+
+
+def test_an_empty_picture_is_a_picture() -> None:
+    assert pixels(indexed_png(np.zeros((1, 0), np.uint8), palette(False)))[1].shape == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("formula", "part"),
+    [
+        ("Q Kᵀ / √K + bias", "<mfrac><mrow><mi>Q</mi><msup><mrow><mi>K</mi></mrow><mo>⊤</mo></msup></mrow>"),
+        ("Q Kᵀ / √K + bias", "<mrow><msqrt><mi>K</mi></msqrt></mrow></mfrac><mo>+</mo><mi>bias</mi>"),
+        ("h_t−1", "<msub><mrow><mi>h</mi></mrow><mrow><mi>t</mi><mo>−</mo><mn>1</mn></mrow></msub>"),
+        ("x W_kᵀ", "<msubsup><mrow><mi>W</mi></mrow><mrow><mi>k</mi></mrow><mo>⊤</mo></msubsup>"),
+        ("x / rms(x) · γ", "<mfrac><mrow><mi>x</mi></mrow><mrow><mrow><mi>rms</mi>"),
+        ("mean of the losses", "<mtext>mean of the losses</mtext>"),
+        ("a < b & c", "<mo>&lt;</mo>"),
+        ("(never closed", "<mo>)</mo>"),
+    ],
+)
+def test_formulas_are_set(formula: str, part: str) -> None:
+    made = mathml(formula)
+    parseString(made)
+    assert part in made
+
+
+def test_no_formula_is_nothing() -> None:
+    assert mathml("") == ""

@@ -1,0 +1,47 @@
+"""Recording changes nothing, whatever the model is: the same tokens are found, from the same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.inspection.trace import record
+from sightline.layers.layout import Padded
+from sightline.run import Run
+from untrained_runs import MODELS, OTHERS, untrained
+
+TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
+NAMES = [*MODELS, *OTHERS, "bottleneck"]
+
+
+def text_of(name: str) -> str:
+    return "a b c d" if name == "tagger" else TEXT
+
+
+def logits_alone(run: Run, trace: Any) -> torch.Tensor:
+    """Those of the very tokens of a trace, while nobody listens."""
+    read, given = (trace[name].clone() if name in trace else None for name in ("source.tokens", "target.tokens"))
+    layouts = [None if tokens is None else Padded.of([tokens.shape[1]]) for tokens in (read, given)]
+    with torch.inference_mode():
+        found: torch.Tensor = run.model.logits(run.model(read, layouts[0], given, layouts[1]))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_search_finds_the_same_while_it_is_recorded(name: str) -> None:
+    run, text = untrained(name), text_of(name)
+    alone = run.predict_nbest([text])[0]
+    with record(run.model) as trace:
+        recorded = run.predict_nbest([text])[0]
+    assert len(trace) > 5
+    assert [guess.tokens for guess in recorded] == [guess.tokens for guess in alone]
+    assert [guess.score for guess in recorded] == pytest.approx([guess.score for guess in alone], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_logits_are_those_of_the_fast_kernels(name: str) -> None:
+    run = untrained(name)
+    trace = run.trace(text_of(name))
+    torch.testing.assert_close(trace["logits"], logits_alone(run, trace), rtol=0, atol=1e-5)

@@ -1,0 +1,170 @@
+"""What `--view` shows: heads, beam, ablation and experts, for a person and as data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from sightline.cli.inspect import _VIEWS
+from sightline.decoding.scoring import log_probabilities
+from sightline.inspection.ablation import ablated
+from sightline.inspection.attention_views import attention_heads
+from sightline.inspection.expert_view import routings
+from sightline.inspection.lecture_example import lecture_trace
+from sightline.inspection.trace_heads import alignment_of, trace_heads
+from sightline.inspection.views import VIEWS, Subject, Viewed, look
+from sightline.inspection.walk_through import WalkThrough, turned_paths
+from sightline.inspection.windows_view import first_seen, windows_of
+from untrained_runs import MODELS, untrained
+
+TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
+
+
+def printed(viewed: Viewed) -> str:
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        console.print(viewed.shown)
+    json.dumps(viewed.record())
+    return capture.get()
+
+
+def test_the_command_names_the_views_there_are() -> None:
+    assert ", ".join(VIEWS) == _VIEWS
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("tagger", "classifier", "language-model")])
+def test_the_heads_of_a_trace_are_those_that_attention_heads_finds(name: str) -> None:
+    run = untrained(name)
+    found, wanted = trace_heads(run.trace(TEXT)), attention_heads(run, TEXT)
+    assert [(head.name, head.kind, head.queries, head.keys) for head in found] == [
+        (head.name, head.kind, head.queries, head.keys) for head in wanted
+    ]
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours.weights, theirs.weights, atol=1e-5)
+
+
+def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None:
+    trace = untrained("transformer").trace(TEXT)
+    found = alignment_of(trace_heads(trace))
+    assert found is not None
+    both = [trace[f"decoder.{layer}.cross.weights"][0] for layer in (0, 1)]
+    np.testing.assert_allclose(found.weights, sum(part.mean(0) for part in both).numpy() / 2, atol=1e-6)
+    assert alignment_of(trace_heads(untrained("decoder-only").trace(TEXT))) is None
+
+
+def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:
+    viewed = look("heads", Subject(untrained("transformer"), TEXT, layer=1, head=0))
+    shown = printed(viewed)
+    assert "decoder.layers.1.cross.0" in shown
+    assert "layers.0" not in shown
+    assert "cross.1" not in shown
+    viewed.picture(tmp_path / "heads.svg")
+    assert (tmp_path / "heads.svg").stat().st_size > 1_000
+
+
+def test_the_beam_is_the_search_that_gave_the_output() -> None:
+    run = untrained("transformer")
+    record = look("beam", Subject(run, TEXT)).record()
+    last = record["nodes"][record["outputs"][0]]
+    assert last["score"] == pytest.approx(run.predict_nbest([TEXT])[0][0].score, abs=1e-5)
+
+
+def test_a_head_is_switched_off_by_its_short_name() -> None:
+    run = untrained("transformer")
+    corpus = iter([30.0, 10.0])
+    subject = Subject(run, TEXT, heads=["decoder.1.cross.0"], measure=lambda: next(corpus), metric="BLEU on test")
+    viewed = look("ablate", subject)
+    (effect,) = viewed.record()["effects"]
+    source, output = run.vocabulary.source.encode(TEXT), run.predict_nbest([TEXT])[0][0].tokens
+    whole = log_probabilities(run.model, [source], [output])[0]
+    with ablated(run.model, ["decoder.layers.1.cross.0"]):
+        without = log_probabilities(run.model, [source], [output])[0]
+    assert effect["log_probability"] == pytest.approx(float(without - whole), abs=1e-4)
+    assert effect["metric"] == -20.0
+    assert "BLEU on test" in printed(viewed)
+
+
+def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
+    effects = look("ablate", Subject(untrained("transformer"), TEXT, layer=0)).record()["effects"]
+    names = {effect["heads"][0] for effect in effects}
+    assert names == {
+        f"{path}.{number}"
+        for path in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross")
+        for number in (0, 1)
+    }
+
+
+def test_experts_of_each_token_are_those_with_the_best_scores() -> None:
+    trace = untrained("experts").trace(TEXT)
+    found = routings(trace)
+    assert [routing.path for routing in found] == ["encoder.layers.1.feedforward", "decoder.layers.1.feedforward"]
+    scores = trace["encoder.layers.1.feedforward.scores"][0].numpy()
+    for place, row in enumerate(scores):
+        best = [number for number, _ in found[0].best(place)]
+        assert best == np.argsort(-row)[:2].tolist()
+    assert sum(found[0].asked) == 2 * len(found[0].tokens)
+    assert found[0].shares.sum() == pytest.approx(1)
+    assert "expert" in printed(look("experts", Subject(untrained("experts"), TEXT)))
+
+
+def test_a_cell_of_gates_and_of_a_mixture_is_explained() -> None:
+    trace = untrained("experts").trace(TEXT)
+    walk, name = WalkThrough(trace), "encoder.1.feedforward"
+    gates, output = trace[f"{name}.gates"][0, 0], trace[f"{name}.output"][0, 0, 15]
+    chosen = int(gates.argmax())
+    told = walk.explain(f"{name}.gates", (0, 0, chosen))
+    assert told.startswith(f"{gates[chosen]:.4g} = exp(")
+    assert "not among the top 2" in walk.explain(f"{name}.gates", (0, 0, int(gates.argmin())))
+    value, sum_of = walk.explain(f"{name}.output", (0, 0, 15)).replace("−", "-").split(" = ")
+    assert float(value) == pytest.approx(float(output), rel=1e-3)
+    assert eval(sum_of.replace("·", "*")) == pytest.approx(float(output), rel=5e-3)
+
+
+def test_windows_of_dilated_convolutions_grow() -> None:
+    found = windows_of(untrained("bytenet").trace(TEXT))
+    assert [(window.side, window.offsets, window.reach) for window in found] == [
+        ("encoder", (-1, 0, 1), (-1, 1)),
+        ("encoder", (-2, 0, 2), (-3, 3)),
+        ("encoder", (-1, 0, 1), (-4, 4)),
+        ("decoder", (-2, -1, 0), (-2, 0)),
+        ("decoder", (-4, -2, 0), (-6, 0)),
+        ("decoder", (-2, -1, 0), (-8, 0)),
+    ]
+    seen = first_seen(found[:3], 10)
+    assert seen[5].tolist() == [0, 3, 2, 2, 1, 1, 1, 2, 2, 3]
+
+
+def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> None:
+    trace = untrained("recurrent").trace(TEXT)
+    assert turned_paths(trace) == {"encoder.layers.0.backward"}
+    rows = {shown.step.name: shown.rows for shown in WalkThrough(trace).steps()}
+    tokens = trace.about["source_tokens"]
+    assert rows["encoder.layers.0.backward.update_gate"] == tokens[::-1]
+    assert rows["encoder.layers.0.update_gate"] == tokens
+    assert rows["encoder.layers.0.output"] == tokens
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "told"),
+    [
+        ("heads", "bytenet", "nothing in this model attends"),
+        ("experts", "transformer", "the model has none"),
+        ("beam", None, "a search needs a run folder"),
+        ("ablate", None, "switching heads off needs a run folder"),
+        ("ablate", "tagger", "take a metric inside"),
+        ("nothing", None, "there is no such view; there is walk"),
+    ],
+)
+def test_a_view_that_cannot_be_says_why(view: str, name: str | None, told: str) -> None:
+    subject = Subject(given=lecture_trace()) if name is None else Subject(untrained(name), TEXT)
+    with pytest.raises(ValueError, match=told):
+        look(view, subject)
+
+
+def test_a_view_without_a_picture_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="this view has no picture"):
+        look("steps", Subject(given=lecture_trace())).picture(tmp_path / "x.png")
