@@ -78,6 +78,7 @@ def _name(body: dict[str, Any]) -> str:
         options = [
             *(["beside"] if "combine" in body["positions"] else []),
             *(["bare"] if "gain" in body["norm"] else []),
+            *(span["kind"] for span in body.get("attention", {}).get("span", ())),
         ]
         return "-".join([*parts, *options])
     parts = [body["cell"] + str(body["layers"])]
@@ -109,6 +110,25 @@ LATER_TRANSFORMERS = [  # parts that came later, each where it might break: the 
     | {"positions": {"kind": "sinusoidal", "combine": "concatenate", "width": 4}},
     transformer("post", "layer", "learned", "relu")
     | {"positions": {"kind": "learned", "combine": "concatenate", "longest": 32}},
+]
+LOCAL, COMPRESSED = {"kind": "local", "block": 2}, {"kind": "compressed"}  # so short that the tests have several
+
+
+def spanned(body: dict[str, Any], *spans: dict[str, Any], **attention: Any) -> dict[str, Any]:
+    """A Transformer whose layers see with these spans, in turns."""
+    return body | {"attention": {"span": spans, **attention}}
+
+
+LATER_TRANSFORMERS += [
+    spanned(transformer("pre", "layer", "sinusoidal", "relu"), LOCAL),
+    spanned(transformer("post", "layer", "rotary", "gelu"), LOCAL | {"look_back": 1}),
+    spanned(transformer("pre", "rms", "learned", "relu"), COMPRESSED),
+    spanned(transformer("pre", "batch", "rotary", "relu"), COMPRESSED | {"stride": 2}, groups=1),
+    spanned(transformer("post", "rms", "none", "swiglu"), COMPRESSED, {"kind": "full"}, kind="linear"),
+    spanned(transformer("pre", "layer", "sinusoidal", "relu", layers=5), LOCAL, COMPRESSED),
+    spanned(
+        transformer("pre", "layer", "rotary", "relu", layers=3), LOCAL | {"block": 3}, COMPRESSED, projections=False
+    ),
 ]
 RECURRENT_ENCODERS = [recurrent_encoder(*parts) for parts in product(CELLS, (1, 2), (True, False))]
 RECURRENT_DECODERS = [
@@ -180,6 +200,7 @@ FEW = {
     "transformer": (transformer("pre", "layer", "sinusoidal", "relu"),) * 2,
     "rotary-swiglu-rms-post": (transformer("post", "rms", "rotary", "swiglu"),) * 2,
     "shaw-to-t5": (transformer("pre", "layer", "shaw", "relu"), transformer("pre", "batch", "t5", "relu")),
+    "local-compressed": (spanned(transformer("pre", "layer", "rotary", "relu", layers=3), LOCAL, COMPRESSED),) * 2,
     "alibi-to-shaw": (transformer("none", "layer", "alibi", "relu"), transformer("post", "rms", "shaw", "gelu")),
     "lstm-additive": (recurrent_encoder("lstm", 1, True), recurrent_decoder("lstm", 1, "additive", False)),
     "gru-bottleneck": (recurrent_encoder("gru", 1, False), recurrent_decoder("gru", 2, "none", False)),

@@ -26,6 +26,7 @@ SPELLED = ["nation N EY1 SH AH0 N", "cat K AE1 T", "cat(2) K AA1 T # rare", "dog
 
 
 def write(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress("".join(line + "\n" for line in lines).encode()))
 
 
@@ -76,6 +77,7 @@ def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatc
         "training.device=cpu",
         "training.log_every=1",
         "decoding.max_length=4",
+        "decoding.min_length=0",
     ]
     run = sightline.train(name, small, out=tmp_path / "run")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -97,8 +96,9 @@ REWARD = {"samples": 6, "mix": 0.017, "max_length": 8}
 
 
 def fine_tuning(start: Path, steps: int = 20, **training: Any) -> dict[str, Any]:
-    own = {"reward": REWARD, "start_from": str(start), "stopping": {"on": "reward"}, "lr": 3e-3, **training}
-    return a_recipe(steps, **own)
+    own = {"reward": REWARD, "stopping": {"on": "reward"}, "lr": 3e-3, **training}
+    recipe = a_recipe(steps, **own)
+    return {**recipe, "model": {**recipe["model"], "start_from": str(start)}}
 
 
 # --- the estimate ------------------------------------------------------------------------------------------------
@@ -240,54 +240,19 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path:
     assert records(run, "validation") == records(whole, "validation")
 
 
-# --- starting from another run -----------------------------------------------------------------------------------
-
-
-def test_a_training_starts_from_the_weights_and_the_tokenizer_of_a_run(started: Path, tmp_path: Path) -> None:
-    recipe = write(tmp_path, a_recipe(1, start_from=str(started), lr=1e-12))
-    display = Silent()
-    run = sightline.train(recipe, out=tmp_path / "run", display=display)
-    assert any("starting from the weights" in note for note in display.notes)
-    assert (run / "tokenizer.json").read_bytes() == (started / "tokenizer.json").read_bytes()
-    first = records(run, "validation")[0]
-    best = min(record["loss"] for record in records(started, "validation"))
-    assert first["step"] == 0
-    assert first["loss"] == pytest.approx(best, rel=1e-6)
-    assert f"start_from: {started}" in (run / "recipe.yaml").read_text()
-
-
-def test_its_checkpoint_can_be_gone_on_with_when_that_run_is_gone(started: Path, tmp_path: Path) -> None:
-    start = Path(shutil.copytree(started, tmp_path / "start"))
-    recipe = write(tmp_path, a_recipe(2, start_from=str(start)))
-    sightline.train(recipe, out=tmp_path / "run", display=Silent())
-    shutil.rmtree(start)
-    run = sightline.train(recipe, ["training.limits.steps=4"], out=tmp_path / "run", resume=True, display=Silent())
-    assert records(run, "validation")[-1]["step"] == 4
-
-
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("change", "message"),
     [
-        (["model.width=12"], r"do not fit this recipe's model: .* there and .* here.*use the model section"),
-        (["model.encoder.layers=2"], r"encoder\..* is not there"),
-        (["tokenizer.lowercase=true"], r"tokenizer\.lowercase: False there, True here"),
-        (["training.start_from=nowhere"], r"nowhere is not a folder"),
+        ("model.encoder.layers=2", r"goes on with a model that can do its task.*encoder\.layers\.1\..* is not there"),
+        ("model.start_from.parts=[encoder]", r"goes on with a model.*target_embedding\.weight is not there"),
+        ("model.width=12", r"nothing of .* fits this model"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_before_anything_is_written(
-    changes: list[str], message: str, started: Path, tmp_path: Path
+def test_a_model_that_is_not_taken_whole_is_not_fine_tuned_on_reward(
+    change: str, message: str, started: Path, tmp_path: Path
 ) -> None:
-    recipe = write(tmp_path, a_recipe(1, start_from=str(started)))
+    recipe = fine_tuning(started, 1)
+    recipe["model"]["start_from"] = {"run": str(started)}
     with pytest.raises(ValueError, match=message):
-        sightline.train(recipe, changes, out=tmp_path / "run", display=Silent())
+        sightline.train(write(tmp_path, recipe), [change], out=tmp_path / "run", display=Silent())
     assert not (tmp_path / "run" / "recipe.yaml").exists()
-
-
-def test_what_shapes_do_not_show_is_told(started: Path, tmp_path: Path) -> None:
-    display = Silent()
-    recipe = write(tmp_path, a_recipe(1, start_from=str(started)))
-    sightline.train(recipe, ["model.encoder.dropout=0.1"], out=tmp_path / "free", display=display)
-    assert not any("not the same model" in note for note in display.notes)
-    changes = ["model.decoder.attention.kind=scaled-dot"]
-    sightline.train(recipe, changes, out=tmp_path / "run", display=display)
-    assert any("model.decoder.attention.kind: 'dot' there, 'scaled-dot' here" in note for note in display.notes)

@@ -44,7 +44,12 @@ def dates(count: int, start: int) -> list[str]:
 
 
 def write_recipe(
-    folder: Path, body: dict[str, Any] = LSTM, tokenizer: dict[str, Any] = CHARACTERS, width: int = 16, **training: Any
+    folder: Path,
+    body: dict[str, Any] = LSTM,
+    tokenizer: dict[str, Any] = CHARACTERS,
+    width: int = 16,
+    noise: str | None = None,
+    **training: Any,
 ) -> Path:
     """A corpus and a recipe of twelve small steps beside it."""
     (folder / "train.tsv").write_text("".join(dates(60, 0)))
@@ -74,6 +79,12 @@ def write_recipe(
         "decoding": {"beam": 2, "max_length": 12},
         "evaluation": {"metrics": ["exact"]},
     }
+    if noise is not None:  # the same lines as text
+        del recipe["evaluation"]
+        recipe["task"] = "masked-words" if noise == "mask" else "seq2seq"
+        recipe["model"] = {"width": width, "encoder": body, **({} if noise == "mask" else {"decoder": body})}
+        train, valid = ({"kind": "plain", "file": f"{name}.tsv"} for name in ("train", "valid"))
+        recipe["data"] = {"train": [{**train, "weight": 1.5}], "validation": valid, "noise": {"kind": noise}}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path
@@ -89,6 +100,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "batches": {"tokens": 100, "accumulate": 2},
         "stopping": {"on": "metric"},
     },
+    "masked-words": {"body": TRANSFORMER, "noise": "mask", "batches": {"tokens": 512, "context": 32}},
+    "denoising": {"body": TRANSFORMER, "noise": "denoise", "batches": {"tokens": 512, "context": 32}},
 }
 
 

@@ -34,6 +34,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "classifier": ("classify", {"encoder": BODY, "pooling": {"kind": "class"}}),
     "tagger": ("tag", {"encoder": BODY}),
 }
+EXPERTS = {"count": 4, "top": 2, "every": 2, "noise": False, "load": 0.0}
+BYTENET: dict[str, Any] = {"kind": "bytenet", "layers": 3, "kernel": 3, "dilations": [1, 2]}
+MIXED: dict[str, Any] = {**BODY, "feedforward": {"kind": "relu", "width": 16, "experts": EXPERTS}}
+SPANNED: dict[str, Any] = {**BODY, "attention": {"span": [{"kind": "local", "block": 3}, {"kind": "compressed"}]}}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # to look into otherwise than by attention
+    "experts": ("seq2seq", {"encoder": MIXED, "decoder": MIXED}),
+    "bytenet": ("seq2seq", {"encoder": BYTENET, "decoder": BYTENET}),
+}
+SPANS: dict[str, tuple[str, dict[str, Any]]] = {"spans": ("seq2seq", {"encoder": SPANNED, "decoder": SPANNED})}
 WRITING = [name for name, (task, _) in MODELS.items() if task in ("seq2seq", "language-model")]
 LOOKING = ["transformer", "recurrent", "linear", "convolutional"]
 BOTTLENECK = (
@@ -46,7 +55,7 @@ BOTTLENECK = (
 def untrained(name: str) -> Run:
     """Shared by all tests, so not to be changed."""
     torch.manual_seed(3)
-    task, model = BOTTLENECK if name == "bottleneck" else MODELS[name]
+    task, model = BOTTLENECK if name == "bottleneck" else {**MODELS, **OTHERS, **SPANS}[name]
     recipe = Recipe.model_validate(
         {
             "task": task,

@@ -51,8 +51,16 @@ class Answerer:
         return longest - (2 if two else 1)
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
-        """Token ids; a text longer than the model can take is an error that names it."""
-        return self._checked(self.vocabulary.source.encode_many(list(texts)), first)
+        """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
+        most = self.recipe.data.clean.cut_source  # None: nothing is cut
+        return self._checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
+
+    def cut_short(self, texts: Sequence[str]) -> int:
+        """How many texts lose their end to data.clean.cut_source."""
+        most = self.recipe.data.clean.cut_source
+        if most is None:
+            return 0
+        return sum(len(ids) > most for ids in self.vocabulary.source.encode_many(list(texts)))
 
     def _checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
         longest = self.longest_source()

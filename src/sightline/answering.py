@@ -13,12 +13,16 @@ from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.unknown_words import FILE, write_out
+from sightline.filling import Filling
 from sightline.labelling import Classifying, Tagging
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe, TaskName
+from sightline.recipe_copying import check_copied_words
 from sightline.recipe_data import PlainSource
+from sightline.text.copying import number_copied, number_unknown, without_unknown
+from sightline.text.gaps import encode_gaps, fill_spans
 from sightline.text.tokenizer import END, START, Vocabulary
 from sightline.training.windows import carries
 
@@ -35,11 +39,47 @@ class Translator(Answerer):
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
     ) -> list[list[Prediction]]:
+        if self.recipe.copies_unknown:
+            return self._copied(texts, options, prefixes, first, phrases)
         sources = self.encode(texts, first=first)
         forced = None if prefixes is None else self.vocabulary.target.encode_many(list(prefixes))
         found = self._search(sources, options, forced, first, phrases)
         texts_out = iter(self._written(texts, found, options, prefixes))
         made = [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
+        return [_chosen(guesses, options) for guesses in made]
+
+    def _copied(
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        prefixes: Sequence[str] | None,
+        first: int,
+        phrases: Sequence[Phrases] | None,
+    ) -> list[list[Prediction]]:
+        """The same where words of a source may be copied that are in no vocabulary: their tokens are told as UNK."""
+        if phrases is not None:
+            raise ValueError(
+                "phrases are made of words of the vocabulary, and model.copying: true with tokenizer.kind: word writes "
+                "others too; leave --require and --forbid out, or cut words into pieces (tokenizer.kind: bpe)"
+            )
+        check_copied_words(options.replace_unknown, options.forbid)
+        target = self.vocabulary.target
+        sources, words = number_unknown(self.vocabulary.source, texts, self.encode(texts, first=first))
+        forced = None
+        if prefixes is not None:
+            forced = number_copied(target, prefixes, target.encode_many(list(prefixes)), words)
+        found = self._search(sources, options, forced, first, None)
+        made = [
+            [
+                Prediction(
+                    one_line(target.decode_copied(guess.tokens, own)),
+                    guess.score,
+                    without_unknown(guess.tokens, target.size),
+                )
+                for guess in guesses
+            ]
+            for guesses, own in zip(found, words, strict=True)
+        ]
         return [_chosen(guesses, options) for guesses in made]
 
     def _written(
@@ -67,8 +107,47 @@ class Translator(Answerer):
             outputs,
             dictionary=self.dictionary or {} if options.replace_unknown == "dictionary" else {},
             begun=None if prefixes is None else [prefixes[number] for number in numbers],
+            longest=self.recipe.data.clean.cut_source,
             device=self.device,
         )
+
+
+class Restorer(Translator):
+    """Each text mended: what a `[MASK]` in it may have stood for, and whatever else the model finds wrong."""
+
+    @property
+    def marks(self) -> list[int]:
+        """The ids of the marks that gaps become."""
+        assert self.recipe.data.noise is not None
+        return [self.vocabulary.source.mark(mark) for mark in self.recipe.data.noise.marks]
+
+    def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
+        words, source = self.recipe.tokenizer.kind != "character", self.vocabulary.source
+        return self._checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
+
+    def answer(
+        self,
+        texts: Sequence[str],
+        options: Decoding,
+        *,
+        prefixes: Sequence[str] | None = None,
+        first: int = 0,
+        phrases: Sequence[Phrases] | None = None,
+    ) -> list[list[Prediction]]:
+        if prefixes is not None or phrases is not None:
+            raise ValueError("a text is mended as it stands: prefixes and phrases have no place; leave them out")
+        return self.answer_ids(self.encode(texts, first=first), options, first=first)
+
+    def answer_ids(self, sources: Sequence[list[int]], options: Decoding, *, first: int = 0) -> list[list[Prediction]]:
+        """The same for texts as ids, with marks for gaps."""
+        found = self._search(sources, options, None, first, None)
+        gaps = self.recipe.data.noise is not None and self.recipe.data.noise.kind == "span-corruption"
+        made = []
+        for source, guesses in zip(sources, found, strict=True):
+            whole = [fill_spans(source, guess.tokens, self.marks) if gaps else guess.tokens for guess in guesses]
+            texts = self.vocabulary.target.decode_many(whole)
+            made.append([Prediction(one_line(text), g.score, g.tokens) for text, g in zip(texts, guesses, strict=True)])
+        return [_chosen(guesses, options) for guesses in made]
 
 
 class Continuer(Answerer):
@@ -191,6 +270,7 @@ class _Growing:
 ANSWERERS: dict[TaskName, type[Answerer]] = {
     "seq2seq": Translator,
     "language-model": Continuer,
+    "masked-words": Filling,
     "classify": Classifying,
     "tag": Tagging,
 }
@@ -204,7 +284,9 @@ def build_answerer(
     dictionary: Mapping[str, str] | None = None,
 ) -> Answerer:
     """Who answers for a model."""
-    return ANSWERERS[recipe.task](recipe, vocabulary, model, device, dictionary)
+    mends = recipe.task == "seq2seq" and recipe.data.noise is not None
+    who = Restorer if mends else ANSWERERS[recipe.task]
+    return who(recipe, vocabulary, model, device, dictionary)
 
 
 def one_line(text: str) -> str:

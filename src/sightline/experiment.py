@@ -17,31 +17,37 @@ from torch import Tensor, nn
 
 from sightline.allocation import keep_freed_memory
 from sightline.counting import count_text
+from sightline.data.store import CUT, REASONS
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
-from sightline.layers.embedding import Embedding
+from sightline.first_weights import adapt, first_weights
+from sightline.layers.adapters import add_adapters
 from sightline.model_card import write_model_card
+from sightline.models.copying import CopyingSeq2Seq
 from sightline.models.counted import CountedModel
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import DecoderOnly, LanguageModel
+from sightline.models.masked_words import MaskedWords
 from sightline.models.protocol import FitsLengths
+from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.preparation import LABELS, Prepared, Progress, data_folder, prepare_data, training_examples, with_folder
+from sightline.preparation import LABELS, Prepared, Progress, prepare_data, training_examples, with_folder
 from sightline.recipe import Recipe
 from sightline.recipe_changes import differences
 from sightline.recipe_files import load_recipe, save_recipe
 from sightline.recipe_model import Ngram
 from sightline.reward import RewardGradients
-from sightline.run_folder import RunError, environment, locked, write_config
-from sightline.starting import start_from_run, vocabulary_of_start, with_absolute_start
+from sightline.run_folder import RunError, environment, locked, read_config, write_config
+from sightline.starting import Start, vocabulary_of_start, with_start, write_start
 from sightline.text.tokenizer import Vocabulary
-from sightline.text.word_vectors import initial_embeddings
-from sightline.training.checkpoints import Checkpoints, load_parameters
+from sightline.training.adapting import trained_count
+from sightline.training.checkpoints import load_parameters
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.cost import StepCost, peak_memory, step_cost
 from sightline.training.display import Display, PlainDisplay
 from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
+from sightline.training.noised import NoisePlan
 from sightline.training.optimizers import build_optimizer
 from sightline.training.plan import EpochPlan, choose_layout
 from sightline.training.step import CarriedGradients, Gradients, PlainGradients, autocast, step_seed, training_loss
@@ -54,41 +60,41 @@ _DICTIONARY_PAIRS = 500_000  # of the training text that a dictionary for unknow
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is CUDA where there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"training.device is {name}, but PyTorch sees no CUDA device; use cpu or auto")
+    # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return device
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
-    """The model a recipe describes, with its weights drawn from the recipe's seed."""
+    """The model a recipe describes, with its weights drawn from the recipe's seed; adapters are drawn last."""
     torch.manual_seed(step_seed(recipe.seed, 0))
+    model = _model_of_task(recipe, vocabulary)
+    if recipe.model.adapters is not None:
+        add_adapters(model, recipe.model.adapters)
+    if recipe.training.recompute_layers:
+        recompute_layers(model)
+    return model
+
+
+def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     model, source, target = recipe.model, vocabulary.source.size, vocabulary.target.size
     if recipe.task in ("tag", "classify"):
         kind = Tagger if recipe.task == "tag" else Classifier
         return kind(model, vocabulary.source.pieces(range(source)), target)
     if recipe.task == "language-model":
         return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
+    if recipe.task == "masked-words":
+        return MaskedWords(model, source)
+    if model.copying:
+        return CopyingSeq2Seq(model, target)
     return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)
-
-
-def start_from_word_vectors(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> str | None:
-    """Put the word vectors a recipe names where the source is read, and say how many words have one."""
-    section = recipe.model.word_vectors
-    if section is None:
-        return None
-    embedding = model.embedding if isinstance(model, LanguageModel) else model.source_embedding
-    assert isinstance(embedding, Embedding)
-    path = (data_folder(recipe) or Path()) / Path(section.file).expanduser()
-    table, coverage = initial_embeddings(path, vocabulary.source, recipe.model.width, embedding.weight.detach())
-    with torch.no_grad():
-        embedding.weight.copy_(table)
-    embedding.weight.requires_grad_(not section.frozen)
-    return coverage.describe() + (", kept as they are" if section.frozen else "")
 
 
 def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
@@ -102,8 +108,11 @@ def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
 def plan_for(prepared: Prepared, device: torch.device) -> Plan:
     """The batches of a recipe's training."""
     recipe = prepared.recipe
-    kind = WindowPlan if recipe.task == "language-model" else EpochPlan
-    return kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
+    kind: Any = WindowPlan if recipe.task == "language-model" else EpochPlan
+    if recipe.data.noise is not None:
+        kind = NoisePlan
+    plan: Plan = kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
+    return plan
 
 
 @dataclass(frozen=True)
@@ -119,6 +128,8 @@ class DryRun:
     target_vocabulary: int
     parameters: int
     parts: dict[str, int]
+    trained: dict[str, int]  # of each part, and of all under ""
+    notes: list[str]  # what it begins with
     step_seconds: float
     loss: float
     peak_memory: int  # bytes
@@ -132,8 +143,8 @@ def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     if isinstance(model, CountedModel):
         raise ValueError("an n-gram model is counted in one go, there is no step to try; train it without --dry-run")
     fit_to_lengths(model, prepared)
-    start_from_word_vectors(model, recipe, prepared.vocabulary)
-    start_from_run(model, recipe)
+    notes, start = first_weights(model, recipe, prepared.vocabulary, None)
+    rates = adapt(model, recipe, start)
     model = model.to(device).train()
     plan = plan_for(prepared, device)
     batches = plan.epoch(0)
@@ -142,7 +153,7 @@ def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
     batch = max(some, key=lambda batch: batch.tokens)
     batch = batch.to(device) if device.type == "cuda" else batch
-    optimizer = build_optimizer(model, recipe.training, device)
+    optimizer = build_optimizer(model, recipe.training, device, rates)
     started = time.monotonic()
     with autocast(recipe.training.precision, device):
         loss = training_loss(model, batch, recipe.training)
@@ -160,6 +171,8 @@ def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
         target_vocabulary=prepared.vocabulary.target.size,
         parameters=parameter_count(model),
         parts={name: parameter_count(part) for name, part in model.named_children()},
+        trained={name: trained_count(part) for name, part in (("", model), *model.named_children())},
+        notes=notes,
         step_seconds=time.monotonic() - started,
         loss=value,
         peak_memory=peak_memory(device),
@@ -194,11 +207,11 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
     A run folder may stand for its own recipe, and is then trained further in place.
     """
     if isinstance(recipe, Recipe):
-        return with_absolute_start(with_folder(recipe, None)), "runs/run"
+        return with_start(with_folder(recipe, None)), "runs/run"
     path = Path(recipe)
     if (path / "recipe.yaml").is_file():
-        return with_absolute_start(with_folder(load_recipe(path / "recipe.yaml", overrides), None)), str(path)
-    loaded = with_absolute_start(load_recipe(recipe, overrides))
+        return with_start(with_folder(load_recipe(path / "recipe.yaml", overrides), None)), str(path)
+    loaded = with_start(load_recipe(recipe, overrides))
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
 
@@ -211,6 +224,10 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         return
     if not saved.exists():
         return
+    if (run / "config.json").is_file() and (merged := read_config(run).get("merged_from")) is not None:
+        raise RunError(
+            f"{run} was merged from {merged} and has nothing to go on with; begin anew with model.start_from={run}"
+        )
     differing = differences(load_recipe(saved), recipe)
     if differing:
         raise RunError(
@@ -230,8 +247,9 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)  # weights that are loaded bring their own
-    notes = _first_weights(model, recipe, prepared.vocabulary, run if resume else None)
-    _begin_folder(run, recipe, prepared, model)
+    notes, start = first_weights(model, recipe, prepared.vocabulary, run if resume else None)
+    rates = adapt(model, recipe, start)
+    _begin_folder(run, recipe, prepared, model, start)
     if isinstance(model, CountedModel):
         count_text(run, model, prepared, display)
         write_model_card(run, recipe, 0)
@@ -254,6 +272,7 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
         display=display,
         flops=flops,
         gradients=_gradients(model, plan, device, prepared.vocabulary, flops),
+        rates=rates,
     )
     fit(job, resume=resume)
     if recipe.decoding.replace_unknown == "dictionary":
@@ -274,73 +293,71 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
     display.note(f"{len(found):,} source words have a translation to put in the place of an unknown word")
 
 
-def _first_weights(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None) -> list[str]:
-    """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
-    if isinstance(model, CountedModel):
-        return start_from_run(model, recipe)
-    vectors = start_from_word_vectors(model, recipe, vocabulary)
-    notes = [] if vectors is None else [vectors]
-    if recipe.training.start_from is not None and resumed is not None:
-        if Checkpoints(resumed, recipe.training.keep).newest() is not None:
-            return notes  # which need not know where it came from any more
-    return notes + start_from_run(model, recipe)
-
-
 def _gradients(
     model: nn.Module, plan: Plan, device: torch.device, vocabulary: Vocabulary, flops: StepCost
 ) -> Gradients:
     """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no.
 
-    Two passes (R-Drop) and drawn outputs (reward) are never compiled; a recipe that asks for both is refused.
+    Drawn outputs (reward) are never compiled; a recipe that asks for both is refused.
     """
     training = plan.recipe.training
     if training.reward is not None:
         return RewardGradients(model, plan.recipe, vocabulary, device, flops)
-    if training.rdrop is not None:
-        return PlainGradients(model, training, device)
     if isinstance(plan, WindowPlan) and plan.carry:
         return CarriedGradients(model, training, device)
     if plan.shape is None or training.compile is False:
         return PlainGradients(model, training, device)
     if training.batches.accumulate > 1 or device.type != "cuda":
-        return PlainGradients(model, training, device, compiled_loss(model, training.label_smoothing))
-    return GraphedGradients(model, training.label_smoothing, training.precision, device)
+        return PlainGradients(model, training, device, compiled_loss(model, training))
+    return GraphedGradients(model, training, device)
 
 
 def _objective(recipe: Recipe) -> list[str]:
     """What is minimized, where it is not the likelihood alone."""
-    rdrop, reward = recipe.training.rdrop, recipe.training.reward
+    rdrop, reward, guide = recipe.training.rdrop, recipe.training.reward, recipe.training.guided_alignment
     if rdrop is not None:
-        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model, and steps are not compiled"]
+        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model"]
     if reward is not None:
         drawn = f"{reward.samples} outputs drawn for each source"
         return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
+    if guide is not None:
+        return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
     return []
 
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:
     """The finished weights and the model card."""
     write_atomically(run / "model.safetensors", safetensors_bytes(weights))
-    write_model_card(run, recipe, parameter_count(model))
+    write_model_card(run, recipe, parameter_count(model), trained_count(model))
 
 
 def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
     """A few lines on what will be trained on what."""
     store = prepared.train(0)
-    dropped = {reason: count for reason, count in store.counts.items() if reason not in ("read", "kept") and count}
+    dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
+    cut = store.counts[CUT]
     return [
         f"{len(store):,} training and {len(prepared.validation):,} validation examples"
-        + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else ""),
+        + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
+        + (f"; {cut:,} sources cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
         f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
         + (" (shared)" if prepared.vocabulary.shared else ""),
-        f"{parameter_count(model):,} parameters on {device}; {plan.layout} batches, {plan.waste():.1%} padding",
+        f"{parameter_count(model):,} parameters{_frozen(model)} on {device}; {plan.layout} batches, "
+        f"{plan.waste():.1%} padding",
     ]
 
 
-def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module) -> None:
+def _frozen(model: nn.Module) -> str:
+    count = trained_count(model)
+    return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
+
+
+def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module, start: Start | None) -> None:
     """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
     save_recipe(recipe, run / "recipe.yaml")
     prepared.vocabulary.save(run)
+    if start is not None:
+        write_start(run, start)
     write_atomically(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
     write_config(
         run,

@@ -18,11 +18,13 @@ from sightline.recipe_model import (
     TransformerBody,
     WindowBody,
 )
+from sightline.recipe_spans import AnySpan, CompressedSpan, LocalSpan
 from sightline.version import version
 
 _TASKS: dict[TaskName, str] = {
     "seq2seq": "A sequence-to-sequence model",
     "language-model": "A language model",
+    "masked-words": "A masked-words model",
     "classify": "A text classifier",
     "tag": "A tagger",
 }
@@ -43,7 +45,7 @@ def _body(body: Body) -> str:
         norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
         return (
             f"Transformer, {layers}, {body.heads} heads, {norm}, "
-            f"{body.positions.kind} positions, {body.feedforward.kind}"
+            f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
         )
     if isinstance(body, ConvolutionalBody):
         return f"gated convolutions, {layers}, kernel {body.kernel}, {body.positions.kind} positions"
@@ -58,6 +60,16 @@ def _body(body: Body) -> str:
     return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{_links(body.links)}"
 
 
+def _spans(spans: tuple[AnySpan, ...]) -> str:
+    """How far self-attention sees, where that is not everything."""
+    words = []
+    for span in spans:
+        beside = f", looking back {span.look_back}" if isinstance(span, LocalSpan) and span.look_back else ""
+        local = f"local (blocks of {span.block}{beside})" if isinstance(span, LocalSpan) else ""
+        words.append(local or (f"compressed ({span.stride} to 1)" if isinstance(span, CompressedSpan) else "full"))
+    return "" if set(words) == {"full"} else f", attention {', '.join(words)}{' in turns' if len(words) > 1 else ''}"
+
+
 def _links(kind: str) -> str:
     return "" if kind == "none" else f", {kind} links"
 
@@ -68,6 +80,23 @@ def _source(source: AnySource) -> str:
     return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
 
 
+def _guided(recipe: Recipe) -> list[str]:
+    guide = recipe.training.guided_alignment
+    if guide is None:
+        return []
+    layer = "the last layer but one" if guide.layer is None else f"layer {guide.layer}"
+    return [f"| guided alignment | {layer}, head {guide.head}, by {guide.file}, weight {guide.weight:g} |"]
+
+
+def _read(recipe: Recipe) -> list[str]:
+    """How sources are read, where that is not as a whole and for once."""
+    cut = recipe.data.clean.cut_source
+    lines = [] if cut is None else [f"| sources | cut to their first {cut:,} tokens |"]
+    if recipe.model.copying:
+        lines.append("| copying | words of the source, beside what the decoder writes |")
+    return lines
+
+
 def _validations(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     if not path.is_file():
@@ -76,7 +105,27 @@ def _validations(run: Path) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "validation"]
 
 
-def write_model_card(run: Path, recipe: Recipe, parameters: int) -> None:
+def _started(run: Path) -> list[str]:
+    """What the model began with, where it was something (starting.py writes it down)."""
+    path = run / "start.json"
+    if not path.is_file():
+        return []
+    return [f"| start | {line} |" for line in json.loads(path.read_text(encoding="utf-8"))["told"]]
+
+
+def _adapted(recipe: Recipe) -> list[str]:
+    adapters, training = recipe.model.adapters, recipe.training
+    lines = []
+    if adapters is not None:
+        lines.append(f"| adapters | rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.on)} |")
+    if training.freeze:
+        lines.append(f"| frozen | {', '.join(training.freeze)} |")
+    if training.layer_lr_decay is not None:
+        lines.append(f"| learning rate | times {training.layer_lr_decay:g} from each layer to the one below it |")
+    return lines
+
+
+def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
     """Write README.md from the recipe and the journal."""
     found = _validations(run)
     best = next((record for record in reversed(found) if record["best"]), None)
@@ -90,10 +139,14 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int) -> None:
         "|---|---|",
         *(f"| {side} | {_body(body)} |" for side, body in model.bodies.items()),
         f"| width | {model.width} |",
-        f"| parameters | {parameters:,} |",
+        f"| parameters | {parameters:,}{'' if trained in (None, parameters) else f', {trained:,} of them trained'} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
         f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
-        *([f"| started from | {recipe.training.start_from} |"] if recipe.training.start_from is not None else []),
+        *_read(recipe),
+        *_started(run),
+        *_adapted(recipe),
+        *_guided(recipe),
+        *([] if recipe.data.noise is None else [f"| noise | {recipe.data.noise.kind}, {recipe.data.noise.rate:.0%} |"]),
         f"| seed | {recipe.seed} |",
     ]
     if best is not None:

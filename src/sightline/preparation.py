@@ -28,7 +28,13 @@ class Prepared:
 
 Progress = Callable[[str, int], None]  # what is being done, examples so far
 
-LABELS: dict[TaskName, Labels] = {"seq2seq": "none", "language-model": "none", "classify": "one", "tag": "words"}
+LABELS: dict[TaskName, Labels] = {
+    "seq2seq": "none",
+    "language-model": "none",
+    "masked-words": "none",
+    "classify": "one",
+    "tag": "words",
+}
 
 
 def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
@@ -42,6 +48,12 @@ def data_folder(recipe: Recipe) -> Path | None:
     return None if recipe.data.folder is None else Path(recipe.data.folder)
 
 
+def guiding_file(recipe: Recipe) -> Path | None:
+    """The word alignments of training.guided_alignment, if there are some."""
+    guide = recipe.training.guided_alignment
+    return None if guide is None else (data_folder(recipe) or Path()) / Path(guide.file).expanduser()
+
+
 def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -> Iterator[Example]:
     count = 0
     for source in sources:
@@ -49,7 +61,7 @@ def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -
             if limit is not None and count >= limit:
                 return
             count += 1
-            yield example
+            yield Example("", example.target) if recipe.of_text else example
 
 
 def training_examples(recipe: Recipe) -> Iterator[Example]:
@@ -72,7 +84,8 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
             yield example
 
     if vocabulary is None:
-        vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task])
+        marks = () if data.noise is None else data.noise.marks
+        vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task], marks)
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
@@ -86,7 +99,10 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
             variant=variant,
             seed=recipe.seed,
             limit=data.limit,
-            clean=recipe.task != "language-model",  # there are no pairs to clean
+            clean=not recipe.of_text,  # there are no pairs to clean
+            text_alone=recipe.of_text,
+            copying=recipe.copies_unknown,
+            links=guiding_file(recipe),
             progress=tell("tokenizing") if variant == 0 else None,
         )
 
@@ -97,6 +113,8 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
         folder=data_folder(recipe),
         limit=data.validation_limit,
         clean=False,
+        text_alone=recipe.of_text,
+        copying=recipe.copies_unknown,
     )
     references = list(_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
@@ -129,7 +147,7 @@ class Variants:
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     """Learned positions end somewhere; a validation sentence past that end is better known before training."""
     model = recipe.model
-    if recipe.task == "language-model":
+    if recipe.of_text:
         return  # its text is cut into windows
     marks = "an end mark"
     sides = [("source", model.encoder, store.source_lengths), ("target", model.decoder, store.target_lengths)]

@@ -11,16 +11,21 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Clean, Data
+from sightline.recipe_adapting import with_start_moved
+from sightline.recipe_copying import check_copied_words, check_copying, copies_unknown
+from sightline.recipe_data import AnyTokenizer, BpeTokenizer, Data
+from sightline.recipe_guiding import GuidedAlignment, check_guiding
 from sightline.recipe_model import (
     ByteNetBody,
     Model,
     Ngram,
     RecurrentDecoder,
     RecurrentEncoder,
+    TransformerBody,
     WindowBody,
     learned_positions,
 )
+from sightline.recipe_pretraining import check_text
 from sightline.recipe_sections import Probability, Section
 
 # --- training ------------------------------------------------------------------------------------------------------
@@ -40,7 +45,7 @@ class Batches(Section):
 
     tokens: int = Field(4_096, ge=1, description="most tokens on the longer side of a batch")
     accumulate: int = Field(1, ge=1, description="batches per optimizer step")
-    context: int = Field(256, ge=2, description="language models: tokens in a window of text")
+    context: int = Field(256, ge=2, description="language models, data.noise: tokens in a window of text")
     carry: bool | None = Field(
         None,
         description="language models: each window goes on from the state of the one before; by default if recurrent",
@@ -88,7 +93,7 @@ class Reward(Section):
 
     The expectation is over outputs drawn from the model, without dropout, each measured against the reference. To run
     it: train a model by likelihood, then the same recipe from its weights, with a small lr and, as the paper does, no
-    dropout: `sightline train RECIPE training.start_from=runs/NAME training.reward.samples=15
+    dropout: `sightline train RECIPE model.start_from=runs/NAME training.reward.samples=15
     training.stopping.on=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
     runs/NAME-reward`. Validations show the expected `reward` on held-out text, the first one before any step.
     """
@@ -120,8 +125,14 @@ class Training(Section):
         "(Wu et al. 2021: 5 for translation)",
     )
     reward: Reward | None = Field(None, description="fine-tune on expected sentence reward; see Reward")
-    start_from: str | None = Field(
-        None, description="a run folder whose weights and tokenizer this training begins with; same model and tokenizer"
+    guided_alignment: GuidedAlignment | None = Field(
+        None, description="train one attention head towards given word alignments; see GuidedAlignment"
+    )
+    freeze: tuple[str, ...] = Field(
+        (), description="what stays as it is: embeddings, a layer (encoder.0), or how names of parameters begin"
+    )
+    layer_lr_decay: float | None = Field(
+        None, gt=0, le=1, description="factor of lr from each layer to the one below it; what is new has the full lr"
     )
     batches: Batches = Batches()
     limits: Limits = Limits(epochs=10)
@@ -135,6 +146,11 @@ class Training(Section):
     averaging: Averaging = Averaging()
     result: Literal["best", "last"] = Field("best", description="which weights the finished model has")
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: matrix products in bfloat16")
+    recompute_layers: bool = Field(
+        False,
+        description="Transformer layers keep only their inputs and are computed again on the way back (gradient "
+        "checkpointing, Chen et al. 2016): less memory, a third more work",
+    )
     compile: bool | None = Field(None, description="torch.compile the step; by default on CUDA where shapes are static")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
@@ -230,6 +246,11 @@ MetricName = Literal[
     "token-accuracy",
     "span-f1",
     "bits-per-character",
+    "masked-accuracy",
+    "rouge-1",
+    "rouge-2",
+    "rouge-l",
+    "rouge-lsum",
 ]
 
 
@@ -241,18 +262,21 @@ class Evaluation(Section):
     bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")
 
 
-TaskName = Literal["seq2seq", "language-model", "classify", "tag"]
+TaskName = Literal["seq2seq", "language-model", "masked-words", "classify", "tag"]
 
 # What a model must have and may have, and the metrics that make sense, for each task.
 PARTS: dict[TaskName, tuple[set[str], set[str]]] = {
     "seq2seq": ({"decoder"}, {"encoder", "decoder"}),
     "language-model": ({"decoder"}, {"decoder"}),
+    "masked-words": ({"encoder"}, {"encoder"}),
     "classify": ({"encoder", "pooling"}, {"encoder", "pooling"}),
     "tag": ({"encoder"}, {"encoder"}),
 }
+ROUGE: tuple[MetricName, ...] = ("rouge-1", "rouge-2", "rouge-l", "rouge-lsum")
 TASK_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
-    "seq2seq": ("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity"),
+    "seq2seq": ("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity", *ROUGE),
     "language-model": ("perplexity", "bits-per-character"),
+    "masked-words": ("perplexity", "masked-accuracy"),
     "classify": ("accuracy", "macro-f1"),
     "tag": ("token-accuracy", "span-f1"),
 }
@@ -260,6 +284,7 @@ TASK_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
 DEFAULT_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
     "seq2seq": ("bleu", "chrf"),
     "language-model": ("perplexity",),
+    "masked-words": ("perplexity", "masked-accuracy"),
     "classify": ("accuracy", "macro-f1"),
     "tag": ("token-accuracy",),
 }
@@ -281,19 +306,24 @@ class Recipe(Section):
     @classmethod
     def _metrics_of_the_task(cls, values: Any) -> Any:
         """The task's own metrics, where the recipe names none."""
+        values = with_start_moved(values)
         if isinstance(values, dict) and (task := values.get("task", "seq2seq")) in TASK_METRICS:
             section = values.get("evaluation") or {}
             if isinstance(section, dict) and "metrics" not in section:
-                return {**values, "evaluation": {**section, "metrics": DEFAULT_METRICS[task]}}
+                data = values.get("data")
+                mends = task == "seq2seq" and isinstance(data, dict) and data.get("noise") is not None
+                own = ("perplexity",) if mends else DEFAULT_METRICS[task]
+                return {**values, "evaluation": {**section, "metrics": own}}
         return values
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
         self._check_additions()
+        check_copying(self.task, self.data, self.tokenizer, self.model, self._rivals_of_copying())
+        check_guiding(self.training.guided_alignment, self.task, self.model, self._rivals_of_guiding())
         self.check_replacing(self.decoding)
-        if self.task == "language-model" and self.data.clean != Clean():
-            raise ValueError("data.clean is for pairs of texts, and task: language-model has none; leave it out")
+        check_text(self)
         if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
         decoder = self.model.decoder
@@ -317,11 +347,17 @@ class Recipe(Section):
         training, decoder = self.training, self.model.decoder
         if training.stopping.on == "reward" and training.reward is None:
             raise ValueError("training.stopping.on: reward needs training.reward; add that section, or stop on loss")
+        transformers = [body for body in self.model.bodies.values() if isinstance(body, TransformerBody)]
+        if training.recompute_layers and not transformers:
+            raise ValueError(
+                "training.recompute_layers: true is for Transformer layers, and this model has none; leave it out"
+            )
         if training.rdrop is None and training.reward is None:
             return
-        key = "training.rdrop" if training.reward is None else "training.reward"
-        if training.compile:
-            raise ValueError(f"training.compile: true cannot be had with {key}, whose steps are not compiled; leave it")
+        if training.reward is not None and training.compile:
+            raise ValueError(
+                "training.compile: true cannot be had with training.reward, whose steps are not compiled; leave it"
+            )
         if training.reward is None:
             carried = self.task == "language-model" and isinstance(decoder, RecurrentDecoder)
             if carried and training.batches.carry is not False:
@@ -342,8 +378,21 @@ class Recipe(Section):
                 "training.stopping.on: reward (or metric), or training.result: last"
             )
 
+    def _rivals_of_guiding(self) -> dict[str, object]:
+        """What cannot be had beside guided alignment: other objectives, other words, a compiled step."""
+        training = self.training
+        return {
+            "training.rdrop": training.rdrop is not None,
+            "training.reward": training.reward is not None,
+            "training.compile: true": training.compile,
+            "model.copying: true": self.model.copying,
+            "data.noise": self.data.noise is not None,
+        }
+
     def check_replacing(self, options: Decoding) -> None:
         """Whether unknown words can be replaced as these options want it."""
+        if self.copies_unknown:
+            check_copied_words(options.replace_unknown, options.forbid)
         if options.replace_unknown == "none":
             return
         what, decoder = f"decoding.replace_unknown: {options.replace_unknown}", self.model.decoder
@@ -356,13 +405,35 @@ class Recipe(Section):
         if blind or self.model.encoder is None or isinstance(decoder, ByteNetBody | WindowBody):
             raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
 
+    def _rivals_of_copying(self) -> dict[str, object]:
+        """What cannot be had with model.copying, by key, where it is set."""
+        training = self.training
+        return {
+            "training.rdrop": training.rdrop is not None,
+            "training.reward": training.reward,
+            "training.guided_alignment": training.guided_alignment,
+            "training.batches.layout: packed": training.batches.layout == "packed",
+            "training.compile: true": training.compile,
+        }
+
+    @property
+    def copies_unknown(self) -> bool:
+        """Whether words that are in no vocabulary can be copied from the source (text/copying.py)."""
+        return copies_unknown(self.model, self.tokenizer)
+
+    @property
+    def of_text(self) -> bool:
+        """Whether examples are windows of plain text: there are no pairs, and no outputs to hold against others."""
+        return self.task == "language-model" or self.data.noise is not None
+
     def longest_sequence(self) -> tuple[int, str]:
         """The most tokens of a training sequence, marks included, and the key that says so."""
-        if self.task == "language-model":
+        if self.of_text:
             return self.training.batches.context, "training.batches.context"
         most = self.data.clean.max_tokens + 1
         if self.task == "seq2seq" and self.model.encoder is None:
-            return 2 * most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
+            read = most if self.data.clean.cut_source is None else min(most, self.data.clean.cut_source + 1)
+            return read + most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
         if self.model.pooling is not None and self.model.pooling.kind == "class":
             return most + 1, "the longest text data.clean.max_tokens lets through, with its end mark and class token"
         return most, "the longest sentence data.clean.max_tokens lets through, with its end mark"
@@ -377,6 +448,8 @@ class Recipe(Section):
             raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
         if self.model.spelling is not None and self.task not in ("classify", "tag"):
             raise ValueError(f"model.spelling is for classifiers and taggers, not for task: {self.task}; leave it out")
+        if self.task == "tag" and self.data.clean.cut_source is not None:
+            raise ValueError("data.clean.cut_source would leave words without their tags; leave it out for task: tag")
         decoder = self.model.decoder
         if isinstance(decoder, Ngram) and self.task != "language-model":
             raise ValueError(

@@ -35,6 +35,11 @@ def _differences(old: Any, new: Any, path: tuple[str, ...]) -> list[str]:
     return [f"{'.'.join(path)}: {old!r} then, {new!r} now"]
 
 
+def without_adapters(recipe: Recipe) -> Recipe:
+    """The recipe of the model that one with adapters becomes when they are merged into its weights."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"adapters": None})})
+
+
 def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
     """Where a section of another recipe differs, but for keys that are `free`: `model.width: 8 there, 16 here`."""
 

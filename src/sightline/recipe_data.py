@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from sightline.recipe_noise import AnyNoise
 from sightline.recipe_sections import Probability, Section
 
 Column = Annotated[int, Field(ge=1)]
@@ -169,6 +170,12 @@ AnySource = Annotated[
 class Clean(Section):
     """What is dropped from the training text before it is learned from; every drop is counted by reason."""
 
+    cut_source: int | None = Field(
+        None,
+        ge=1,
+        description="cut longer sources to their first so many tokens, before the rest is asked: not dropped but "
+        "counted; in training, validation, tests and every use of the model alike",
+    )
     max_tokens: int = Field(256, ge=2, description="longest side kept, in tokens")
     max_ratio: float | None = Field(None, gt=1, description="most times longer, in tokens, one side may be")
     deduplicate: Literal["none", "pairs", "sources", "targets"] = "none"
@@ -188,6 +195,7 @@ class Data(Section):
     limit: int | None = Field(None, ge=1, description="use only the first so many training examples")
     validation_limit: int | None = Field(None, ge=1, description="use only the first so many validation examples")
     clean: Clean = Clean()
+    noise: AnyNoise | None = Field(None, description="spoil plain text, for the model to learn to mend it")
 
 
 # --- tokenizer -----------------------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from sightline.recipe_adapting import Adapters, StartFrom, or_a_folder
 from sightline.recipe_sections import Probability, Section
+from sightline.recipe_spans import AnySpan, FullSpan
 
 
 class Norm(Section):
@@ -101,7 +103,7 @@ class FeedForward(Section):
 class HeadAttention(Section):
     """How the heads of a Transformer look: by default as in Vaswani et al. 2017; the variants are to be compared with.
 
-    They hold for self-attention and for attention to a source alike.
+    They hold for self-attention and for attention to a source alike, but for `span`: all of a source is looked at.
     """
 
     kind: Literal["softmax", "linear"] = Field(
@@ -115,6 +117,11 @@ class HeadAttention(Section):
     )
     groups: int | None = Field(
         None, ge=1, description="heads of keys and values, each shared by several of queries; by default one for each"
+    )
+    span: tuple[AnySpan, ...] = Field(
+        (FullSpan(),),
+        min_length=1,
+        description="how far self-attention sees: in the first layer, the second, ..., again (local, compressed: DMCA)",
     )
 
     @model_validator(mode="after")
@@ -161,6 +168,12 @@ class TransformerBody(Section):
             raise ValueError(
                 "positions.kind: alibi fades what is far through the softmax, and attention.kind: linear has none; "
                 "take rotary, t5 or shaw positions, or attention.kind: softmax"
+            )
+        short = [span.kind for span in self.attention.span if span.kind != "full"]
+        if short and self.positions.kind in ("alibi", "t5", "shaw"):
+            raise ValueError(
+                f"positions.kind: {self.positions.kind} tells every pair of tokens apart, and attention.span: "
+                f"{short[0]} never looks at most of them; take sinusoidal, learned, rotary or no positions"
             )
         return self
 
@@ -368,16 +381,44 @@ class Model(Section):
     decoder: AnyDecoder | None = None
     pooling: Pooling | None = Field(None, description="of a classifier")
     word_vectors: WordVectors | None = None
+    start_from: StartFrom | None = Field(
+        None,
+        description="a run whose tokenizer and weights to begin with: its folder, or a section",
+        json_schema_extra=or_a_folder,
+    )
+    adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of start_from")
     spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
+    copying: bool = Field(
+        False,
+        description="of seq2seq: mix what the decoder writes with words copied from the source (See et al. 2017); with "
+        "tokenizer.kind: word those too that are in no vocabulary",
+    )
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )
+
+    @field_validator("start_from", mode="before")
+    @classmethod
+    def _a_run_alone(cls, value: Any) -> Any:
+        return {"run": value} if isinstance(value, str) else value
 
     @property
     def bodies(self) -> dict[str, Body]:
         """The bodies there are, by their keys."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {side: body for side, body in both.items() if body is not None}
+
+    @model_validator(mode="after")
+    def _adapters_fit(self) -> Model:
+        if self.adapters is None:
+            return self
+        if self.start_from is None:
+            raise ValueError(
+                "adapters stand beside weights that are learned already; set start_from, or leave them out"
+            )
+        if not any(isinstance(body, TransformerBody) for body in self.bodies.values()):
+            raise ValueError("adapters are for Transformer layers, and this model has none; leave them out")
+        return self
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Model:

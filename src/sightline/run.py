@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,16 +25,23 @@ from sightline.evaluation.metrics import Measurement, Score, measure, measure_bi
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
+from sightline.layers.adapters import merge_adapters
 from sightline.layers.linear import pack
+from sightline.mending import Mended, measure_mended, mend
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.preparation import LABELS, data_folder
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk, TaskName
+from sightline.recipe_changes import without_adapters
 from sightline.recipe_files import load_recipe
 from sightline.run_folder import RunError, need, read_config
+from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.checkpoints import load_parameters
 from sightline.training.windows import carries
+
+if TYPE_CHECKING:
+    from sightline.contextual import Embedded, Layer, Pooling, Vectors
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 WINDOW = 256  # tokens or characters of text that intervals and tests of a language model draw together
@@ -75,12 +82,15 @@ class Report:
     outputs: list[str]
     tokens: int | None = None  # of the text a language model was measured by, end marks included
     confusion: Confusion | None = None  # of a classifier or a tagger
+    cut: int = 0  # sources that were cut to data.clean.cut_source tokens
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
         if self.tokens is not None:
             found["tokens"] = self.tokens
+        if self.cut:
+            found["cut"] = self.cut
         if self.confusion is not None:
             found["confusion"] = self.confusion.to_dict()
         return found
@@ -104,13 +114,15 @@ class Run:
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
         self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder))
         self.members: list[Run] = []  # of an ensemble
+        self._repaired: tuple[TestSet, Mended] | None = None  # the same of spoilt text
         self._heard: _Heard | None = None  # the last text: its metrics are all made of the same losses
 
     @staticmethod
     def load(folder: str | Path, *, device: str = "auto") -> Run:
         """Read a run folder; what it lacks is an error that says so."""
         run = Path(folder)
-        read_config(run)
+        if (baseline := read_config(run).get("baseline")) is not None:
+            raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
         recipe = load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
         vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
@@ -121,6 +133,7 @@ class Run:
                 model.counts = NgramModel.load(weights)
             else:
                 load_parameters(model, load_file(weights))
+                merge_adapters(model)  # whoever uses a model need not know of them
         except (SafetensorError, NgramError) as error:
             raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
         model = model.to(chosen).eval()
@@ -128,7 +141,7 @@ class Run:
             keep_freed_memory()
         if torch.backends.mkldnn.is_available():
             pack(model)
-        return Run(run, recipe, vocabulary, model, chosen)
+        return Run(run, without_adapters(recipe), vocabulary, model, chosen)
 
     @staticmethod
     def ensemble(
@@ -160,6 +173,13 @@ class Run:
             raise RunError(
                 f"{other.folder} is task: {other.recipe.task} and {self.folder} is task: {self.recipe.task}; "
                 f"an ensemble has one task"
+            )
+        here, there = ((each.recipe.data.clean.cut_source, each.recipe.copies_unknown) for each in (self, other))
+        if here != there:
+            raise RunError(
+                f"{other.folder} and {self.folder} are not given the same tokens: data.clean.cut_source is {there[0]} "
+                f"and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an ensemble needs "
+                f"runs that read alike"
             )
         for side in ("source", "target"):
             ours, theirs = getattr(self.vocabulary, side), getattr(other.vocabulary, side)
@@ -245,6 +265,20 @@ class Run:
 
         return trace_text(self.answerer, text, target, step)
 
+    def embed(self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "mean") -> Vectors:
+        """One vector for each text, (texts, D), pooled (mean, max, first) over the states of its pieces."""
+        if isinstance(texts, str) or pooling == "none":
+            raise ValueError("embed gives one vector for each text of a list; for its words or pieces: embed_units")
+        return np.concatenate([each.vectors for each in self.embed_units(texts, layer=layer, pooling=pooling)])
+
+    def embed_units(
+        self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "none", words: bool = False
+    ) -> list[Embedded]:
+        """The pieces of each text, each with its vector in this context; with `words` and a pooling, its words."""
+        from sightline.contextual import Wanted, embed_texts
+
+        return embed_texts(self.answerer, texts, Wanted(layer, pooling, words))
+
     # --- scoring --------------------------------------------------------------------------------------------------
 
     def test_sets(self) -> list[str]:
@@ -261,21 +295,24 @@ class Run:
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""
-        return TestSet.of(name, self.test_examples(name), self.recipe.task)
+        return TestSet.of(name, self.test_examples(name), "language-model" if self.recipe.of_text else self.recipe.task)
 
     def evaluate(self, on: TestSet | str, options: Decoding | None = None) -> Report:
         """Decode a test set and score it with every metric of the recipe."""
         test = self.test_set(on) if isinstance(on, str) else on
         section = self.recipe.evaluation
         outputs: list[str] = []
-        if self.recipe.task != "language-model":  # which is measured by the text itself
+        if not self.recipe.of_text:  # which is measured by the text itself
             outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options)]
         scores = [
             self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics
         ]
         count = len(self._listened(test).stream) if self.recipe.task == "language-model" else None
-        return Report(test.name, len(test.sources), scores, outputs, count, self._confusion(test, outputs))
+        if self.recipe.data.noise is not None:
+            count = int(self._mended(test).answers.sum())
+        cut = self.answerer.cut_short(test.sources)
+        return Report(test.name, len(test.sources), scores, outputs, count, self._confusion(test, outputs), cut)
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase
@@ -292,6 +329,8 @@ class Run:
             raise ValueError(f"{metric} is not for task: {self.recipe.task} ({self.folder}); use {known}")
         if self.recipe.task == "language-model":
             return self._text_measure(metric, test)
+        if self.recipe.data.noise is not None:
+            return measure_mended(metric, self._mended(test), self.recipe)
         if metric == "perplexity":
             return self._perplexity(test)
         return measure(metric, outputs, test.references, lowercase=lowercase)
@@ -300,8 +339,11 @@ class Run:
         pairs = [(s, t) for s, many in zip(test.sources, test.references, strict=True) for t in many]
         sources = self.encode_sources([source for source, _ in pairs])
         targets = self.vocabulary.target.encode_many([target for _, target in pairs])
+        copied = self.recipe.copies_unknown
+        if copied:
+            sources, targets = with_unknown(self.vocabulary.source, pairs, sources, targets)
         found = log_probabilities(self.model, sources, targets, device=self.device)
-        return measure_perplexity(-found, [len(target) + 1 for target in targets])
+        return measure_perplexity(-found, [len(target) + 1 for target in targets], copied=copied)
 
     def _text_measure(self, metric: MetricName, test: TestSet) -> Measurement:
         """Perplexity or bits per character of a language model on documents, window by window.
@@ -321,6 +363,16 @@ class Run:
         nll = np.bincount(windows, heard.losses, minlength=count)
         characters = np.diff([*range(0, len(heard.text), WINDOW), len(heard.text)])
         return measure_bits_per_character(nll, characters, text=heard.text)
+
+    def _mended(self, test: TestSet) -> Mended:
+        if isinstance(self.model, Ensemble):
+            raise ValueError("an ensemble fills gaps and mends texts, but how well it does is not measured; leave it")
+        if self._repaired is None or self._repaired[0] is not test:
+            texts = [document for documents in test.references for document in documents]
+            stream = np.concatenate([[*ids, END] for ids in self.vocabulary.target.encode_many(texts)])
+            found = mend(self.model, self.recipe, self.vocabulary, stream, self.device)
+            self._repaired = (test, found)
+        return self._repaired[1]
 
     def _listened(self, test: TestSet) -> _Heard:
         if self._heard is None or self._heard.test is not test:

@@ -85,7 +85,7 @@ def environment() -> dict[str, Any]:
 
     packages = ("torch", "tokenizers", "numpy", "pyarrow", "safetensors", "sacrebleu", "pydantic", "babel")
     versions = {}
-    for name in packages:
+    for name in (*packages, "rouge-score"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

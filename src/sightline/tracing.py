@@ -18,6 +18,7 @@ from sightline.inspection.trace import Recorder, Trace, record_arithmetic
 from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 from sightline.models.counted import CountedModel
+from sightline.recipe_noise import MASK
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
@@ -39,6 +40,7 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
     trace = {
         "seq2seq": _trace_translation,
         "language-model": _trace_language,
+        "masked-words": _trace_gaps,
         "classify": _trace_label,
         "tag": _trace_tags,
     }[asked.recipe.task](asked, text, target, step)
@@ -148,6 +150,30 @@ def _trace_label(asked: Answerer, text: str, target: str | None, step: int | Non
     else:
         label = _label(asked.vocabulary, target)
     return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
+
+
+def _trace_gaps(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+    """What a masked-words model puts into the gaps of a text; elsewhere it is not asked."""
+    _no_steps(step)
+    if target is not None:
+        raise ValueError(
+            f"a target ({target!r}) is not for task: masked-words; write the text with [MASK] for its gaps"
+        )
+    (source,), mark = asked.encode([text]), asked.vocabulary.source.mark(MASK)
+    if mark not in source:
+        raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be guessed")
+    (filled,) = asked.answer([text], asked.recipe.decoding)[0][:1]
+    gaps = [False, *(token == mark for token in source), False]  # between the marks it is read between
+    every = [filled.tokens[0], *filled.tokens, filled.tokens[-1]]
+    wanted = [max(token, len(SPECIALS)) for token in every]  # outside the gaps nobody looks at it
+    labels = [token for token, gap in zip(every, gaps, strict=True) if gap]
+    places = torch.tensor([gaps], device=asked.device)
+    trace = _trace_labels(asked, source, _row(wanted, asked.device), places, labels)
+    pieces = _words(asked.vocabulary.target, every)
+    trace.about |= {"output": filled.text, "target_tokens": pieces}
+    if asked.vocabulary.target.size > _LABELS:
+        del trace.about["labels"]
+    return trace
 
 
 def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:

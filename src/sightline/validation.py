@@ -11,20 +11,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.answering import build_answerer
+from sightline.answering import Restorer, build_answerer
 from sightline.decoding.generate import generate
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.metrics import METRICS, score
+from sightline.filling import Filling
+from sightline.mending import Mended, mend
 from sightline.preparation import Prepared
 from sightline.recipe import MetricName
 from sightline.reward import expected_reward
 from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
+from sightline.training.noised import Spoiler
 from sightline.training.sides import sides_of
 from sightline.training.step import autocast, batch_loss
 from sightline.training.windows import carries, stream_of
 
+_TOKENS = 16_384  # of validation texts together, padding and all, about
 _PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
 
 
@@ -56,8 +60,11 @@ class Validator:
     def loss(self, model: nn.Module) -> float:
         """−log p of a wanted token, on average."""
         total, tokens, show = 0.0, 0, sides_of(self.recipe)
-        lengths = self.prepared.validation.target_lengths
-        for indices in np.array_split(np.argsort(lengths, kind="stable"), max(1, len(lengths) // 64)):
+        store = self.prepared.validation
+        lengths = store.target_lengths
+        longest = int((store.source_lengths + lengths).max(initial=0))
+        parts = max(1, len(lengths) // 64, len(lengths) * longest // _TOKENS)  # of long texts fewer go together
+        for indices in np.array_split(np.argsort(lengths, kind="stable"), min(parts, max(1, len(lengths)))):
             sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
             batch = batch.to(self.device) if self.device.type == "cuda" else batch
@@ -143,6 +150,52 @@ class TextValidator(Validator):
         ]
 
 
+class MendingValidator(Validator):
+    """The same for a model that mends spoilt text: the noise of the validation text is always the same."""
+
+    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+        super().__init__(prepared, device)
+        self.stream = stream_of(prepared.validation)
+        self.found: Mended | None = None  # by the newest validation
+
+    def __call__(self, model: nn.Module) -> Validation:
+        validation = super().__call__(model)
+        assert self.found is not None
+        if self.recipe.task == "masked-words":
+            validation.record["masked-accuracy"] = self.found.accuracy
+        return validation
+
+    def loss(self, model: nn.Module) -> float:
+        self.found = mend(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
+        return self.found.loss
+
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        if name != "masked-accuracy":
+            return super().metric(model, name, loss)
+        assert self.found is not None
+        return self.found.accuracy
+
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        """The beginnings of a few windows, spoilt, and what the model makes of them."""
+        vocabulary, count = self.prepared.vocabulary, self.recipe.training.samples
+        spoiler = Spoiler(self.recipe, vocabulary)
+        length = min(_CONTINUATION, spoiler.length)
+        starts = np.linspace(0, max(0, len(self.stream) - length), count).astype(int)
+        windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
+        read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
+        mender = build_answerer(self.recipe, vocabulary, model, self.device)
+        assert isinstance(mender, Filling | Restorer)
+        changes = {"beam": 1, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
+        found = mender.answer_ids(read, self.recipe.decoding.model_copy(update=changes))
+        decode = vocabulary.target.decode
+        return [
+            {"source": decode(ids), "reference": decode(window.tolist()), "output": guesses[0].text}
+            for ids, window, guesses in zip(read, windows, found, strict=True)
+        ]
+
+
 def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Module], Validation]:
     """How the model of a recipe is validated."""
+    if prepared.recipe.data.noise is not None:
+        return MendingValidator(prepared, device)
     return (TextValidator if prepared.recipe.task == "language-model" else Validator)(prepared, device)

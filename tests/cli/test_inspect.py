@@ -60,6 +60,31 @@ def test_a_trace_is_saved_exported_and_written_as_json(tmp_path: Path) -> None:
     assert sum(weights["values"][0][0][0]) == pytest.approx(1)
 
 
+def test_a_report_is_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    assert run("lecture-example", "--html", str(file)) == f"wrote {file}\n"
+    assert "<h2>Walk-through</h2>" in file.read_text(encoding="utf-8")
+
+
+def test_a_view_is_written_as_json_and_drawn(tmp_path: Path) -> None:
+    file, figure = tmp_path / "heads.json", tmp_path / "heads.png"
+    run("lecture-example", "--view", "heads", "--layer", "0", "--json", str(file), "--figure", str(figure))
+    heads = json.loads(file.read_text(encoding="utf-8"))
+    assert {head["kind"] for head in heads} == {"encoder", "decoder", "cross"}
+    assert heads[0]["name"] == "encoder.layers.0.attention.0"
+    assert sum(heads[0]["weights"][0]) == pytest.approx(1, abs=1e-5)
+    assert figure.stat().st_size > 5_000
+
+
+def test_a_head_is_switched_off_with_its_effect_on_a_corpus(tasks: dict[str, Path]) -> None:
+    shown = run(str(tasks["lm-transformer"]), "ANNA: the", "--ablate", "decoder.0.self.1", "--corpus", "test")
+    assert "decoder.0.self.1" in shown
+    assert "on test" in shown
+    every = run(str(tasks["lm-transformer"]), "ANNA: the", "--view", "ablate", "--head", "0")
+    assert "decoder.layers.0.attention.0" in every
+    assert "attention.1" not in every
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -68,6 +93,9 @@ def test_a_trace_is_saved_exported_and_written_as_json(tmp_path: Path) -> None:
         (("lecture-example", "--cell", "loss"), r"write it as NAME\[0,0,2,1\]"),
         (("lecture-example", "--cell", "los[]"), "nothing named 'los' was recorded; there is loss"),
         (("runs/none",), "give a text to look at"),
+        (("runs/none", "--gradient-flow", "--html", "x.html"), "it does not go with a measure"),
+        (("lecture-example", "--view", "beam"), "a search needs a run folder"),
+        (("lecture-example", "--figure", "x.png"), "this view has no picture"),
         (("runs/none", "text"), "runs/none is not a folder"),
     ],
 )

@@ -140,6 +140,33 @@ def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: py
     assert calls == [1]
 
 
+def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attention, layout, heard = MultiHeadAttention(8, 2), Padded.of([4, 3]), []
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    calls = []
+    kernel = nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
+    )
+    with torch.no_grad(), listen(attention, heard.append, points=("query", "output", "weights")):
+        output = attention(*heads, layout=(layout, layout))
+        assert not attention.heard
+    assert calls == [1]
+    assert [tapped.name for tapped in heard] == ["query", "output"]
+    assert heard[1].tensor is output
+
+
+def test_who_wants_all_beside_one_who_names_points_makes_the_weights_heard_by_both() -> None:
+    attention, layout, some, every = MultiHeadAttention(8, 2), Padded.of([4, 3]), [], []
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    with listen(attention, some.append, points=("weights",)), listen(attention, every.append):
+        attention(*heads, layout=(layout, layout))
+    assert [tapped.name for tapped in some] == ["weights"]
+    assert len(every) > 5
+
+
 def test_features_do_not_change_while_somebody_listens(any_model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
     layouts = Padded.of([4, 2]), Padded.of([3, 2])

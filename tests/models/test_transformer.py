@@ -329,7 +329,7 @@ def test_caches_hold_the_heads_that_are_shared_and_no_more(build_model: Callable
     model = build_model(recipe, recipe)
     _, state = model.advance(torch.full((3, 1), 5), begun(model, [5, 2, 4], torch.full((3, 5), 6)))
     for cache in state.caches:
-        for part in (*cache.own, *cache.source):
+        for part in (*cache.own.kept, *cache.source):
             assert part.shape[1] == 1 and part.shape[3] == WIDTH // HEADS
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.layers import cuts
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
 from sightline.training import cost as cost_module
@@ -53,6 +54,20 @@ BODIES = {
     "lstms with experts": (
         {**DEEP_LSTM, "experts": {"count": 7, "top": 3, "capacity": 1.1, "noise": False, "load": 0.0}},
         {**DEEP_LSTM, "attention": {"kind": "dot"}, "experts": {"count": 4}},
+    ),
+    "local to compressed": (
+        {**TRANSFORMER, "attention": {"span": [{"kind": "local", "block": 5}]}},
+        {**TRANSFORMER, "attention": {"span": [{"kind": "compressed", "kernel": 4, "stride": 2}]}},
+    ),
+    "local, compressed and full in turns": (
+        {**TRANSFORMER, "layers": 2, "attention": {"span": [{"kind": "compressed"}, {"kind": "local", "block": 40}]}},
+        {
+            **TRANSFORMER,
+            "layers": 3,
+            "attention": {
+                "span": [{"kind": "local", "block": 4, "look_back": 1}, {"kind": "compressed"}, {"kind": "full"}]
+            },
+        },
     ),
     "lstm to transformer": (LSTM, TRANSFORMER),
     "transformer to gru": (TRANSFORMER, GRU),
@@ -125,8 +140,22 @@ def test_the_cost_is_what_is_counted_however_long_sentences_are(
         assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
 
 
-def test_the_slots_of_experts_are_known_for_static_batches_too(build_model: Callable[..., Seq2Seq]) -> None:
-    plan, model = some_plan("static"), build_model(*BODIES["transformers with experts"])
+@pytest.mark.parametrize("kind", ["transformers with experts", "local, compressed and full in turns"])
+def test_slots_of_experts_and_blocks_are_known_for_static_batches_too(
+    build_model: Callable[..., Seq2Seq], kind: str
+) -> None:
+    plan, model = some_plan("static"), build_model(*BODIES[kind])
+    cost = step_cost(model, plan, CPU)
+    for batch in batches(plan):
+        assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
+
+
+def test_blocks_are_known_where_their_number_may_not_be_counted(
+    build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA: as many as there may be at most."""
+    monkeypatch.setattr(cuts, "countable", lambda device: False)
+    plan, model = some_plan("static"), build_model(*BODIES["local, compressed and full in turns"])
     cost = step_cost(model, plan, CPU)
     for batch in batches(plan):
         assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)

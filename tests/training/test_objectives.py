@@ -96,6 +96,16 @@ def test_blocks_of_the_size_that_is_used_do_the_same() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-5)  # float32 sums of 612 terms
 
 
+def test_a_frozen_output_layer_gets_no_gradient_and_the_others_the_same() -> None:
+    case = some_case(20)
+    _, (features, _, bias) = both(case, 0.1)[0]
+    leaves = [case[0].clone().requires_grad_(), case[1].clone(), case[2].clone().requires_grad_()]
+    ProjectedCrossEntropy.apply(*leaves, case[3], 0.1)[0].backward()
+    assert leaves[1].grad is None
+    torch.testing.assert_close(leaves[0].grad, features)
+    torch.testing.assert_close(leaves[2].grad, bias)
+
+
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("learning", [True, False])
 def test_whichever_way_is_taken_padding_counts_for_nothing(smoothing: float, learning: bool) -> None:

@@ -150,7 +150,7 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"rdrop": 5, "compile": True}, "training.compile: true cannot be had with training.rdrop"),
+        ({"reward": {}, "stopping": {"on": "reward"}, "compile": True}, "training.compile: true cannot be had"),
         ({"rdrop": 5, "reward": {}, "stopping": {"on": "reward"}}, "two objectives"),
         ({"reward": {}}, "training.stopping.on: reward"),
         ({"stopping": {"on": "reward"}}, "needs training.reward"),

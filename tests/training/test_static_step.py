@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
+from sightline.recipe_adapting import Adapters
 from sightline.recipe_model import Model
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.sides import translation
-from sightline.training.step import PlainGradients, autocast, batch_loss
+from sightline.training.step import PlainGradients, autocast, batch_loss, training_loss
 
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64
+TRAINING = Training.model_validate({"precision": "bf16", "label_smoothing": 0.1, "limits": {"steps": 1}})
+RDROP = TRAINING.model_copy(update={"rdrop": 5.0})
 
 
 def small_transformer(place: str, positions: str, feedforward: str, dropout: float = 0.0) -> Seq2Seq:
@@ -61,7 +65,7 @@ def test_the_compiled_static_step_is_the_padded_one(
 
     def in_bf16(batch: TrainingBatch, compiled: bool) -> tuple[float, torch.Tensor]:
         with autocast("bf16", cuda):
-            loss = compiled_loss(model, 0.1)(batch) if compiled else batch_loss(model, batch, 0.1)
+            loss = compiled_loss(model, TRAINING)(batch) if compiled else batch_loss(model, batch, 0.1)
         loss.total.backward()
         return float(loss.nll.detach()), gradients(model)
 
@@ -74,10 +78,23 @@ def test_the_compiled_static_step_is_the_padded_one(
     assert plain_loss == pytest.approx(static_loss, rel=2e-3)
 
 
-def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(cuda: torch.device) -> None:
-    model = small_transformer("post", "sinusoidal", "relu", dropout=0.3).to(cuda).train()
-    training = Training.model_validate({"precision": "bf16", "label_smoothing": 0.1, "limits": {"steps": 1}})
-    plain = PlainGradients(model, training, cuda, compiled_loss(model, 0.1))
+def with_adapters(model: Seq2Seq) -> Seq2Seq:
+    """Only adapters are trained, all else is frozen; they already add something."""
+    add_adapters(model, Adapters(on=("query", "value", "output", "feedforward"), dropout=0.1))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_adapter(name))
+        if is_adapter(name):
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+@pytest.mark.parametrize(("adapted", "training"), [(False, TRAINING), (True, TRAINING), (False, RDROP)])
+def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
+    cuda: torch.device, adapted: bool, training: Training
+) -> None:
+    plain_model = small_transformer("post", "sinusoidal", "relu", dropout=0.3)
+    model = (with_adapters(plain_model) if adapted else plain_model).to(cuda).train()
+    plain = PlainGradients(model, training, cuda, compiled_loss(model, training))
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     batches = [
         packed_batch(translation(sentences(count), sentences(count)[::-1]), np.arange(count), shape).to(cuda)
@@ -93,9 +110,24 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(cuda: torch
             results.append((float(loss.total), float(loss.nll), flat))
         return results
 
-    graphed = found(GraphedGradients(model, 0.1, "bf16", cuda))
+    graphed = found(GraphedGradients(model, training, cuda))
     model.zero_grad(set_to_none=True)
     for ours, wanted in zip(graphed, found(plain), strict=True):
         assert ours[:2] == pytest.approx(wanted[:2], rel=1e-4)
         assert float((ours[2] - wanted[2]).norm()) < 1e-3 * float(wanted[2].norm())
     assert graphed[0][0] != graphed[3][0]  # the same batch, another seed
+
+
+def test_a_compiled_step_of_r_drop_is_the_plain_one(cuda: torch.device) -> None:
+    model = small_transformer("pre", "rotary", "relu").to(cuda).train()
+    shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
+    batch = packed_batch(translation(sentences(21), sentences(21)[::-1]), np.arange(21), shape).to(cuda)
+    with autocast("bf16", cuda):
+        plain = training_loss(model, batch, RDROP)
+    plain.total.backward()
+    wanted = gradients(model)
+    with autocast("bf16", cuda):
+        ours = compiled_loss(model, RDROP)(batch)
+    ours.total.backward()
+    assert float(ours.total.detach()) == pytest.approx(float(plain.total.detach()), rel=2e-3)
+    assert float((gradients(model) - wanted).norm()) < 0.02 * float(wanted.norm())

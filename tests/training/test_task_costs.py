@@ -31,6 +31,12 @@ WRITERS: dict[str, dict[str, Any]] = {
     "rotary": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "rotary"}},
     "shaw": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "shaw", "farthest": 3}},
     "t5": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "t5"}},
+    "dmca": {
+        "kind": "transformer",
+        "layers": 2,
+        "heads": 2,
+        "attention": {"span": [{"kind": "local", "block": 7}, {"kind": "compressed"}]},
+    },
 }
 READERS: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "recurrent", "cell": "lstm"},
@@ -67,6 +73,10 @@ class Examples:
 
     def __len__(self) -> int:
         return 20
+
+    @property
+    def targets(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [(np.append(0, np.cumsum(self.target_lengths)), np.full(self.target_lengths.sum(), 6))]
 
     def take(self, indices: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
         return (

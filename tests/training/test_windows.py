@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
+from sightline.recipe_model import RecurrentDecoder
 from sightline.training.windows import WindowPlan, carries, stream_of
 
 START, END = 2, 3
@@ -27,6 +28,10 @@ class Documents:
 
     def __init__(self, documents: list[list[int]], folder: str = "documents") -> None:
         self.documents, self.folder = [np.array(document, np.uint16) for document in documents], Path(folder)
+        self.target_lengths = np.array([len(document) for document in documents], np.int32)
+        self.origin = np.zeros(len(documents), np.uint16)
+        offsets = np.append(0, np.cumsum(self.target_lengths))
+        self.targets = [(offsets, np.concatenate([*self.documents, np.empty(0, np.uint16)]))]
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -58,6 +63,33 @@ def plan_of(
     )
     store: Any = Documents([list(range(4, length + 3))])
     return WindowPlan(recipe, None, layout, lambda epoch: store)  # type: ignore[arg-type]
+
+
+def test_weighted_sources_come_as_often_as_their_weights_say() -> None:
+    plain = {"kind": "plain", "file": "text"}
+    train = [{**plain, "weight": weight} for weight in (2.0, 0.5)]
+    recipe = Recipe.model_validate(
+        {
+            "task": "language-model",
+            "data": {"train": train, "validation": plain},
+            "model": {"width": 8, "decoder": BODIES["transformer"]},
+            "training": {"batches": {"tokens": 24, "context": 8}},
+        }
+    )
+    store: Any = Documents([[5] * 79, [6] * 79])
+    store.origin = np.array([0, 1], np.uint16)
+    plan = WindowPlan(recipe, None, "packed", lambda epoch: store)  # type: ignore[arg-type]
+    wanted = np.concatenate([plan.batch(1, examples).wanted.numpy() for examples in plan.epoch(1)])
+    assert len(wanted) == 160 + 40
+    assert np.isin(wanted, [5, END]).sum() - np.count_nonzero(wanted == END) == 158
+    carried = recipe.model_copy(update={"model": recipe.model.model_copy(update={"decoder": recurrent()})})
+    with pytest.raises(ValueError, match=r"weights \(2\.0, 0\.5\).*carry: false"):
+        WindowPlan(carried, None, "packed", lambda epoch: store)  # type: ignore[arg-type]
+
+
+def recurrent() -> Any:
+    """The decoder of a model whose windows go on from those before them."""
+    return RecurrentDecoder.model_validate(BODIES["recurrent"])
 
 
 def sizes() -> st.SearchStrategy[tuple[int, int, int]]:

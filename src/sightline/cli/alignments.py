@@ -89,7 +89,7 @@ def looking(heads: str | None, shift: bool) -> Looking:
 
 
 def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
-    source = run.vocabulary.source.encode(text)
+    (source,) = run.encode_sources([text])
     found = run.alignment_of(source, guess.tokens) if source else None
     return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
 
@@ -137,8 +137,8 @@ def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], li
 
     if who.symmetrize not in SYMMETRIES:
         raise ValueError(f"--symmetrize {who.symmetrize} is none of {', '.join(SYMMETRIES)}")
-    sources, targets, gold = _read(files)
-    one, other = (_natural(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
+    sources, targets, gold = read_gold_files(files)
+    one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
     found = align_pairs(who.run, one, other, who.how, source_words=sources, target_words=targets)
     links = [each.links for each in found]
     if who.reverse is not None:
@@ -150,7 +150,8 @@ def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], li
     return scores, [pharaoh(each) for each in links]
 
 
-def _read(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
+def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
+    """The words of both sides and the links between them, line by line; what does not fit is told on standard error."""
     from sightline.data.sources import read_lines
     from sightline.evaluation.alignment_error import read_gold, within
 
@@ -164,7 +165,8 @@ def _read(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold
     return sources, targets, gold
 
 
-def _natural(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
+def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
+    """Tokenized sentences as text, in the case that side (0: source) of the run's training text has it."""
     from sightline.text.natural import detokenized, learn_casing, recased
 
     if recase:

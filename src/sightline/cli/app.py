@@ -6,13 +6,17 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.align import align
 from sightline.cli.backtranslate import backtranslate
+from sightline.cli.baseline import baseline
 from sightline.cli.compare import compare
 from sightline.cli.demo import demo
 from sightline.cli.distill import distill
 from sightline.cli.doctor import doctor
+from sightline.cli.embed import embed
 from sightline.cli.evaluate import evaluate
 from sightline.cli.inspect import inspect
+from sightline.cli.merge import merge
 from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
 from sightline.cli.sweep import sweep
@@ -34,10 +38,14 @@ for verb in (
     evaluate,
     inspect,
     compare,
+    baseline,
+    embed,
+    align,
     recipes,
     vectors,
     distill,
     backtranslate,
+    merge,
     schema,
     doctor,
     demo,

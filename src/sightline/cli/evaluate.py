@@ -134,8 +134,8 @@ def evaluate(
         who = Directions(loaded, other, symmetrize, looking(alignment_heads, shift))
         report_alignments(gold, who, outputs=outputs, json_file=json_file)
         return
-    if task == "language-model" and outputs is not None:
-        raise ValueError("--outputs: a language model is measured by the text itself and writes none; leave it out")
+    if loaded.recipe.of_text and outputs is not None:
+        raise ValueError("--outputs: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
         _check_confusion(confusion, task)
     section = loaded.recipe.evaluation
@@ -184,7 +184,8 @@ def _size(report: Report, task: str, options: Decoding) -> str:
     if report.tokens is not None:
         return f"{report.tokens:,} tokens"
     if task == "seq2seq":
-        return f"{report.sentences:,} sentences, {searched(options)}"
+        cut = f", {report.cut:,} sources cut short (data.clean.cut_source)" if report.cut else ""
+        return f"{report.sentences:,} sentences, {searched(options)}{cut}"
     if task == "tag" and report.confusion is not None:
         return f"{report.sentences:,} sentences, {int(report.confusion.counts.sum()):,} words"
     return f"{report.sentences:,} texts"

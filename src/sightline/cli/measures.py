@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sightline.inspection.corpus_losses import Counts
     from sightline.inspection.corpus_view import CorpusView, Order
     from sightline.inspection.gradient_flow import Flow
+    from sightline.inspection.views import Subject
     from sightline.run import Run
 
 
@@ -60,7 +61,8 @@ Csv = Annotated[
     Path | None, typer.Option("--csv", help="Of --corpus: write every token there.", rich_help_panel=_PANEL)
 ]
 Figure = Annotated[
-    Path | None, typer.Option(help="Draw the measure there (.png, .svg or .pdf).", rich_help_panel=_PANEL)
+    Path | None,
+    typer.Option(help="Draw the measure, the heads or the beam there (.png, .svg or .pdf).", rich_help_panel=_PANEL),
 ]
 
 
@@ -132,6 +134,18 @@ def _order(name: str) -> Order:
     if found is None:
         raise ValueError(f"--sort {name}: there is no such order; there is {', '.join(ORDERS)}")
     return found
+
+
+def measure_corpus(subject: Subject, on: str) -> None:
+    """Let heads that are switched off be measured by the recipe's first metric on a test set, too."""
+    from sightline.evaluation.metrics import METRICS
+    from sightline.run import Run
+
+    run = subject.loaded("a metric")
+    assert isinstance(run, Run)
+    test = run.test_set(on)
+    subject.measure = lambda: run.evaluate(test).scores[0].value
+    subject.metric = f"{METRICS[run.recipe.evaluation.metrics[0]].label} on {on}"
 
 
 # --- gradient flow ---------------------------------------------------------------------------------------------------

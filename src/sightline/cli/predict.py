@@ -113,6 +113,8 @@ def predict(
     Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
     .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
 
+    Models that learned from spoilt text mend it: each `[MASK]` is a gap to fill, for a masked-words model of one piece.
+
     Language models go on after each line. What they write may have several lines, and is printed as one: a newline as
     `\n`, a carriage return as `\r`, a backslash as `\\`. After a `--prompt` the text comes raw, as it is written.
 
@@ -133,6 +135,7 @@ def predict(
     - `sightline predict runs/shakespeare --prompt "ROMEO:" --sample --temperature 0.8`
     - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
     - `sightline predict runs/sst2 reviews.txt --nbest 2`
+    - `echo "Two [MASK] play in the snow." | sightline predict runs/masked-words --nbest 5`
     - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
     import torch
@@ -229,7 +232,7 @@ def _check_task(
         if value is not None and belongs[name] != task:
             option = "format" if name == "form" else name
             raise ValueError(f"--{option} is for task: {belongs[name]}, and {run.folder} is task: {task}")
-    if task in ("classify", "tag"):
+    if task in ("classify", "tag", "masked-words"):
         for name, value in changes.items():
             if value is not None:
                 raise ValueError(
@@ -321,13 +324,14 @@ def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
 
 
 class _Unknown:
-    """Counts what the vocabulary does not know, to say it once at the end."""
+    """Counts what the vocabulary does not know, and what was cut short, to say it once at the end."""
 
     def __init__(self) -> None:
-        self.count, self.lines, self.examples = 0, 0, dict[str, None]()
+        self.count, self.lines, self.examples, self.cut = 0, 0, dict[str, None](), 0
 
     def look(self, run: Run, text: str) -> None:
-        pieces = run.vocabulary.source.unknown(text)
+        self.cut += run.answerer.cut_short([text])
+        pieces = run.vocabulary.source.unknown(text if run.recipe.data.noise is None else text.replace("[MASK]", ""))
         if pieces:
             self.count += len(pieces)
             self.lines += 1
@@ -337,6 +341,8 @@ class _Unknown:
 
     def tell(self) -> None:
         """On standard error, if there was anything."""
+        if self.cut:
+            print(f"sightline: {self.cut} lines were cut short (data.clean.cut_source)", file=sys.stderr)
         if self.count:
             shown = ", ".join(repr(piece) for piece in self.examples)
             print(

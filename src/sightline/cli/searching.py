@@ -67,14 +67,14 @@ def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any
 
 def check_searching(task: str, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False) -> None:
     """Refuse what has no meaning for the task."""
-    if task in ("classify", "tag"):
+    if task in ("classify", "tag", "masked-words"):
         for name, value in changes.items():
             if value is not None:
                 option = {"forbid": "forbid-everywhere"}.get(name, name.replace("_", "-"))
                 raise ValueError(
                     f"--{option} is for models that write, and labels are given (task: {task}); leave it out"
                 )
-    if phrases is not None and (prompt or task in ("classify", "tag")):
+    if phrases is not None and (prompt or task in ("classify", "tag", "masked-words")):
         what = "is one text: use --forbid-everywhere" if prompt else f"is for models that write, not task: {task}"
         raise ValueError(f"--{phrases.option} has phrases for each line; {'--prompt ' if prompt else 'it '}{what}")
 

@@ -81,10 +81,19 @@ def _show(found: DryRun) -> None:
         ("batches an epoch", f"{found.batches:,}, {found.layout}"),
         ("padding", f"{found.waste:.2%} of all positions"),
         ("vocabulary", f"{found.source_vocabulary:,} source, {found.target_vocabulary:,} target"),
-        ("parameters", f"{found.parameters:,} in all"),
-        *((f"  {name}", f"{count:,}") for name, count in found.parts.items()),
+        ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
+        *((f"  {name}", f"{count:,}{_trained(found, name, count)}") for name, count in found.parts.items()),
         ("first step", f"{found.step_seconds:.2f} s, loss {found.loss:.3f} nats a token"),
         ("peak memory", f"{found.peak_memory / 2**20:,.0f} MiB"),
     ]
     for name, value in rows:
         print(f"{name:<18} {value}")
+    for note in found.notes:
+        print(note)
+
+
+def _trained(found: DryRun, part: str, count: int) -> str:
+    """How many numbers of a part are trained and how many frozen, where some of the model are."""
+    if found.trained[""] == found.parameters:
+        return ""
+    return f", {found.trained[part]:,} trained, {count - found.trained[part]:,} frozen"

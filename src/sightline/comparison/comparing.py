@@ -25,7 +25,7 @@ from sightline.comparison.systems import (
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
-from sightline.comparison.wording import plural
+from sightline.comparison.wording import NOTHING, plural
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import Score
 from sightline.run import TestSet
@@ -61,6 +61,7 @@ def compare(
     check_text(contestants, test, scoring)
     decoded = _decode(contestants, test, progress)
     systems, looked = _systems(groups, test, scoring, decoded, progress)
+    trained = [each for each in contestants if each.baseline is None]
     where = _where(groups[0], test, scoring, looked, progress)
     return Comparison(
         test=test,
@@ -72,16 +73,17 @@ def compare(
         notes=[
             *notes,
             *scoring.notes,
-            *_unfinished_notes(contestants),
-            *_task_notes(groups),
-            *_device_notes(groups),
+            *_unfinished_notes(trained),
+            *_task_notes(_of_models(groups)),
+            *_device_notes(_of_models(groups)),
+            *_baseline_notes(contestants),
         ],
-        decoded_on=_machine(contestants[0]),
+        decoded_on=_machine((trained or contestants)[0]),
     )
 
 
 def _decode(contestants: Sequence[Contestant], test: TestSet, progress: Progress) -> dict[str, Decoded]:
-    if contestants[0].run.recipe.task == "language-model":
+    if contestants[0].run.recipe.of_text:
         return {contestant.name: Decoded([], 0.0) for contestant in contestants}
     return take_turns(contestants, test.sources, progress)
 
@@ -90,7 +92,7 @@ def _where(baseline: Group, test: TestSet, scoring: Scoring, looked: dict[str, L
     """Where the systems differ, as far as their task leaves anything to look at."""
     first, metric = baseline.contestants[0], scoring.metrics[0]
     task, lowercase = first.run.recipe.task, scoring.folds_case(first)
-    if task == "language-model":
+    if first.run.recipe.of_text:
         return Where.nowhere(metric, {name: each.run for name, each in looked.items()})
     if task != "seq2seq":
         return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
@@ -147,14 +149,40 @@ def _member(contestant: Contestant, decoded: Decoded, scores: list[Score], scori
         seconds=decoded.seconds,
         outputs=decoded.outputs,
         scores=dict(zip(scoring.metrics, scores, strict=True)),
+        baseline=contestant.baseline,
     )
 
 
 def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
     """Between systems; the seeds of each stand together."""
-    found = [each for each in differences([group.contestants[0].run.recipe for group in groups]) if each.key != "seed"]
-    seeds = [", ".join(str(contestant.seed) for contestant in group.contestants) for group in groups]
-    return [Difference("seed", seeds), *found] if len(set(seeds)) > 1 else found
+    trained = [place for place, group in enumerate(groups) if group.contestants[0].baseline is None]
+    if not trained:
+        return []
+    found = []
+    for each in differences([groups[place].contestants[0].run.recipe for place in trained]):
+        values = dict(zip(trained, each.values, strict=True))
+        if each.key != "seed":
+            found.append(Difference(each.key, [values.get(place, NOTHING) for place in range(len(groups))]))
+    seeds = [
+        ", ".join(str(contestant.seed) for contestant in group.contestants) if place in trained else NOTHING
+        for place, group in enumerate(groups)
+    ]
+    return [Difference("seed", seeds), *found] if len({seeds[place] for place in trained}) > 1 else found
+
+
+def _of_models(groups: Sequence[Group]) -> list[Group]:
+    """Those that were trained."""
+    return [group for group in groups if group.contestants[0].baseline is None]
+
+
+def _baseline_notes(contestants: Sequence[Contestant]) -> list[str]:
+    """What rows without a model are."""
+    told = [f"{each.name} ({each.baseline})" for each in contestants if each.baseline is not None]
+    if not told:
+        return []
+    seen = any(each.baseline is not None and each.baseline.startswith("oracle") for each in contestants)
+    note = f"Without a model, sentences of the source as they are (sightline baseline): {', '.join(told)}."
+    return [note + (" An oracle has seen the references." if seen else "")]
 
 
 def _unfinished_notes(contestants: Sequence[Contestant]) -> list[str]:
@@ -166,13 +194,15 @@ def _unfinished_notes(contestants: Sequence[Contestant]) -> list[str]:
 
 def _task_notes(groups: Sequence[Group]) -> list[str]:
     """What the task means for the comparison."""
-    task = groups[0].contestants[0].run.recipe.task
-    if task == "language-model":
+    if not groups:
+        return []
+    recipe = groups[0].contestants[0].run.recipe
+    if recipe.of_text:
         return [
-            "Language models are measured by the test text itself, so there are no outputs to show and no decoding "
+            "Models of text are measured by the test text itself, so there are no outputs to show and no decoding "
             "to time."
         ]
-    return _decoding_notes(groups) if task == "seq2seq" else []
+    return _decoding_notes(groups) if recipe.task == "seq2seq" else []
 
 
 def _decoding_notes(groups: Sequence[Group]) -> list[str]:

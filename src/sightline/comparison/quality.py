@@ -108,8 +108,12 @@ def _known(name: str) -> MetricName:
 
 def _other_tokens(contestants: Sequence[Contestant]) -> str | None:
     """Why perplexities cannot be compared, if they cannot."""
+    if written := [each.name for each in contestants if each.baseline is not None]:
+        return f"{written[0]} has no model, and so no perplexity"
     first = contestants[0]
     for other in contestants[1:]:
+        if first.run.recipe.copies_unknown != other.run.recipe.copies_unknown:
+            return f"of {first.name} and {other.name} only one has to name words outside the vocabulary (model.copying)"
         if first.run.vocabulary.target.content != other.run.vocabulary.target.content:
             return f"{first.name} and {other.name} have different tokenizers, and perplexity is one of tokens"
     return None

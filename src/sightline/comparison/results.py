@@ -34,11 +34,12 @@ class Member:
     seconds: float  # its turns at decoding, added up
     outputs: list[str]
     scores: dict[MetricName, Score]
+    baseline: str | None = None  # what it is, where it has no model
 
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
-        return len(self.outputs) / self.seconds if self.outputs else None
+        return len(self.outputs) / self.seconds if self.outputs and self.baseline is None else None
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class System:
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
-        count = sum(len(member.outputs) for member in self.members)
+        count = sum(len(member.outputs) for member in self.members if member.baseline is None)
         return count / sum(member.seconds for member in self.members) if count else None
 
     def shown_member(self, metric: MetricName) -> Member:

@@ -152,4 +152,5 @@ def _speed_note(comparison: Comparison) -> str:
 
 def _hurried(comparison: Comparison) -> bool:
     """Whether decoding was over too soon to say who is faster."""
-    return any(member.seconds < 1 for system in comparison.systems for member in system.members)
+    members = (member for system in comparison.systems for member in system.members)
+    return any(member.seconds < 1 for member in members if member.baseline is None)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sightline.baselines.written import WrittenRun, is_baseline
 from sightline.comparison.progress import Progress
 from sightline.comparison.recipe_differences import differ_only_in_seed
 from sightline.recipe import Decoding, TaskName
@@ -25,6 +26,11 @@ class Contestant:
     name: str
     run: Run
     options: Decoding
+
+    @property
+    def baseline(self) -> str | None:
+        """What it is where there are outputs and no model; a run that was trained is none."""
+        return self.run.baseline if isinstance(self.run, WrittenRun) else None
 
     @property
     def seed(self) -> int:
@@ -62,7 +68,7 @@ def load_contestants(runs: Runs, *, beam: int | None, device: str, progress: Pro
     contestants = []
     for number, (name, folder) in enumerate(named):
         progress("loading runs", number, len(named))
-        run = Run.load(folder, device=device)
+        run = WrittenRun.open(folder) if is_baseline(folder) else Run.load(folder, device=device)
         contestants.append(Contestant(name, run, run.options(beam=beam)))
     return contestants
 
@@ -88,7 +94,8 @@ def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[
     families: list[list[Contestant]] = []
     for contestant in contestants:
         for family in families:
-            if differ_only_in_seed(family[0].run.recipe, contestant.run.recipe):
+            trained = family[0].baseline is None and contestant.baseline is None
+            if trained and differ_only_in_seed(family[0].run.recipe, contestant.run.recipe):
                 family.append(contestant)
                 break
         else:

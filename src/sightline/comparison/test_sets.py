@@ -21,13 +21,13 @@ def from_files(source: Path | None, reference: Path | None, recipe: Recipe | Non
 
     Language models have one, the text; it is cut into documents as the validation text is.
     """
-    if recipe is not None and recipe.task == "language-model":
+    if recipe is not None and recipe.of_text:
         if source is not None or reference is None:
             raise ValueError("--source: language models read no source; give their text with --reference alone")
         own = recipe.data.validation
         document = own.document if isinstance(own, PlainSource) else "line"
         text = PlainSource(file=str(reference), document=document)
-        return TestSet.of(reference.name, read(text, None), recipe.task)
+        return TestSet.of(reference.name, read(text, None), "language-model")
     if source is None or reference is None:
         raise ValueError("--source and --reference go together: give both, or neither")
     pairs = read(TextSource(source=str(source), target=str(reference)), None)
@@ -52,7 +52,8 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
             continue
         seen.add(origin)
         _check_same(name, first, examples, other, _examples(other, name))
-    test = TestSet.of(name, examples, first.run.recipe.task)
+    recipe = first.run.recipe
+    test = TestSet.of(name, examples, "language-model" if recipe.of_text else recipe.task)
     _check_not_empty(test)
     shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]

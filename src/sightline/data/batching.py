@@ -56,7 +56,7 @@ def padded_batches(
     examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
     if not len(examples):
         return []
-    examples_in_line, stops = _best_line(source, target, tokens, _random(len(examples), _TIES, seed, epoch))
+    examples_in_line, stops = _best_line(source, target, tokens, random_numbers(len(examples), _TIES, seed, epoch))
     batches = np.split(examples[examples_in_line], stops[:-1])
     return [batches[number] for number in shuffled(len(batches), _BATCHES, seed, epoch)]
 
@@ -184,11 +184,11 @@ def _cut(source: Indices, target: Indices, tokens: int) -> tuple[list[int], int]
     return stops, places + (left + right) * (len(source) - start)
 
 
-def _random(count: int, *key: int) -> NDArray[np.uint64]:
+def random_numbers(count: int, *key: int) -> NDArray[np.uint64]:
     """Random numbers that are a pure function of the key (raw output, which NumPy promises never to change)."""
     return np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
 
 
 def shuffled(count: int, *key: int) -> Indices:
     """The numbers below `count` in an order that is a pure function of the key."""
-    return np.argsort(_random(count, *key), kind="stable")
+    return np.argsort(random_numbers(count, *key), kind="stable")

@@ -28,13 +28,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sightline.data.links import Links, chunk_links, in_step
 from sightline.data.sources import DataError, Example, read, source_files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
 from sightline.recipe_data import AnySource, Clean, Data, DatesSource, SequencesSource
+from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
 
 FORMAT = 2
 REASONS = ("empty", "too long", "ratio", "duplicate", "copy")
+CUT = "source cut"  # not a reason to drop it
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,6 +67,8 @@ class Store:
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         self._source = [_views(batch.column("source")) for batch in batches]
         self._target = [_views(batch.column("target")) for batch in batches]
+        guided = bool(batches) and "links" in batches[0].schema.names
+        self._links = [_views(batch.column("links")) for batch in batches] if guided else None
         self._starts = np.cumsum([0] + [batch.num_rows for batch in batches])
         origins = [batch.column("origin").to_numpy() for batch in batches]
         self.origin: NDArray[np.uint16] = np.concatenate([*origins, np.empty(0, np.uint16)])
@@ -73,15 +78,30 @@ class Store:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    @property
+    def targets(self) -> list[tuple[NDArray[np.int32], Ids]]:
+        """All target ids as the file has them: of each part, where its examples begin (and end), and its ids."""
+        return self._target
+
     def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[list[Ids], list[Ids]]:
         """The source and target ids of some examples, as views of the file."""
+        places = self._places(indices)
+        return [_row(self._source[b], r) for b, r in places], [_row(self._target[b], r) for b, r in places]
+
+    def links(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[Ids] | None:
+        """(links, 2) of some examples: source piece, target piece; None if nobody gave word alignments."""
+        if self._links is None:
+            return None
+        return [_row(self._links[b], r).reshape(-1, 2) for b, r in self._places(indices)]
+
+    def _places(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[tuple[int, int]]:
+        """The batch of each example, and its row there."""
         wanted = np.asarray(indices, dtype=np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"examples {wanted.min()} to {wanted.max()} asked of a store of {len(self)}")
         batches = np.searchsorted(self._starts, wanted, side="right") - 1
         rows = wanted - self._starts[batches]
-        places = list(zip(batches.tolist(), rows.tolist(), strict=True))
-        return [_row(self._source[b], r) for b, r in places], [_row(self._target[b], r) for b, r in places]
+        return list(zip(batches.tolist(), rows.tolist(), strict=True))
 
 
 def prepare(
@@ -96,14 +116,20 @@ def prepare(
     seed: int = 0,
     limit: int | None = None,
     clean: bool = True,
+    copying: bool = False,
+    links: Path | None = None,
+    text_alone: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
     """The store of `sources`, found in the cache or built there.
 
     `limit` counts examples as they are read, all sources together. With `clean`, data.clean says what is dropped;
     without it nothing is (validation and test sets are scored as they are). With `dropout`, each `variant` is cut
-    differently. `progress` is told now and then how many examples have been read. Of several who prepare the same
-    store at once, one builds and the others wait for it.
+    differently. `links` is a file of word alignments, a line for each example that is read; they are kept, dropped and
+    cut with their examples. `progress` is told now and then how many examples have been read. Of several who prepare
+    the same store at once, one builds and the others wait for it. Sources are cut to `data.clean.cut_source` tokens,
+    cleaned or not. With `copying`, source words outside the vocabulary have ids past its end (text/copying.py). With
+    `text_alone`, sources are left out: of pairs, the target side is text to model for itself.
     """
     cache = cache or cache_folder()
     plan = _Plan(
@@ -114,6 +140,10 @@ def prepare(
         clean=data.clean if clean else None,
         limit=limit,
         cut=(dropout, variant, seed) if dropout else None,
+        longest_source=data.clean.cut_source,
+        copying=copying,
+        links=links,
+        text_alone=text_alone,
     )
     place = cache / "stores" / plan.key(cache)
     if not place.exists():
@@ -137,6 +167,10 @@ class _Plan:
     clean: Clean | None
     limit: int | None
     cut: tuple[float, int, int] | None  # dropout, variant, seed
+    links: Path | None = None  # a file of word alignments
+    longest_source: int | None = None  # tokens; what is behind them is cut off
+    copying: bool = False  # whether unknown words of a source have ids
+    text_alone: bool = False  # whether sources are left out, of pairs that are read as text
 
     def key(self, cache: Path) -> str:
         """The name of the store: where files lie and what weights they have does not matter, what is in them does."""
@@ -149,31 +183,52 @@ class _Plan:
             "clean": self.clean.model_dump(mode="json") if self.clean else None,
             "limit": self.limit,
             "cut": self.cut,
+            "longest source": self.longest_source,
+            "copying": self.copying,
         }
+        if self.text_alone:
+            ingredients["text alone"] = True
+        if self.links is not None:
+            ingredients["links"] = content_hash(self.links, cache)
         return _digest(json.dumps(ingredients, sort_keys=True))[:32]
 
-    def examples(self) -> Iterator[tuple[int, Example]]:
-        """Every example with the number of its source."""
+    def examples(self) -> Iterator[tuple[int, Example, Links]]:
+        """Every example with the number of its source, and the links between its words."""
         everything = (
             (number, example)
             for number, source in enumerate(self.sources)
             for example in read(source, self.folder, swap=self.swap)
         )
-        return islice(everything, self.limit)
+        limited = islice(everything, self.limit)
+        if self.text_alone:
+            return ((number, Example("", example.target), []) for number, example in limited)
+        if self.links is not None:
+            return in_step(limited, self.links, limited=self.limit is not None)
+        return ((number, example, []) for number, example in limited)
 
-    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]]]:
-        """Cut the texts of a chunk; under dropout differently in each chunk, and on either side."""
+    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]], int]:
+        """Cut the texts of a chunk; under dropout differently in each chunk, and on either side.
+
+        Last comes how many sources were cut short.
+        """
         dropout, variant, seed = self.cut or (0.0, 0, 0)
         drawn = [int(_digest(json.dumps([seed, variant, number, side]))[:16], 16) for side in (0, 1)]
         sources, targets = [text.source for text in texts], [text.target for text in texts]
-        return self.vocabulary.encode_pairs(sources, targets, dropout=dropout, seeds=(drawn[0], drawn[1]))
+        found = self.vocabulary.encode_pairs(sources, targets, dropout=dropout, seeds=(drawn[0], drawn[1]))
+        most = self.longest_source
+        short = 0 if most is None else sum(len(ids) > most for ids in found[0])
+        read = [ids[:most] for ids in found[0]] if short else found[0]
+        if not self.copying:
+            return read, found[1], short
+        return *with_unknown(self.vocabulary.source, texts, read, found[1]), short
 
 
 def _build(plan: _Plan, folder: Path, progress: Callable[[int], None] | None) -> None:
     """Tokenize everything into `folder`: one thread reads and writes, two cut (in Rust, without Python's lock)."""
     small = max(plan.vocabulary.source.size, plan.vocabulary.target.size) <= 1 << 16
-    ids = pa.list_(pa.uint16() if small else pa.uint32())
-    schema = pa.schema([("source", ids), ("target", ids), ("origin", pa.uint16())])
+    ids = pa.list_(pa.uint16() if small and not plan.copying else pa.uint32())
+    fields = [("source", ids), ("target", ids), ("origin", pa.uint16())]
+    schema = pa.schema(fields if plan.links is None else [*fields, ("links", pa.list_(pa.uint32()))])
     cleaner = _Cleaner(plan.clean)
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for batch in _in_order(partial(_tokenize, plan, schema), _chunks(plan.examples())):
@@ -197,16 +252,21 @@ class _Batch:
 
     texts: list[Example]
     examples: pa.RecordBatch
+    cut: int  # sources cut short
 
 
-def _tokenize(plan: _Plan, schema: pa.Schema, numbered: tuple[int, list[tuple[int, Example]]]) -> _Batch:
+def _tokenize(plan: _Plan, schema: pa.Schema, numbered: tuple[int, list[tuple[int, Example, Links]]]) -> _Batch:
     number, chunk = numbered
-    texts = [example for _, example in chunk]
-    source, target = plan.encode(texts, number)
-    origin = pa.array(np.fromiter((number for number, _ in chunk), np.uint16, len(chunk)))
+    texts = [example for _, example, _ in chunk]
+    source, target, short = plan.encode(texts, number)
+    origin = pa.array(np.fromiter((number for number, _, _ in chunk), np.uint16, len(chunk)))
     ids = schema.field("source").type
     columns = [_list_array(source, ids), _list_array(target, ids), origin]
-    return _Batch(texts, pa.RecordBatch.from_arrays(columns, schema=schema))
+    if plan.links is not None:
+        sides, told = (plan.vocabulary.source, plan.vocabulary.target), [links for _, _, links in chunk]
+        found = chunk_links(sides, texts, (source, target), told, dropout=plan.cut is not None)
+        columns.append(_list_array(found, schema.field("links").type))
+    return _Batch(texts, pa.RecordBatch.from_arrays(columns, schema=schema), short)
 
 
 def _list_array(rows: list[list[int]], kind: pa.ListType) -> pa.ListArray:
@@ -222,7 +282,7 @@ class _Cleaner:
     def __init__(self, rules: Clean | None) -> None:
         self._rules = rules
         self._seen: set[bytes] = set()
-        self.counts = dict.fromkeys(("read", "kept", *REASONS), 0)
+        self.counts = dict.fromkeys(("read", "kept", *REASONS, CUT), 0)
 
     def keep(self, batch: _Batch) -> Flags:
         """Which of a batch's examples to keep."""
@@ -232,6 +292,7 @@ class _Cleaner:
                 bad = np.asarray(bad(keep) if callable(bad) else bad)
                 self.counts[reason] += int((keep & bad).sum())
                 keep &= ~bad
+        self.counts[CUT] += batch.cut
         self.counts["read"] += len(keep)
         self.counts["kept"] += int(keep.sum())
         return keep
@@ -260,7 +321,7 @@ class _Cleaner:
         return bad
 
 
-def _chunks(examples: Iterator[tuple[int, Example]]) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
+def _chunks(examples: Iterator[Item]) -> Iterator[tuple[int, list[Item]]]:
     number = 0
     while chunk := list(islice(examples, _CHUNK)):
         yield number, chunk

@@ -119,16 +119,17 @@ def write_out(
     *,
     dictionary: Mapping[str, str],
     begun: Sequence[str] | None = None,
+    longest: int | None = None,
     device: torch.device | str = "cpu",
 ) -> list[str]:
     """The text of each output (token ids) of a text, no unknown word left in it.
 
     An empty dictionary copies every word. Of an output whose beginning was given (`begun`), the unknown words of that
-    are its own.
+    are its own. Of a text the first `longest` tokens were read.
     """
     open_ones = [number for number, tokens in enumerate(outputs) if UNK in tokens]
     asked = [texts[number] for number in open_ones]
-    sources, words = vocabulary.source.encode_many(asked), vocabulary.source.written(asked)
+    sources, words = [ids[:longest] for ids in vocabulary.source.encode_many(asked)], vocabulary.source.written(asked)
     links = strongest_links(model, sources, [outputs[number] for number in open_ones], device=device)
     given = [[] for _ in asked] if begun is None else vocabulary.target.written([begun[number] for number in open_ones])
     filled: dict[int, dict[int, str]] = {}

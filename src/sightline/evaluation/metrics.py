@@ -16,6 +16,8 @@ from sightline.evaluation.intervals import Numbers, Score
 from sightline.evaluation.labels import accuracy, macro_f1, span_f1, token_accuracy
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.overlap import overlap
+from sightline.evaluation.rouge import LABELS as ROUGE
+from sightline.evaluation.rouge import rouge
 from sightline.recipe import MetricName
 from sightline.version import version
 
@@ -81,7 +83,12 @@ METRICS: dict[MetricName, Metric] = {
     "macro-f1": Metric("macro-F1", "higher", macro_f1),
     "token-accuracy": Metric("token accuracy", "higher", token_accuracy),
     "span-f1": Metric("span F1", "higher", span_f1),
+    "rouge-1": Metric(ROUGE["rouge-1"], "higher", partial(rouge, "rouge-1")),
+    "rouge-2": Metric(ROUGE["rouge-2"], "higher", partial(rouge, "rouge-2")),
+    "rouge-l": Metric(ROUGE["rouge-l"], "higher", partial(rouge, "rouge-l")),
+    "rouge-lsum": Metric(ROUGE["rouge-lsum"], "higher", partial(rouge, "rouge-lsum")),
     "bits-per-character": Metric("bits/char", "lower", None, digits=4),
+    "masked-accuracy": Metric("masked accuracy", "higher", None),
 }
 
 
@@ -129,11 +136,16 @@ def score(
     return measure(name, hypotheses, references, lowercase=lowercase).score(bootstrap=bootstrap, seed=seed)
 
 
-def measure_perplexity(nll: ArrayLike, tokens: ArrayLike) -> Measurement:
-    """Perplexity as a measurement, from the sum of negative log-likelihoods (nats) and the tokens of each sentence."""
+def measure_perplexity(nll: ArrayLike, tokens: ArrayLike, *, copied: bool = False) -> Measurement:
+    """Perplexity as a measurement, from the sum of negative log-likelihoods (nats) and the tokens of each sentence.
+
+    `copied`: unknown words that stand in the source had to be named, where others need say no more than <unk>; so the
+    two do not compare.
+    """
     statistics = _losses(nll, tokens, "perplexity", "token", "its end mark")  # (N, 2)
     total, length = statistics.sum(axis=0)
-    conditions = {"bs": None, "seed": None, "unit": "token", "base": "e", "version": f"sightline-{version()}"}
+    conditions = {"bs": None, "seed": None, "unit": "token", "base": "e"}
+    conditions |= {"unknown": "copied" if copied else None, "version": f"sightline-{version()}"}
     return Measurement(
         name=METRICS["perplexity"].label,
         better="lower",

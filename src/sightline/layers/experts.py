@@ -14,7 +14,7 @@ Shapes beside the usual: E experts, k of them for each token, C slots of each, F
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ class ExpertNets(nn.Module):
 
     def __init__(self, count: int, width: int, hidden: int, kind: str, dropout: float) -> None:
         super().__init__()
-        self.activation, self.gated = ACTIVATIONS[kind], kind == "swiglu"
+        self.kind, self.activation, self.gated = kind, ACTIVATIONS[kind], kind == "swiglu"
         inner = 2 * hidden if self.gated else hidden
         self.count = count
         self.widen = nn.Parameter(torch.empty(count, width, inner))
@@ -161,14 +161,15 @@ class Experts(CollectedModule):
         flat, real = x.reshape(-1, x.shape[-1]), None if valid is None else valid.reshape(-1)  # (N, D), (N,)
         clean, spread = self._scores(flat)
         scores = clean if spread is None else clean + torch.randn_like(clean) * spread
-        choice = self._shown(choose(scores, self.top), x.shape[:-1])
+        scores = self._shown_scores(scores, x.shape[:-1])
+        choice, gates = self._shown(choose(scores, self.top), scores, x.shape[:-1])
         limit = slots_each(self.recipe.capacity, self.top, len(flat), self.count) if self.training else None
         routes = route(choice.experts, real, self.count, limit)
         outputs = self.nets(dispatch(flat, routes, self.top, self.count))
         mixed = combine(outputs, choice.gates, routes).view(x.shape)
         if self.collecting:
             self._balance(clean, spread, choice, routes, real)
-        return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"])
+        return self._shown_output(mixed, x, valid, gates)
 
     def _scores(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x W_g and, while training with noise, how wide that is. In full precision: near ties decide everything."""
@@ -179,12 +180,33 @@ class Experts(CollectedModule):
                 return clean, None
             return clean, nn.functional.softplus(nn.functional.linear(x, self.noise)).clamp(min=_LEAST_SPREAD)
 
-    def _shown(self, choice: Choice, shape: torch.Size) -> Choice:
-        """The choice after those who listen saw its gates (…, E), and maybe switched some experts off."""
+    # What is shown is told by the formula: each token alone, not sorted by expert and laid into slots.
+
+    def _shown_scores(self, scores: Tensor, shape: torch.Size) -> Tensor:
+        """H(x) (N, E), after those who listen saw it as (…, E)."""
         if not self.heard:
-            return choice
-        gates = self.tap("gates", self._spread_out(choice).view(*shape, self.count), "softmax(top k of H(x))")
-        return choice._replace(gates=gates.view(-1, self.count).gather(1, choice.experts))
+            return scores
+        formula = "x W_gᵀ" + (" + noise" if self.noise is not None and self.training else "")
+        return self.tap("scores", scores.view(*shape, self.count), formula).view(-1, self.count)
+
+    def _shown(self, choice: Choice, scores: Tensor, shape: torch.Size) -> tuple[Choice, Tensor | None]:
+        """The choice, and its gates (…, E) after those who listen saw them and maybe switched some experts off."""
+        if not self.heard:
+            return choice, None
+        told = {"x": scores.view(*shape, self.count), "top": self.top}
+        gates = self._spread_out(choice).view(*shape, self.count)
+        gates = self.tap("gates", gates, "softmax(top k of H(x))", ["scores"], "keep_top", told)
+        return choice._replace(gates=gates.view(-1, self.count).gather(1, choice.experts)), gates
+
+    def _shown_output(self, mixed: Tensor, x: Tensor, valid: Tensor | None, gates: Tensor | None) -> Tensor:
+        """What goes on. (While training some choices find no slot, and the formula alone does not tell which.)"""
+        nets, operation = self.nets, ""
+        told: dict[str, Any] = {}
+        if gates is not None and not self.training:
+            operation = "mixture"
+            told = {"x": x, "gates": gates, "widen": nets.widen, "narrow": nets.narrow, "real": valid}
+            told |= {"widen_bias": nets.widen_bias, "narrow_bias": nets.narrow_bias, "kind": nets.kind}
+        return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"], operation, told)
 
     def _spread_out(self, choice: Choice) -> Tensor:
         """G(x) (N, E), zeros where an expert was not chosen."""

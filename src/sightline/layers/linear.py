@@ -89,6 +89,10 @@ class Projection(nn.Module):
     bias: nn.Parameter | None
     _packed: dict[tuple[int, int], PackedWeights] | None = None
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.adapters: nn.Module | None = None  # what is learned beside the weight: see layers/adapters.py
+
     def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
         """x Wᵀ + b for the outputs from `start` to `stop`, then ReLU if asked."""
         if self._packed is not None and not torch.is_grad_enabled() and onednn_fits(x, self.weight):
@@ -97,6 +101,8 @@ class Projection(nn.Module):
                 self._packed[key] = PackedWeights(*self._rows(start, stop))
             return self._packed[key](x, activation)
         result = linear(x, *self._rows(start, stop))
+        if self.adapters is not None:
+            result = self.adapters(x, result, start, stop)
         return nn.functional.relu(result) if activation == "relu" else result
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
@@ -113,6 +119,7 @@ def pack(model: nn.Module) -> None:
     for module in model.modules():
         if (
             isinstance(module, Projection)
+            and module.adapters is None
             and module.weight.device.type == "cpu"
             and module.weight.dtype == torch.float32
         ):

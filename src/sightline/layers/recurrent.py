@@ -105,10 +105,14 @@ class Recurrence(TapModule):
 
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps in one direction: (B, T, ·) → states (B, T, D) and the hidden state after the last step."""
-        if self.heard or x.shape[1] == 1:
-            return self.unrolled(x, hidden)
+        if self.heard:
+            return self.told(x, hidden)
+        if x.shape[1] == 1:
+            states, hidden = self.unrolled(x, hidden)
+            return self.tap("states", states, "h_1 … h_T"), hidden
         start = tuple(part[None].contiguous() for part in hidden)
         states, final = self._fused(x, start if self.parts == 2 else start[0])
+        states = self.tap("states", states, "h_1 … h_T")
         return states, tuple(part[0] for part in (final if self.parts == 2 else (final,)))
 
     def _fused(self, x: Any, start: Any = None) -> Any:

@@ -1,13 +1,14 @@
 """Taps: named points where a layer shows an intermediate tensor to whoever listens.
 
 Outside a recording `tap` returns its argument and nothing else happens, so the fused kernels run. While somebody
-listens, attention switches to its explicit kernel, because only that one has weights to show. A listener that returns
-a tensor puts it in the place of the one it heard: the layer goes on with that (to switch a head off, for instance).
+listens, attention switches to its explicit kernel, because only that one has weights to show. A listener that names
+the points it wants (`states`, `output`) hears those alone, and the fast kernels go on. A listener that returns a tensor
+puts it in the place of the one it heard: the layer goes on with that (to switch a head off, for instance).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,11 +39,17 @@ Tap = Callable[..., Tensor]
 class TapModule(nn.Module):
     """An nn.Module whose interesting tensors have names."""
 
-    _listeners: tuple[tuple[Listener, str], ...] = ()  # each with the path by which it knows this module
+    # each with the path by which it knows this module, and the points it wants (None: all)
+    _listeners: tuple[tuple[Listener, str, Collection[str] | None], ...] = ()
 
     @property
     def heard(self) -> bool:
-        """Whether somebody listens, so that weights are worth computing explicitly."""
+        """Whether somebody listens to all there is, so that weights are worth computing explicitly."""
+        return any(points is None for _, _, points in self._listeners)
+
+    @property
+    def listened(self) -> bool:
+        """Whether somebody listens at all, to some points or to every one."""
         return bool(self._listeners)
 
     def tap(
@@ -58,7 +65,9 @@ class TapModule(nn.Module):
 
         Who began to listen last hears last, and so hears what is really gone on with.
         """
-        for listener, path in self._listeners:
+        for listener, path, points in self._listeners:
+            if points is not None and name not in points:
+                continue
             prefix = path + "." if path else ""
             sources = tuple(prefix + source for source in inputs)
             put = listener(Tapped(prefix + name, tensor, formula, sources, operation, operands or {}))
@@ -73,15 +82,22 @@ class TapModule(nn.Module):
 
     @property
     def explicit_tap(self) -> Tap | None:
-        """The tap to hand to a pure function, or None when nobody listens."""
+        """The tap to hand to a pure function, or None when nobody listens to all there is."""
         return self.tap if self.heard else None
 
 
 @contextmanager
-def listen(model: nn.Module, listener: Listener, only: Sequence[str] | None = None) -> Iterator[None]:
+def listen(
+    model: nn.Module,
+    listener: Listener,
+    only: Sequence[str] | None = None,
+    points: Collection[str] | None = None,
+) -> Iterator[None]:
     """Send the taps of `model` (of the modules whose path is in `only`, if given) to `listener` inside the block.
 
-    Who listens already goes on hearing, and hears first.
+    With `points`, only the taps of these names (without the module's path) are heard, and the kernels stay those that
+    run when nobody listens: what only an explicit kernel computes (weights, gates) is not there to be heard then. Who
+    listens already goes on hearing, and hears first.
     """
     modules = [
         (path, module)
@@ -90,7 +106,7 @@ def listen(model: nn.Module, listener: Listener, only: Sequence[str] | None = No
     ]
     before = [(module, module._listeners) for _, module in modules]
     for path, module in modules:
-        module._listeners = (*module._listeners, (listener, path))
+        module._listeners = (*module._listeners, (listener, path, points))
     try:
         yield
     finally:

@@ -57,9 +57,13 @@ class Tokenizer:
         self._inner = inner
 
     @classmethod
-    def train(cls, section: AnyTokenizer, lines: Iterable[str]) -> Tokenizer:
-        """Learn a vocabulary from text. Streams: holds counts of words, never the text."""
-        inner, trainer = _blank(section)
+    def train(cls, section: AnyTokenizer, lines: Iterable[str], marks: Sequence[str] = ()) -> Tokenizer:
+        """Learn a vocabulary from text. Streams: holds counts of words, never the text.
+
+        `marks` are specials beyond the four, with the ids behind them: no text is ever cut into one.
+        """
+        specials = [*SPECIALS, *marks]
+        inner, trainer = _blank(section, specials)
         inner.normalizer = _normalizer(section)
         if isinstance(section, CharacterTokenizer):
             inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
@@ -78,13 +82,13 @@ class Tokenizer:
                 inner.decoder = spaced
         counted = _Counted(lines)
         inner.train_from_iterator(counted, trainer)
-        if inner.get_vocab_size() <= len(SPECIALS):
+        if inner.get_vocab_size() <= len(specials):
             raise TokenizerError(
                 f"no {section.kind} vocabulary can be learned from {counted.lines:,} lines of text: "
                 f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
             )
         if isinstance(section, UnigramTokenizer):
-            inner.model = _settled(inner)
+            inner.model = _settled(inner, len(specials))
         return cls(inner)
 
     @classmethod
@@ -120,6 +124,25 @@ class Tokenizer:
         """How many ids there are, specials included."""
         return self._inner.get_vocab_size()
 
+    @cached_property
+    def marks(self) -> dict[str, int]:
+        """The specials beyond the four, by name: what noise puts into a text (recipe_noise.py), in most none."""
+        added = self._inner.get_added_tokens_decoder()
+        return {
+            token.content: number
+            for number, token in sorted(added.items())
+            if token.special and token.content not in SPECIALS
+        }
+
+    def mark(self, name: str) -> int:
+        """The id of one of them."""
+        if name not in self.marks:
+            known = ", ".join(self.marks) or "none"
+            raise TokenizerError(
+                f"the vocabulary has no mark {name} (it has {known}); train it with the data.noise that puts it in"
+            )
+        return self.marks[name]
+
     def normalize(self, text: str) -> str:
         """The text as the tokenizer sees it, and as `decode` gives it back."""
         normalizer = self._inner.normalizer
@@ -140,7 +163,7 @@ class Tokenizer:
         """
         if dropout == 0:
             return self.encode_many(texts)
-        return list(self._merges.cut([self._words(text) for text in texts], dropout=dropout, seed=seed))
+        return list(self._merges.cut([self.words(text) for text in texts], dropout=dropout, seed=seed))
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; pad, start and end leave no trace, what was unknown is written <unk>."""
@@ -155,6 +178,23 @@ class Tokenizer:
         """The text of ids with these words, each by the place of its id, where the vocabulary has none of its own."""
         kept = ((place, number) for place, number in enumerate(ids) if number not in _SILENT)
         pieces = [SPACE + words[place] if place in words else self._piece(number) for place, number in kept]
+        text: str = self._inner.decoder.decode(pieces)
+        return text
+
+    def words(self, text: str) -> list[str]:
+        """What the model cuts further: words with the space before them (as "▁"), and marks.
+
+        The ids of a word tokenizer are one for each of them, known or not.
+        """
+        cutter = self._inner.pre_tokenizer
+        assert cutter is not None
+        return [word for word, _ in cutter.pre_tokenize_str(self.normalize(text))]
+
+    def decode_copied(self, ids: Sequence[int], words: Sequence[str]) -> str:
+        """The text of ids of which some stand past the end of the vocabulary, for these `words` (text/copying.py)."""
+        size = self.size
+        kept = (number for number in ids if number not in _SILENT)
+        pieces = [words[number - size] if number >= size else self._piece(number) for number in kept]
         text: str = self._inner.decoder.decode(pieces)
         return text
 
@@ -185,12 +225,6 @@ class Tokenizer:
             raise TokenizerError(f"id {number} is not in the vocabulary of {self.size} pieces")
         return piece
 
-    def _words(self, text: str) -> list[str]:
-        """What the model cuts further: words with the space before them, and marks."""
-        cutter = self._inner.pre_tokenizer
-        assert cutter is not None
-        return [word for word, _ in cutter.pre_tokenize_str(self.normalize(text))]
-
     @cached_property
     def _merges(self) -> MergeDropout:
         model = json.loads(self.content)["model"]
@@ -212,9 +246,8 @@ class _Counted:
             yield line
 
 
-def _blank(section: AnyTokenizer) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
+def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
     """A model that knows nothing yet, and what will teach it."""
-    specials = list(SPECIALS)
     unknown = SPECIALS[UNK]
     if isinstance(section, WordTokenizer | CharacterTokenizer):
         return tokenizers.Tokenizer(models.WordLevel(unk_token=unknown)), trainers.WordLevelTrainer(
@@ -234,14 +267,15 @@ def _blank(section: AnyTokenizer) -> tuple[tokenizers.Tokenizer, trainers.Traine
     )
 
 
-def _settled(inner: tokenizers.Tokenizer) -> models.Unigram:
-    """A unigram model whose scores do not depend on the order in which the trainer's hash tables gave out words.
+def _settled(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
+    """A unigram model, its first `count` pieces special, whose scores do not depend on the order of hash tables.
 
-    The trainer sums in that order, so scores differ in the last digits from one training to the next; and it sets
-    the characters it has to keep, but did not choose, just above the lowest score in steps of 0.0001, in that order.
+    The trainer sums in the order in which its own give out words, so scores differ in the last digits from one
+    training to the next; and it sets the characters it has to keep, but did not choose, just above the lowest score in
+    steps of 0.0001, in that order.
     """
     model = json.loads(inner.to_str())["model"]
-    specials, pieces = model["vocab"][: len(SPECIALS)], model["vocab"][len(SPECIALS) :]
+    specials, pieces = model["vocab"][:count], model["vocab"][count:]
     floor = min((score for _, score in pieces), default=0.0)
     near = floor + 0.0001 * (1 + sum(len(piece) == 1 for piece, _ in pieces))
     settled = [(piece, round(floor if len(piece) == 1 and score < near else score, 6)) for piece, score in pieces]
@@ -277,9 +311,13 @@ class Vocabulary:
 
     @classmethod
     def train(
-        cls, section: AnyTokenizer, pairs: Callable[[], Iterator[tuple[str, str]]], labels: Labels = "none"
+        cls,
+        section: AnyTokenizer,
+        pairs: Callable[[], Iterator[tuple[str, str]]],
+        labels: Labels = "none",
+        marks: Sequence[str] = (),
     ) -> Vocabulary:
-        """Learn from pairs of texts; `pairs` is called once for each pass over them."""
+        """Learn from pairs of texts; `pairs` is called once for each pass over them. Both sides have the `marks`."""
         if labels != "none":
             from sightline.text.labels import label_tokenizer
 
@@ -287,10 +325,10 @@ class Vocabulary:
             target = label_tokenizer((pair[1] for pair in pairs()), whole=labels == "one")
             return cls(source, target, shared=False, labels=labels)
         if section.shared:
-            both = Tokenizer.train(section, chain.from_iterable(pairs()))
+            both = Tokenizer.train(section, chain.from_iterable(pairs()), marks)
             return cls(both, both, shared=True)
-        source = Tokenizer.train(section, (pair[0] for pair in pairs()))
-        return cls(source, Tokenizer.train(section, (pair[1] for pair in pairs())), shared=False)
+        source = Tokenizer.train(section, (pair[0] for pair in pairs()), marks)
+        return cls(source, Tokenizer.train(section, (pair[1] for pair in pairs()), marks), shared=False)
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, or one file for each side."""

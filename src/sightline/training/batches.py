@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.text.tokenizer import PAD
+from sightline.training.guiding import Guide
 from sightline.training.sides import Side, Sides
 
 
@@ -30,6 +31,7 @@ class TrainingBatch:
     examples: np.ndarray  # which examples of the store
     flops: int = 0  # floating-point operations of a training step over it, once somebody knows
     goes_on: bool = False  # each row goes on where the same row of the batch before it ended
+    guide: Guide | None = None  # where a head should look, if somebody says
 
     def to(self, device: torch.device) -> TrainingBatch:
         """The same on another device, copied while the one before is computed."""
@@ -50,6 +52,7 @@ class TrainingBatch:
             wanted=move(self.wanted),  # type: ignore[arg-type]
             source_layout=move_layout(self.source_layout),
             target_layout=move_layout(self.target_layout),
+            guide=self.guide and self.guide.to(device),
         )
 
 
@@ -60,6 +63,13 @@ class StaticShape:
     tokens: int
     sequences: int
     longest: int
+    given: int | None = None  # tokens of what is given, where they are not as many as those that are read
+    answers: int | None = None  # most answers, where they are picked (sides.py)
+
+    def sizes(self, sides: Sides) -> list[int]:
+        """The tokens of each side a model reads."""
+        given = self.tokens if self.given is None else self.given
+        return [given if side is sides.given else self.tokens for side in sides.read]
 
 
 def padded_batch(sides: Sides, examples: np.ndarray) -> TrainingBatch:
@@ -75,6 +85,8 @@ def padded_batch(sides: Sides, examples: np.ndarray) -> TrainingBatch:
 
     wanted, _ = rows(sides.wanted)
     assert wanted is not None
+    if sides.picked:
+        return _picked(*rows(sides.source), wanted, examples)
     return TrainingBatch(*rows(sides.source), *rows(sides.given), wanted, int(wanted.count_nonzero()), examples)
 
 
@@ -84,8 +96,8 @@ def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None 
     tokens = int(np.count_nonzero(wanted))
     fillers = spare = 0
     if static is not None:
-        sizes = [sum(side.lengths()) for side in sides.read]
-        gaps = [static.tokens - size for size in sizes]
+        sizes, places = [sum(side.lengths()) for side in sides.read], static.sizes(sides)
+        gaps = [all_ - size for all_, size in zip(places, sizes, strict=True)]
         fillers = max(1, -(-max(gaps) // static.longest))
         spare = static.sequences - len(sides.wanted.sequences) - fillers
         if min(gaps) < fillers or spare < 0:
@@ -93,7 +105,7 @@ def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None 
                 f"a batch of {len(sides.wanted.sequences)} examples, {' + '.join(map(str, sizes))} tokens does not fit "
                 f"into {static}"
             )
-        wanted = np.pad(wanted, (0, static.tokens - len(wanted)), constant_values=PAD)
+        wanted = np.pad(wanted, (0, places[-1] - len(wanted)), constant_values=PAD)
 
     def ends(side: Side | None) -> tuple[Tensor | None, Packed | None]:
         if side is None:
@@ -101,12 +113,35 @@ def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None 
         joined, lengths = side.joined(), side.lengths()
         if static is None:
             return torch.from_numpy(joined), Packed.of(lengths)
-        gap, real = static.tokens - len(joined), torch.arange(static.tokens) < len(joined)
+        places = static.given if side is sides.given and static.given is not None else static.tokens
+        gap, real = places - len(joined), torch.arange(places) < len(joined)
         joined = np.pad(joined, (0, gap), constant_values=PAD)
         lengths += [*_split(gap, fillers), *[0] * spare]
         return torch.from_numpy(joined), replace(Packed.of(lengths, longest=static.longest), real=real)
 
+    if sides.picked:
+        answers = None if static is None else static.answers
+        return _picked(*ends(sides.source), torch.from_numpy(wanted), examples, answers)
     return TrainingBatch(*ends(sides.source), *ends(sides.given), torch.from_numpy(wanted), tokens, examples)
+
+
+def _picked(
+    source: Tensor | None, layout: Layout | None, wanted: Tensor, examples: np.ndarray, answers: int | None = None
+) -> TrainingBatch:
+    """A batch whose answers are picked: given are their places among all tokens of the batch, wanted those alone.
+
+    With `answers`, there are always so many; the first place, where nothing is wanted, fills them up.
+    """
+    flat = wanted.reshape(-1)
+    places = flat.nonzero()[:, 0]
+    tokens = len(places)
+    if answers is not None:
+        if tokens > answers:
+            raise ValueError(f"{tokens} answers are wanted of a batch that has room for {answers}")
+        places = torch.nn.functional.pad(places, (0, answers - tokens))
+    picked = flat[places]
+    picked[tokens:] = PAD
+    return TrainingBatch(source, layout, places, None, picked, tokens, examples)
 
 
 def _split(total: int, parts: int) -> list[int]:

@@ -14,23 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.layout import Packed
+from sightline.recipe import Training
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss
-from sightline.training.step import autocast, batch_loss
+from sightline.training.step import autocast, training_loss
 
 Shape = tuple[int, int]  # sequences, and the longest of them
 
 
-def compiled_loss(model: nn.Module, smoothing: float) -> Callable[[TrainingBatch], Loss]:
-    """`batch_loss` over packed batches of one static shape, compiled once."""
+def compiled_loss(model: nn.Module, training: Training) -> Callable[[TrainingBatch], Loss]:
+    """`training_loss` over packed batches of one static shape, compiled once."""
 
     def run(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]) -> Loss:
-        return batch_loss(model, _from_tensors(tensors, shapes), smoothing)
+        return training_loss(model, _from_tensors(tensors, shapes), training)
 
     compiled = torch.compile(run, dynamic=False)
+    # Layers that are computed twice (models/recomputing.py) hand what they collect on the first time alone
+    once = torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True)  # type: ignore[no-untyped-call]
 
     def loss(batch: TrainingBatch) -> Loss:
-        result: Loss = compiled(_tensors(batch), _shapes(batch))
+        with once:
+            result: Loss = compiled(_tensors(batch), _shapes(batch))
         return result
 
     return loss
@@ -43,9 +47,9 @@ class GraphedGradients:
     seed at each replay, as it would without the graph.
     """
 
-    def __init__(self, model: nn.Module, smoothing: float, precision: str, device: torch.device) -> None:
-        self.model, self.precision, self.device = model, precision, device
-        self.loss = compiled_loss(model, smoothing)
+    def __init__(self, model: nn.Module, training: Training, device: torch.device) -> None:
+        self.model, self.precision, self.device = model, training.precision, device
+        self.loss = compiled_loss(model, training)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, group: Sequence[TrainingBatch]) -> Loss:

@@ -21,6 +21,7 @@ from sightline.training.averages import weights_of
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops
 from sightline.training.job import Plan
+from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes
 from sightline.training.step import autocast, training_loss
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
@@ -55,10 +56,12 @@ class StepCost:
 
     weights: tuple[int, ...]
     experts: tuple[Experts, ...] = ()
+    spans: tuple[SpanSize, ...] = ()
 
     def __call__(self, batch: TrainingBatch) -> int:
         """Of a batch whose layouts are still on the host."""
-        return sum(weight * size for weight, size in zip(self.weights, _sizes(batch, self.experts), strict=True))
+        sizes = _sizes(batch, self.experts, self.spans)
+        return sum(weight * size for weight, size in zip(self.weights, sizes, strict=True))
 
 
 def _mixtures(model: nn.Module) -> tuple[Experts, ...]:
@@ -72,7 +75,7 @@ def _slots(experts: Experts, places: int) -> int:
     return experts.count * slots_each(experts.capacity, experts.top, places, experts.count)
 
 
-def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = ()) -> list[int]:
+def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = (), spans: Sequence[SpanSize] = ()) -> list[int]:
     """How many sequences, tokens, places and pairs of them there are in a batch."""
     layouts = [layout for layout in (batch.source_layout, batch.target_layout) if layout is not None]
     lengths = [layout.lengths.numpy() for layout in layouts]
@@ -87,6 +90,7 @@ def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = ()) -> list[int]:
         s.sum(),
         t.sum(),
         batch.tokens,  # answers: without what fills a static batch up, and where nothing is wanted
+        batch.wanted.numel() if _answers_are_picked(batch) else 0,  # with what fills them up
         rows * source,
         rows * target,
         rows * source**2,
@@ -98,18 +102,27 @@ def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = ()) -> list[int]:
     sizes += [_slots(each, int(places)) for each in experts for places in seen]
     if isinstance(layouts[0], Packed):  # the kernels for packed batches look at real pairs alone
         sizes += [(s * s).sum(), (t * t).sum(), (s * t).sum()]
+    for span in spans:
+        each, most = (s, source) if span.reads else (t, target)
+        sizes += span.sizes(each, most, rows_as_they_are=not isinstance(layouts[0], Packed))
     return [int(size) for size in sizes]
+
+
+def _answers_are_picked(batch: TrainingBatch) -> bool:
+    return batch.given is not None and batch.target_layout is None
 
 
 def step_cost(model: nn.Module, plan: Plan, device: torch.device) -> StepCost:
     """What a step of this model costs, found by counting a few tiny ones."""
     sizes, counts, experts = [], [], _mixtures(model)
-    for batch in _telling(plan, experts):
-        sizes.append(_sizes(batch, experts))
-        moved = batch.to(device) if device.type == "cuda" else batch
-        counts.append(step_flops(model, moved, plan.recipe.training, device))
+    with small_blocks(model):
+        spans = span_sizes(model, device)
+        for batch in _telling(plan, experts, spans):
+            sizes.append(_sizes(batch, experts, spans))
+            moved = batch.to(device) if device.type == "cuda" else batch
+            counts.append(step_flops(model, moved, plan.recipe.training, device))
     table, wanted = np.array(sizes, np.float64), np.array(counts, np.float64)
-    cost = StepCost(_whole_solution(table, wanted), experts)
+    cost = StepCost(_whole_solution(table, wanted), experts, span_sizes(model, device))
     off = float(np.abs(table @ np.array(cost.weights, np.float64) / wanted - 1).max())
     if off > 1e-9:
         warnings.warn(
@@ -133,12 +146,12 @@ def _whole_solution(table: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     return tuple(int(weight) for weight in weights.round())
 
 
-def _telling(plan: Plan, experts: Sequence[Experts]) -> list[TrainingBatch]:
+def _telling(plan: Plan, experts: Sequence[Experts], spans: Sequence[SpanSize]) -> list[TrainingBatch]:
     """Of many tiny batches those whose sizes do not follow from those of others, and some more to check with."""
     chosen, others = [], []
     table: list[list[int]] = []
-    for batch in _tiny_batches(plan, _most_rows(experts)):
-        sizes = _sizes(batch, experts)
+    for batch in _tiny_batches(plan, _most_rows(experts), longest_told(spans)):
+        sizes = _sizes(batch, experts, spans)
         if sizes not in table and np.linalg.matrix_rank([*table, sizes]) > len(table):
             table.append(sizes)
             chosen.append(batch)
@@ -152,11 +165,11 @@ def _most_rows(experts: Sequence[Experts]) -> int:
     return max([_FEW, *(math.ceil(2 * each.count / (each.capacity * each.top)) for each in experts)])
 
 
-def _tiny_batches(plan: Plan, most: int) -> Iterator[TrainingBatch]:
+def _tiny_batches(plan: Plan, most: int, longest: int) -> Iterator[TrainingBatch]:
     """Batches of a few sequences of a few tokens, end marks included: every model can take them.
 
     Where up to `most` sequences are asked for, as many batches of more sequences follow. All of those would have the
-    same longest one, so how long it may be is drawn too.
+    same longest one, so how long it may be is drawn too. `longest` is how long some should be, where that is more.
     """
     random = np.random.default_rng(0)
     for number in range(_DRAWN if most <= _FEW else 2 * _DRAWN):
@@ -165,6 +178,8 @@ def _tiny_batches(plan: Plan, most: int) -> Iterator[TrainingBatch]:
             int(random.integers(low, high)) for low, high in ((1, _FEW + 1 if few else most + 1), (4, 9), (0, 4))
         )
         ends = (3, 3) if few else random.integers(1, 4, 2)
+        if longest:  # parts of sequences are counted: their number must differ
+            ends = random.integers(1, longest + 1, 2)
         sides = plan.tiny([random.integers(0, end, rows) for end in ends])
         if plan.layout == "padded":
             yield padded_batch(sides, np.arange(rows))
@@ -172,7 +187,10 @@ def _tiny_batches(plan: Plan, most: int) -> Iterator[TrainingBatch]:
         shape = plan.shape
         if shape is not None:  # as long as the real ones, for nothing says how the costs of another length would be
             tokens = max(max(side.lengths()) for side in sides.read) * rows + more
-            shape = StaticShape(tokens, rows + tokens // 3 + spare, shape.longest)
+            answers = None if shape.answers is None else sum(sides.wanted.lengths()) + spare
+            given = None if shape.given is None else tokens + int(random.integers(0, 9))
+            sequences = rows + (given or tokens) // 3 + spare
+            shape = StaticShape(tokens, sequences, shape.longest, given, answers)
         yield packed_batch(sides, np.arange(rows), shape)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,3 +56,4 @@ class Fit:
     display: Display
     flops: Callable[[TrainingBatch], int]  # what a step over a batch costs
     gradients: Gradients
+    rates: Mapping[str, float] = field(default_factory=dict)  # of parameters that learn slower: share of lr, by name

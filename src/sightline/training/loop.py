@@ -40,7 +40,7 @@ class NotFinite(ArithmeticError):
 def fit(job: Fit, *, resume: bool = False) -> Progress:
     """Train to the end, or to an interruption (which saves and raises `Interrupted`)."""
     training = job.recipe.training
-    optimizer = build_optimizer(job.model, training, job.device)
+    optimizer = build_optimizer(job.model, training, job.device, job.rates)
     average = RunningAverage(job.model, training.averaging.decay) if training.averaging.kind == "ema" else None
     checkpoints = Checkpoints(job.run, training.keep)
     progress = Progress()
@@ -101,7 +101,7 @@ class _Loop:
     # --- the page -------------------------------------------------------------------------------------------------
 
     def run_to_end(self, stop: threading.Event) -> None:
-        if self.training.start_from is not None and self.progress.validated is None and self.progress.step == 0:
+        if self.recipe.model.start_from is not None and self.progress.validated is None and self.progress.step == 0:
             self.validate()  # what the training is to improve on, and its result if it never does
             self.save(scheduled=False)
             self.export()
@@ -183,7 +183,7 @@ class _Loop:
         schedule = self.training.schedule
         rate = self.training.lr * factor(schedule, step, self.share_done(step), self.share_of_steps(schedule.warmup))
         for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
+            parameters["lr"] = rate * parameters["factor"]
         self.rate = rate
         self.job.model.train()
         tokens = sum(batch.tokens for batch in group)

@@ -54,7 +54,7 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         size = weight.shape[0]
         weight_sum = weight.sum(0)  # (D,)
         grad_features = torch.empty_like(features)
-        grad_weight = torch.zeros_like(weight)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # it may be frozen
         grad_bias = torch.zeros_like(bias)
         nll = features.new_zeros(())
         uniform = features.new_zeros(())  # Σ (mean(l) − lse(l))
@@ -71,11 +71,13 @@ class ProjectedCrossEntropy(torch.autograd.Function):
             grad = logs.exp_()
             grad.scatter_add_(1, right, grad.new_full(right.shape, smoothing - 1.0))
             grad_features[rows] = product(grad, weight.t())
-            grad_weight.addmm_(grad.t(), x)
+            if grad_weight is not None:
+                grad_weight.addmm_(grad.t(), x)
             grad_bias += grad.sum(0)
         if smoothing:
             grad_features -= smoothing / size * weight_sum
-            grad_weight -= smoothing / size * features.sum(0)
+            if grad_weight is not None:
+                grad_weight -= smoothing / size * features.sum(0)
             grad_bias -= smoothing / size * len(features)
         ctx.save_for_backward(grad_features, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
@@ -83,9 +85,10 @@ class ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None, None]:
         grad_features, grad_weight, grad_bias = ctx.saved_tensors
-        return grad_features.mul_(grad), grad_weight.mul_(grad), grad_bias.mul_(grad), None, None
+        by_weight = None if grad_weight is None else grad_weight.mul_(grad)
+        return grad_features.mul_(grad), by_weight, grad_bias.mul_(grad), None, None
 
 
 def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Loss:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from sightline.recipe import Recipe
 from sightline.recipe_model import TransformerBody
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.guiding import guide_of
 from sightline.training.sides import Sides, sides_of
 
 
@@ -25,7 +26,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
-    if recipe.training.reward is not None:
+    if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as a search takes its sources
     bodies = list(recipe.model.bodies.values())
     transformers = [body for body in bodies if isinstance(body, TransformerBody)]
@@ -41,7 +42,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     if device.type != "cuda":
         return "packed"
     if varlen and len(transformers) == len(bodies) and recipe.task != "classify":
-        return "static"
+        return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
     return "padded" if wanted == "auto" else "packed"
 
 
@@ -86,7 +87,11 @@ class EpochPlan:
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
         sides = self.sides(*self.store_for(epoch).take(examples))
-        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+        packed = self.layout != "padded"
+        made = packed_batch(sides, examples, self.shape) if packed else padded_batch(sides, examples)
+        guided = self.recipe.training.guided_alignment
+        links = None if guided is None else self.store_for(epoch).links(examples)
+        return made if guided is None or links is None else replace(made, guide=guide_of(links, shift=guided.shift))
 
     def _lengths(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The tokens each example takes on either side of a batch, but for one mark."""

@@ -59,6 +59,7 @@ class Sides:
     source: Side | None
     given: Side | None
     wanted: Side
+    picked: bool = False  # few answers are wanted: a batch says where, and the output layer sees those places alone
 
     @property
     def read(self) -> list[Side]:
@@ -93,6 +94,11 @@ def tags(sources: Ids, targets: Ids) -> Sides:
     return Sides(Side(sources), None, Side(targets))
 
 
+def masked_words(sources: Ids, targets: Ids) -> Sides:
+    """A text between the marks a classifier may read it between; what was hidden is wanted where it stood."""
+    return Sides(Side(sources, before=START, behind=END), None, Side(targets, before=PAD, behind=PAD), picked=True)
+
+
 def windows(sources: Ids, targets: Ids) -> Sides:
     """Text as it stands: each token of a window is to be predicted from those before it (sources are not looked at)."""
     return Sides(None, Side([window[:-1] for window in targets]), Side([window[1:] for window in targets]))
@@ -102,6 +108,8 @@ def sides_of(recipe: Recipe) -> Callable[[Ids, Ids], Sides]:
     """How a recipe's examples are shown to its model."""
     if recipe.task == "seq2seq":
         return translation if recipe.model.encoder is not None else one_sequence
+    if recipe.task == "masked-words":
+        return masked_words
     if recipe.task == "classify":
         assert recipe.model.pooling is not None
         return labels_with_class_token if recipe.model.pooling.kind == "class" else labels

@@ -13,15 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.collector import Collected, collect
+from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
+from sightline.recipe_guiding import GuidedAlignment
 from sightline.text.tokenizer import PAD
 from sightline.training.batches import TrainingBatch
+from sightline.training.copying import copying_loss
+from sightline.training.guiding import GuidedHead, alignment_loss
 from sightline.training.objectives import Loss, cross_entropy
 from sightline.training.rdrop import rdrop
 
 
 def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
     """The loss of one batch, summed over the answers wanted."""
+    if isinstance(model, CopyingSeq2Seq):
+        with collect(model) as extra:
+            loss = copying_loss(model, batch, smoothing)
+        return with_extra(loss, extra, batch.wanted)
     with collect(model) as extra:
         features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
     loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
@@ -42,6 +50,8 @@ def with_extra(loss: Loss, extra: Collected, wanted: Tensor, passes: int = 1) ->
 
 def training_loss(model: Any, batch: TrainingBatch, training: Training) -> Loss:
     """What a step minimizes: the loss of one batch or, with R-Drop, of two passes over it with different dropout."""
+    if training.guided_alignment is not None:
+        return guided_loss(model, batch, training.guided_alignment, training.label_smoothing)
     if training.rdrop is None:
         return batch_loss(model, batch, training.label_smoothing)
     with collect(model) as extra:
@@ -49,6 +59,17 @@ def training_loss(model: Any, batch: TrainingBatch, training: Training) -> Loss:
     output = model.output
     loss = rdrop(one, other, output.weight, output.bias, batch.wanted, training.label_smoothing, training.rdrop)
     return with_extra(loss, extra, batch.wanted, passes=2)
+
+
+def guided_loss(model: Any, batch: TrainingBatch, guide: GuidedAlignment, smoothing: float) -> Loss:
+    """The loss of one batch and that of a head that should look where the batch says (guiding.py)."""
+    head = GuidedHead(model, guide)
+    with head.listening():
+        loss = batch_loss(model, batch, smoothing)
+    assert batch.source_layout is not None
+    weights = head.weights(batch.source_layout, batch.target_layout)
+    apart = 0.0 * weights.sum() if batch.guide is None else alignment_loss(weights, batch.guide)
+    return loss._replace(total=loss.total + guide.weight * apart)
 
 
 def step_seed(seed: int, step: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from sightline.data.batching import shuffled
 from sightline.data.store import Store
+from sightline.data.stream import FullWindows, TextStream
 from sightline.recipe import Recipe
 from sightline.recipe_model import RecurrentDecoder
 from sightline.text.tokenizer import END, START, Vocabulary
@@ -66,29 +67,49 @@ class WindowPlan:
             tokens = self.rows * self.context + 8
             self.shape = StaticShape(tokens, self.rows + 1 + -(-tokens // self.context), self.context)
         self._streams: dict[Path, np.ndarray] = {}
+        self._newest: tuple[int, np.ndarray] | None = None  # an epoch and its bounds
+        weights = [source.weight for source in self.recipe.data.train]
+        self.weighted = any(weight != 1.0 for weight in weights)
+        self.full = FullWindows(self.store_for, self.context, weights, self.recipe.seed)
+        if self.weighted and self.carry:
+            raise ValueError(
+                f"weights ({', '.join(map(str, weights))}) of data.train take windows in any order, and with "
+                f"training.batches.carry each goes on from the one before; leave the weights out, or set carry: false"
+            )
         if self.carry and len(self.stream(0)) <= 2 * self.rows:
             raise ValueError(
                 f"{len(self.stream(0))} tokens of text are too few for {self.rows} rows; lower training.batches.tokens"
             )
 
     def stream(self, epoch: int) -> np.ndarray:
-        """The text of an epoch."""
+        """The text of an epoch, all of it in memory."""
         store = self.store_for(epoch)
         if store.folder not in self._streams:
             self._streams[store.folder] = stream_of(store)
         return self._streams[store.folder]
 
+    def text(self, epoch: int) -> TextStream:
+        """The same on disk."""
+        return self.full.text(epoch)
+
     def epoch(self, number: int) -> Sequence[np.ndarray]:
         if self.carry:
             return self._rows(number)
-        order = shuffled(len(self._bounds(number)) - 1, _WINDOWS, self.recipe.seed, number)
+        if self.weighted:
+            order = np.arange(self.full.count(number))
+        else:
+            order = shuffled(len(self._bounds(number)) - 1, _WINDOWS, self.recipe.seed, number)
         return [order[at : at + self.rows] for at in range(0, len(order), self.rows)]
 
     def _bounds(self, epoch: int) -> np.ndarray:
         """Where the windows of an epoch begin, and where the last one ends."""
-        offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
-        length = len(self.stream(epoch))
-        return np.unique(np.concatenate([[0], np.arange(offset, length, self.context), [length]]))
+        newest = self._newest
+        if newest is None or newest[0] != epoch:
+            offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
+            length = len(self.text(epoch))
+            newest = (epoch, np.unique(np.concatenate([[0], np.arange(offset, length, self.context), [length]])))
+            self._newest = newest
+        return newest[1]
 
     def _rows(self, number: int) -> list[np.ndarray]:
         """The next window of every row; what is left over when the stream is divided is another part each epoch."""
@@ -107,8 +128,10 @@ class WindowPlan:
         """The tokens wanted of some examples."""
         if self.carry:
             return [self.stream(epoch)[start : start + self.context] for start in examples]
-        bounds = self._bounds(epoch)
-        return [self.stream(epoch)[bounds[number] : bounds[number + 1]] for number in examples]
+        if self.weighted:
+            return self.full.take(epoch, examples)
+        text, bounds = self.text(epoch), self._bounds(epoch)
+        return [text.between(int(bounds[number]), int(bounds[number + 1])) for number in examples]
 
     def _next_windows(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
         first = self._rows(epoch)[0]
@@ -122,7 +145,9 @@ class WindowPlan:
         """The share of places that hold no token: of the last window, and of what fills a static shape."""
         if self.shape is None:
             return 0.0  # but for the last window
-        return 1 - len(self.stream(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
+        if self.weighted:
+            return 1 - self.rows * self.context / self.shape.tokens
+        return 1 - len(self.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
 
     def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
         """Windows of about so many tokens."""
