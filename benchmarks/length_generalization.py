@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from sightline.files import write_atomically
-from sightline.recipe_files import load_recipe
+from sightline.recipe.files import load_recipe
 from sightline.run import Run
 from sightline.sweeping import plan, sweep
 

@@ -20,7 +20,7 @@ import torch
 
 from sightline.inspection.length_time import WORKS, draw_timings, time_lengths
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 VOCABULARY = 8_000
 

@@ -34,7 +34,7 @@ from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.layout import Packed
 from sightline.models.recomputing import recompute_layers
 from sightline.models.transformer import TransformerDecoder
-from sightline.recipe_model import TransformerBody
+from sightline.recipe.bodies import TransformerBody
 
 FULL: dict[str, Any] = {"kind": "full"}
 KINDS = ("full", "fused", "local", "compressed", "dmca")

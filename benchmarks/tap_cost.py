@@ -31,7 +31,7 @@ import torch
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule, listen
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 VOCABULARY = 8_000
 _MARKS = ("self.tap(", "self.heard", "self.listened", "self.explicit_tap")

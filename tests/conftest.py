@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
 settings.register_profile("here", deadline=None, derandomize=True)

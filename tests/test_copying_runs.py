@@ -11,7 +11,7 @@ import yaml
 
 import sightline
 from sightline.inspection.numpy_script import recompute
-from sightline.recipe_files import RecipeError, load_recipe
+from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
 

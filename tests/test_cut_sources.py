@@ -14,7 +14,7 @@ import sightline
 from sightline.cli.app import app
 from sightline.experiment import describe, plan_for
 from sightline.preparation import prepare_data
-from sightline.recipe_files import RecipeError, load_recipe
+from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
 
 LONG = "b " * 30 + "c"

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
-from sightline.recipe_data import Data, DatesSource
-from sightline.recipe_files import RecipeError, load_recipe, recipe_schema, save_recipe
-from sightline.recipe_model import Model, RecurrentDecoder, RecurrentEncoder, TransformerBody
-from sightline.recipe_yaml import read_yaml, write_yaml
+from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe.data import Data, DatesSource
+from sightline.recipe.files import RecipeError, load_recipe, recipe_schema, save_recipe
+from sightline.recipe.model import Model
+from sightline.recipe.yaml import read_yaml, write_yaml
 
 SMALL = """\
 data:

@@ -10,7 +10,7 @@ import pytest
 
 import sightline
 from sightline.recipe import Recipe
-from sightline.recipe_data import (
+from sightline.recipe.data import (
     ChoralesSource,
     ConlluSource,
     PatternSource,
@@ -18,7 +18,7 @@ from sightline.recipe_data import (
     TextSource,
     TsvSource,
 )
-from sightline.recipe_files import load_recipe, save_recipe, shipped_recipes
+from sightline.recipe.files import load_recipe, save_recipe, shipped_recipes
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]
 ENGLISH = ["A man sleeps on a bench.", "Two dogs play in the snow.", "The child laughs.", "A woman reads."]

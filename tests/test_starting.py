@@ -21,8 +21,8 @@ from sightline.cli.app import app
 from sightline.cli.train import _show
 from sightline.experiment import dry_run, open_recipe
 from sightline.merging import merge_run
-from sightline.recipe_changes import section_differences
-from sightline.recipe_files import load_recipe, save_recipe
+from sightline.recipe.changes import section_differences
+from sightline.recipe.files import load_recipe, save_recipe
 from sightline.training.interruption import Interrupted
 
 BODY: dict[str, Any] = {

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import sightline
 from sightline.experiment import dry_run, open_recipe
-from sightline.recipe_files import RecipeError, load_recipe
+from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
 
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.2}

@@ -13,7 +13,7 @@ from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
 from sightline.recipe import Decoding, Recipe
-from sightline.recipe_model import learned_positions
+from sightline.recipe.bodies import learned_positions
 from sightline.text.tokenizer import Vocabulary
 
 

@@ -19,8 +19,8 @@ from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe, TaskName
-from sightline.recipe_copying import check_copied_words
-from sightline.recipe_data import PlainSource
+from sightline.recipe.copying import check_copied_words
+from sightline.recipe.data import PlainSource
 from sightline.text.copying import number_copied, number_unknown, without_unknown
 from sightline.text.gaps import encode_gaps, fill_spans
 from sightline.text.tokenizer import END, START, Vocabulary

@@ -10,7 +10,7 @@ import numpy as np
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramModel
 from sightline.preparation import Prepared
-from sightline.recipe_model import Ngram
+from sightline.recipe.bodies import Ngram
 from sightline.text.tokenizer import END, START
 from sightline.training.checkpoints import Progress
 from sightline.training.display import Display

@@ -33,9 +33,9 @@ from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq, parameter_count
 from sightline.preparation import LABELS, Prepared, Progress, prepare_data, training_examples, with_folder
 from sightline.recipe import Recipe
-from sightline.recipe_changes import differences
-from sightline.recipe_files import load_recipe, save_recipe
-from sightline.recipe_model import Ngram
+from sightline.recipe.bodies import Ngram
+from sightline.recipe.changes import differences
+from sightline.recipe.files import load_recipe, save_recipe
 from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, environment, locked, read_config, write_config
 from sightline.starting import Start, vocabulary_of_start, with_start, write_start

@@ -12,7 +12,7 @@ from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
 from sightline.decoding.generate import length_batches
 from sightline.decoding.phrases import Phrases
 from sightline.recipe import Decoding
-from sightline.recipe_noise import MASK
+from sightline.recipe.noise import MASK
 from sightline.text.gaps import encode_gaps
 from sightline.text.tokenizer import PAD, SPECIALS
 from sightline.training.batches import padded_batch

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from sightline.files import atomic_folder
 from sightline.model_card import write_model_card
 from sightline.models.seq2seq import parameter_count
-from sightline.recipe_files import load_recipe, save_recipe
+from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, write_config
 from sightline.training.checkpoints import parameters_of

@@ -8,8 +8,7 @@ from typing import Any
 
 from sightline.files import write_atomically
 from sightline.recipe import Recipe, TaskName
-from sightline.recipe_data import AnySource, DatesSource, TextSource
-from sightline.recipe_model import (
+from sightline.recipe.bodies import (
     Body,
     ByteNetBody,
     ConvolutionalBody,
@@ -18,7 +17,8 @@ from sightline.recipe_model import (
     TransformerBody,
     WindowBody,
 )
-from sightline.recipe_spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.recipe.data import AnySource, DatesSource, TextSource
+from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
 from sightline.version import version
 
 _TASKS: dict[TaskName, str] = {

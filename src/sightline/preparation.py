@@ -10,8 +10,8 @@ from pathlib import Path
 from sightline.data.sources import Example, read, resolve_folder
 from sightline.data.store import Store, prepare
 from sightline.recipe import Recipe, TaskName
-from sightline.recipe_data import AnySource, BpeTokenizer
-from sightline.recipe_model import learned_positions
+from sightline.recipe.bodies import learned_positions
+from sightline.recipe.data import AnySource, BpeTokenizer
 from sightline.text.tokenizer import Labels, Vocabulary
 
 

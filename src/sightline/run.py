@@ -32,8 +32,8 @@ from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.preparation import LABELS, data_folder
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk, TaskName
-from sightline.recipe_changes import without_adapters
-from sightline.recipe_files import load_recipe
+from sightline.recipe.changes import without_adapters
+from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import END, Vocabulary

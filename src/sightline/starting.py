@@ -18,10 +18,10 @@ from sightline.models.counted import CountedModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.preparation import LABELS, training_examples
 from sightline.recipe import Recipe
-from sightline.recipe_adapting import StartFrom
-from sightline.recipe_changes import section_differences
-from sightline.recipe_files import load_recipe
-from sightline.recipe_model import Ngram
+from sightline.recipe.adapting import StartFrom
+from sightline.recipe.bodies import Ngram
+from sightline.recipe.changes import section_differences
+from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.extension import extended
 from sightline.text.tokenizer import Tokenizer, Vocabulary

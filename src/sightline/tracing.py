@@ -18,7 +18,7 @@ from sightline.inspection.trace import Recorder, Trace, record_arithmetic
 from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 from sightline.models.counted import CountedModel
-from sightline.recipe_noise import MASK
+from sightline.recipe.noise import MASK
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of

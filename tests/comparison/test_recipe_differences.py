@@ -10,7 +10,7 @@ import pytest
 from sightline.comparison.recipe_differences import differ_only_in_seed, differences
 from sightline.comparison.wording import NOTHING
 from sightline.recipe import Recipe
-from sightline.recipe_files import load_recipe
+from sightline.recipe.files import load_recipe
 
 
 def recipe(*overrides: str) -> Recipe:

@@ -10,7 +10,7 @@ import pytest
 
 from sightline.data.dates import forms_of, part_of
 from sightline.data.sources import DataError, read
-from sightline.recipe_data import DatesSource
+from sightline.recipe.data import DatesSource
 
 DAY = datetime.date(2015, 3, 3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from sightline.data.sources import DataError
 from sightline.data.store import Store, prepare
-from sightline.recipe_data import BpeTokenizer, Data
+from sightline.recipe.data import BpeTokenizer, Data
 from sightline.text.tokenizer import SPACE, Vocabulary
 
 PAIRS = [

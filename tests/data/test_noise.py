@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_words, span_places
-from sightline.recipe_data import BpeTokenizer
-from sightline.recipe_noise import MASK, DenoiseNoise, MaskNoise, SpanNoise
+from sightline.recipe.data import BpeTokenizer
+from sightline.recipe.noise import MASK, DenoiseNoise, MaskNoise, SpanNoise
 from sightline.text.tokenizer import END, PAD, SPECIALS, Tokenizer
 
 LINES = [

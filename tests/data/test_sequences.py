@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sightline.data.sequences import part_of
 from sightline.data.sources import DataError, read, source_files
 from sightline.data.store import _identity
-from sightline.recipe_data import SequencesSource
+from sightline.recipe.data import SequencesSource
 
 
 def test_a_sequence_is_copied_or_reversed_word_by_word() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sightline.data.sources import DataError, Example, place, read, read_lines, resolve_folder
-from sightline.recipe_data import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
+from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")
 

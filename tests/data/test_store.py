@@ -18,7 +18,7 @@ import pytest
 from sightline.data import store
 from sightline.data.sources import DataError, Example
 from sightline.data.store import Store, cache_folder, content_hash, prepare
-from sightline.recipe_data import AnySource, BpeTokenizer, Clean, Data, DatesSource, TsvSource
+from sightline.recipe.data import AnySource, BpeTokenizer, Clean, Data, DatesSource, TsvSource
 from sightline.text.tokenizer import Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
@@ -196,7 +196,7 @@ def test_a_half_built_store_is_never_used(place: Path) -> None:
 import os, signal
 from pathlib import Path
 from sightline.data.store import prepare
-from sightline.recipe_data import Data, TsvSource
+from sightline.recipe.data import Data, TsvSource
 from sightline.text.tokenizer import Vocabulary
 folder = Path({str(place)!r})
 source = TsvSource(file="a.tsv")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sightline.data import store as stores
 from sightline.data.store import Store, prepare
 from sightline.data.stream import FullWindows, TextStream, full_windows
-from sightline.recipe_data import CharacterTokenizer, Data, PlainSource, TsvSource
+from sightline.recipe.data import CharacterTokenizer, Data, PlainSource, TsvSource
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.windows import stream_of
 

@@ -11,7 +11,7 @@ import pytest
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, PhraseWarning, generate_with_phrases, occurrences
 from sightline.recipe import Decoding
-from sightline.recipe_data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, Tokenizer
 
 LINES = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sightline.decoding.scoring import stream_losses
 from sightline.layers.layout import Padded
 from sightline.models.language_model import LanguageModel
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 VOCABULARY, START = 13, 2
 BODIES: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe_data import WordTokenizer
+from sightline.recipe.data import WordTokenizer
 from sightline.run_folder import RunError
 from sightline.text.tokenizer import END, UNK, Tokenizer, Vocabulary
 

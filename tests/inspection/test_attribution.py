@@ -18,7 +18,7 @@ from sightline.layers.embedding import Embedding
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import padded_batch
 from sightline.training.sides import labels, tags, translation, windows
 

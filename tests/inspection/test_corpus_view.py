@@ -25,7 +25,7 @@ from sightline.inspection.corpus_view import (
 )
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe_data import WordTokenizer
+from sightline.recipe.data import WordTokenizer
 from sightline.text.tokenizer import END, Vocabulary
 
 EXAMPLES = [Example("ein hund", "a dog"), Example("hund", "dog"), Example("ein hund ein hund", "a dog a dog")]

@@ -18,7 +18,7 @@ from sightline.layers.embedding import Embedding
 from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.sides import translation, windows
 

@@ -12,7 +12,7 @@ from sightline.inspection.layer_norms_picture import draw_layer_norms, read_laye
 from sightline.inspection.length_time import WORKS, draw_timings, time_lengths
 from sightline.inspection.line_picture import _between, _power
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.layer_norms import LayerNorms, part_of
 
 BODY = {"kind": "transformer", "layers": 2, "heads": 2}

@@ -13,7 +13,7 @@ from sightline.layers.adapters import LowRank, add_adapters, is_adapter, merge_a
 from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.layout import Packed, Padded
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_adapting import Adapters
+from sightline.recipe.adapting import Adapters
 
 EVERYWHERE = ("query", "key", "value", "output", "feedforward")
 

@@ -23,7 +23,7 @@ from sightline.layers.positions import rotate
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe_model import HeadAttention, Positions, TransformerBody
+from sightline.recipe.bodies import HeadAttention, Positions, TransformerBody
 from sightline.training.flops import count_flops
 
 WIDTH, HEADS, K = 8, 4, 2

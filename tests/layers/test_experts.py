@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.layers.collector import Collected, collect
 from sightline.layers.experts import Experts, choose, route, slots_each, squared_variation
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe_model import Experts as ExpertsRecipe
+from sightline.recipe.bodies import Experts as ExpertsRecipe
 
 WIDTH, HIDDEN = 6, 5
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen products of numbers near one

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sightline.layers.positions import Learned, NoPositions, Sinusoidal, build_added, rotate, sinusoids
-from sightline.recipe_model import Positions
+from sightline.recipe.bodies import Positions
 
 
 @pytest.mark.parametrize("width", [2, 6, 8, 64])

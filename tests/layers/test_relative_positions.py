@@ -24,7 +24,8 @@ from sightline.layers.relative_positions import (
     slopes,
 )
 from sightline.layers.scores import ScaledDot
-from sightline.recipe_model import Model, Positions
+from sightline.recipe.bodies import Positions
+from sightline.recipe.model import Model
 
 CPU = torch.device("cpu")
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64 sums of some eight products of numbers near one

@@ -25,7 +25,8 @@ from sightline.models.bytenet import ByteNetDecoder, fit_ratio, unfold
 from sightline.models.protocol import FitsLengths, Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe_model import ByteNetBody, Model
+from sightline.recipe.bodies import ByteNetBody
+from sightline.recipe.model import Model
 from sightline.training.plan import choose_layout
 
 WIDTH, END = 8, 3

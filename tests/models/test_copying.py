@@ -18,7 +18,7 @@ from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Decoding
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.copying import copying_loss
 from sightline.training.sides import translation

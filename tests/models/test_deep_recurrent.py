@@ -18,8 +18,8 @@ from sightline.layers.links import FastForward, Link, Residual, build_link
 from sightline.layers.recurrent import BackwardRecurrence, Recurrence, turned
 from sightline.models.recurrent import RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
-from sightline.recipe_model import RecurrentEncoder as EncoderRecipe
+from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
+from sightline.recipe.model import Model
 
 WIDTH, END = 8, 3
 EXACT = {"rtol": 0.0, "atol": 1e-12}  # float64; some hundred sums of sixteen products, each of order one

@@ -15,7 +15,8 @@ from sightline.layers.experts import Experts
 from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model, RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe.model import Model
 from sightline.training.batches import StaticShape, packed_batch, padded_batch
 from sightline.training.routing import expert_layers
 from sightline.training.sides import translation

@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.layers.layout import Packed, Padded
 from sightline.models.labellers import Classifier, Labeller, Tagger, pool
 from sightline.models.protocol import Memory
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}  # as in test_decoders.py
 LABELS, WIDTH = 7, 8

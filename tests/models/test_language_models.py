@@ -20,7 +20,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.recipe import Decoding
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}  # as in test_decoders.py
 VOCABULARY, START, END = 13, 2, 3

@@ -20,7 +20,7 @@ from sightline.models.language_model import LanguageModel
 from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 EXPERTS = {"count": 3, "top": 2, "every": 2, "capacity": 1.0}
 

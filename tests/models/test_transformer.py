@@ -14,7 +14,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer import DecoderLayer, EncoderLayer, Seen, TransformerDecoder, TransformerEncoder
-from sightline.recipe_model import TransformerBody
+from sightline.recipe.bodies import TransformerBody
 
 WIDTH, HEADS, INNER = 8, 2, 12
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a dozen products of numbers near one

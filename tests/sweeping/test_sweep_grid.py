@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.recipe_yaml import read_yaml
+from sightline.recipe.yaml import read_yaml
 from sightline.sweeping.grid import SweepError, as_text, combinations, read_variants, split_values
 from sightline.sweeping.names import name_runs
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fake_training import save
 
-from sightline.recipe_files import load_recipe, save_recipe
+from sightline.recipe.files import load_recipe, save_recipe
 from sightline.sweeping.grid import SweepError
 from sightline.sweeping.plan import Plan, plan_sweep
 from sightline.sweeping.progress import Follower, ended

@@ -54,7 +54,7 @@ def test_each_line_becomes_a_pair_or_is_counted_with_its_reason(translator: Path
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
 def test_a_recipe_can_read_what_was_written(suffix: str, translator: Path, text: Path, tmp_path: Path) -> None:
     from sightline.data.sources import read
-    from sightline.recipe_data import TsvSource
+    from sightline.recipe.data import TsvSource
 
     out = tmp_path / f"back.tsv{suffix}"
     write(translator, text, out)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.experiment import open_recipe
-from sightline.recipe_files import load_recipe
+from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError
 from sightline.synthetic import parts
 from sightline.synthetic.distillation import FILE, Distilling, distill, student_recipe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.recipe_data import WordTokenizer
+from sightline.recipe.data import WordTokenizer
 from sightline.text.copying import number_unknown, with_unknown, without_unknown
 from sightline.text.tokenizer import UNK, Tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe_data import BpeTokenizer, WordTokenizer
+from sightline.recipe.data import BpeTokenizer, WordTokenizer
 from sightline.text.dropout import MergeDropout
 from sightline.text.tokenizer import Tokenizer, TokenizerError
 

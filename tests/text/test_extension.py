@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from sightline.recipe_data import AnyTokenizer
+from sightline.recipe.data import AnyTokenizer
 from sightline.text.extension import extended
 from sightline.text.tokenizer import UNK, Tokenizer, TokenizerError
 

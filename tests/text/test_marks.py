@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sightline.recipe_data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.gaps import encode_gaps, fill_spans
 from sightline.text.tokenizer import SPECIALS, Tokenizer, TokenizerError
 

@@ -16,7 +16,7 @@ from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.cost import peak_memory, step_cost, step_flops
 from sightline.training.flops import count_flops

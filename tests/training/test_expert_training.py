@@ -15,7 +15,7 @@ from sightline.layers.collector import collect
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss, cross_entropy
 from sightline.training.routing import routing_record

@@ -17,7 +17,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe_guiding import GuidedAlignment
+from sightline.recipe.guiding import GuidedAlignment
 from sightline.run import Run
 from sightline.training.guiding import GuidedHead, alignment_loss, guide_of
 from task_runs import Silent

@@ -9,8 +9,8 @@ import torch
 from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe_adapting import Adapters
-from sightline.recipe_model import Model
+from sightline.recipe.adapting import Adapters
+from sightline.recipe.model import Model
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.sides import translation

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.training.batches import TrainingBatch
 from sightline.training.step import CarriedGradients
 

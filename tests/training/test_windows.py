@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
-from sightline.recipe_model import RecurrentDecoder
+from sightline.recipe.bodies import RecurrentDecoder
 from sightline.training.windows import WindowPlan, carries, stream_of
 
 START, END = 2, 3

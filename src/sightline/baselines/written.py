@@ -22,7 +22,7 @@ from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
 from sightline.files import write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
-from sightline.recipe_files import load_recipe, save_recipe
+from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Report, Run, TestSet
 from sightline.run_folder import RunError, need, read_config, write_config
 

@@ -89,7 +89,7 @@ def compare(
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
     """The files given, read as the task of the runs wants it."""
     from sightline.comparison.test_sets import from_files
-    from sightline.recipe_files import load_recipe
+    from sightline.recipe.files import load_recipe
     from sightline.run_folder import need, read_config
 
     read_config(run)

@@ -17,7 +17,7 @@ class Pieces:
     """Takes generated texts one by one: the first becomes the file, or all become files of a folder."""
 
     def __init__(self, place: Path, recipe: Recipe) -> None:
-        from sightline.recipe_data import ChoralesSource
+        from sightline.recipe.data import ChoralesSource
 
         if not any(isinstance(source, ChoralesSource) for source in recipe.data.train):
             kinds = ", ".join(dict.fromkeys(source.kind for source in recipe.data.train))

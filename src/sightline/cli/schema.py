@@ -11,14 +11,14 @@ def schema() -> None:
     """
     import json
 
-    from sightline.recipe_files import recipe_schema
+    from sightline.recipe.files import recipe_schema
 
     print(json.dumps(recipe_schema(), indent=2, ensure_ascii=False))
 
 
 def recipes() -> None:
     """List the shipped recipes, each with the first line of its header."""
-    from sightline.recipe_files import shipped_recipes
+    from sightline.recipe.files import shipped_recipes
 
     found = shipped_recipes()
     width = max(len(name) for name in found)

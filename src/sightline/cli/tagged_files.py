@@ -32,7 +32,7 @@ def form_for(file: Path | None, asked: str | None) -> Form:
 def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str | int]:
     """Which column holds the words (of a column file), and which one the labels: the ones that were learned."""
     from sightline.data.tagged import CONLLU_COLUMNS
-    from sightline.recipe_data import ColumnsSource, ConlluSource
+    from sightline.recipe.data import ColumnsSource, ConlluSource
 
     learned = recipe.data.train[0]
     word = learned.word if isinstance(learned, ColumnsSource) else 1

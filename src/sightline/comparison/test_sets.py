@@ -9,7 +9,7 @@ from pathlib import Path
 from sightline.comparison.systems import Contestant
 from sightline.data.sources import DataError, Example, read
 from sightline.recipe import Recipe
-from sightline.recipe_data import PlainSource, TextSource
+from sightline.recipe.data import PlainSource, TextSource
 from sightline.run import TestSet
 from sightline.run_folder import RunError
 

@@ -18,7 +18,7 @@ from babel import Locale, UnknownLocaleError
 from babel.dates import DateTimePattern, parse_pattern
 
 from sightline.data.sources import DataError, Example
-from sightline.recipe_data import DatesSource
+from sightline.recipe.data import DatesSource
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.recipe_noise import DenoiseNoise, MaskNoise, SpanNoise
+from sightline.recipe.noise import DenoiseNoise, MaskNoise, SpanNoise
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 Ids = NDArray[np.int64]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from random import Random
 
 from sightline.data.sources import DataError, Example, place
-from sightline.recipe_data import SequencesSource
+from sightline.recipe.data import SequencesSource
 
 PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, open_bytes
-from sightline.recipe_data import (
+from sightline.recipe.data import (
     AnySource,
     ChoralesSource,
     ColumnsSource,

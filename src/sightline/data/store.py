@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from sightline.data.links import Links, chunk_links, in_step
 from sightline.data.sources import DataError, Example, read, source_files
 from sightline.files import atomic_folder, checksum, unfinished, write_atomically
-from sightline.recipe_data import AnySource, Clean, Data, DatesSource, SequencesSource
+from sightline.recipe.data import AnySource, Clean, Data, DatesSource, SequencesSource
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
 

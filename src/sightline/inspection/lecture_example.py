@@ -13,7 +13,7 @@ from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 NAME = "lecture-example"
 WORDS = ("I", "you", "we", "see", "hear", "learn", "a", "the", "dog", "cat", "song")

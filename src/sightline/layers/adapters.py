@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.linear import Linear, Projection, linear
-from sightline.recipe_adapting import Adapters
+from sightline.recipe.adapting import Adapters
 
 
 def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sightline.layers.collector import CollectedModule
 from sightline.layers.dropout import Dropout
-from sightline.recipe_model import Experts as ExpertsRecipe
+from sightline.recipe.bodies import Experts as ExpertsRecipe
 
 ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
 _LEAST_SPREAD = 1e-4  # of the noise: a probability is a difference divided by it

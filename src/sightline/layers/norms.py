@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
-from sightline.recipe_model import Norm
+from sightline.recipe.bodies import Norm
 
 
 def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn.Parameter | None]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe_model import Positions
+from sightline.recipe.bodies import Positions
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

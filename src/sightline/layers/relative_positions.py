@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.recipe_model import Positions
+from sightline.recipe.bodies import Positions
 
 
 @dataclass(frozen=True)

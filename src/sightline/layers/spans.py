@@ -17,7 +17,7 @@ from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import rotate
 from sightline.layers.tap import Tap
-from sightline.recipe_spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
 
 Attend = Callable[..., Tensor]  # `attend` with its score and dropout, and the tap if somebody listens
 

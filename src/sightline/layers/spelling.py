@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.embedding import Embedding
-from sightline.recipe_model import Spelling
+from sightline.recipe.model import Spelling
 
 _LONGEST = 16  # characters looked at; of longer tokens the first and the last, where prefixes and endings are
 

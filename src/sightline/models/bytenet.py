@@ -19,7 +19,7 @@ from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe_model import ByteNetBody
+from sightline.recipe.bodies import ByteNetBody
 
 COVERED = 0.99  # the share of training targets that t̂ should be long enough for
 

@@ -21,7 +21,7 @@ from sightline.layers.positions import Learned, NoPositions
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe_model import ConvolutionalBody
+from sightline.recipe.bodies import ConvolutionalBody
 
 HALF = math.sqrt(0.5)
 ENTERING = 0.1  # standard deviation of embeddings and positions at the start

@@ -16,7 +16,7 @@ from sightline.layers.copying import Copies, CopyAttention, mixed_log_probabilit
 from sightline.layers.layout import Layout, Padded
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 from sightline.text.tokenizer import UNK
 
 

@@ -15,7 +15,7 @@ from sightline.layers.spelling import SpelledEmbedding
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
 from sightline.models.protocol import Memory
-from sightline.recipe_model import Model, Pooling
+from sightline.recipe.model import Model, Pooling
 
 
 class Labeller(TapModule):

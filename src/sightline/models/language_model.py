@@ -11,7 +11,7 @@ from sightline.layers.layout import Layout, Padded
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import DECODERS
 from sightline.models.protocol import Memory
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 
 class LanguageModel(TapModule):

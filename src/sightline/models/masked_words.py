@@ -9,7 +9,7 @@ from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
 from sightline.models.protocol import Memory
-from sightline.recipe_model import Model
+from sightline.recipe.model import Model
 
 
 class MaskedWords(TapModule):

@@ -19,8 +19,8 @@ from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe_model import RecurrentDecoder as DecoderRecipe
-from sightline.recipe_model import RecurrentEncoder as EncoderRecipe
+from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
+from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
 
 
 class RecurrentStack(TapModule):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.recipe_adapting import Part
+from sightline.recipe.adapting import Part
 
 Pieces = Mapping[str, Sequence[str]]  # the tokens of the `source` and the `target` side
 

@@ -33,7 +33,7 @@ from sightline.models.transformer_state import (
     lower,
     step_places,
 )
-from sightline.recipe_model import TransformerBody
+from sightline.recipe.bodies import TransformerBody
 
 
 def _attention(

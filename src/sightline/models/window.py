@@ -13,7 +13,7 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory
-from sightline.recipe_model import WindowBody
+from sightline.recipe.bodies import WindowBody
 
 
 class WindowNet(TapModule):

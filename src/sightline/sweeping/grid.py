@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sightline.recipe_files import shown
-from sightline.recipe_yaml import dotted, read_yaml
+from sightline.recipe.files import shown
+from sightline.recipe.yaml import dotted, read_yaml
 
 
 class SweepError(ValueError):

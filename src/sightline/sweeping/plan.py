@@ -17,9 +17,9 @@ from sightline.data.sources import source_files
 from sightline.files import write_atomically
 from sightline.preparation import data_folder, with_folder
 from sightline.recipe import Recipe
-from sightline.recipe_changes import differences
-from sightline.recipe_files import load_recipe
-from sightline.recipe_yaml import read_yaml, write_yaml
+from sightline.recipe.changes import differences
+from sightline.recipe.files import load_recipe
+from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.sweeping.grid import Axes, Combination, Override, SweepError, combinations, read_variants
 from sightline.sweeping.names import key_label, name_runs
 from sightline.sweeping.progress import ended

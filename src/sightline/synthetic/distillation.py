@@ -16,7 +16,7 @@ from sightline.data.sources import Example, read
 from sightline.files import checksum
 from sightline.preparation import data_folder
 from sightline.recipe import Recipe
-from sightline.recipe_data import TsvSource
+from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint

@@ -20,7 +20,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.files import write_atomically
-from sightline.recipe_data import (
+from sightline.recipe.data import (
     AnyTokenizer,
     BpeTokenizer,
     CharacterTokenizer,
@@ -126,7 +126,7 @@ class Tokenizer:
 
     @cached_property
     def marks(self) -> dict[str, int]:
-        """The specials beyond the four, by name: what noise puts into a text (recipe_noise.py), in most none."""
+        """The specials beyond the four, by name: what noise puts into a text (recipe/noise.py), in most none."""
         added = self._inner.get_added_tokens_decoder()
         return {
             token.content: number

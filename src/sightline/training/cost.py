@@ -16,7 +16,7 @@ from sightline.layers.experts import Experts as ExpertsLayer
 from sightline.layers.experts import slots_each
 from sightline.layers.layout import Packed
 from sightline.recipe import Training
-from sightline.recipe_model import Experts
+from sightline.recipe.bodies import Experts
 from sightline.training.averages import weights_of
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops

@@ -21,7 +21,7 @@ from torch import Tensor
 from sightline.layers.attention import MultiHeadAttention, masked_softmax
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe_guiding import GuidedAlignment
+from sightline.recipe.guiding import GuidedAlignment
 
 _LEAST = 1e-30  # of a weight, before its logarithm
 

@@ -16,7 +16,7 @@ from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_wo
 from sightline.data.store import Store
 from sightline.data.stream import FullWindows
 from sightline.recipe import Recipe
-from sightline.recipe_noise import AnyNoise, MaskNoise
+from sightline.recipe.noise import AnyNoise, MaskNoise
 from sightline.text.tokenizer import END, PAD, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.sides import Sides, sides_of

@@ -11,7 +11,7 @@ import torch
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.store import Store
 from sightline.recipe import Recipe
-from sightline.recipe_model import TransformerBody
+from sightline.recipe.bodies import TransformerBody
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.guiding import guide_of

@@ -38,7 +38,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
 from sightline.data.sources import read_lines
-from sightline.recipe_data import WordTokenizer
+from sightline.recipe.data import WordTokenizer
 from sightline.text.tokenizer import END, SPACE, SPECIALS, Tokenizer, TokenizerError
 from sightline.text.word_vectors import Matrix, write_word_vectors
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sightline.layers.collector import Collected, collect
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
-from sightline.recipe_guiding import GuidedAlignment
+from sightline.recipe.guiding import GuidedAlignment
 from sightline.text.tokenizer import PAD
 from sightline.training.batches import TrainingBatch
 from sightline.training.copying import copying_loss

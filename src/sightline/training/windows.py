@@ -17,7 +17,7 @@ from sightline.data.batching import shuffled
 from sightline.data.store import Store
 from sightline.data.stream import FullWindows, TextStream
 from sightline.recipe import Recipe
-from sightline.recipe_model import RecurrentDecoder
+from sightline.recipe.bodies import RecurrentDecoder
 from sightline.text.tokenizer import END, START, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.sides import Sides, windows

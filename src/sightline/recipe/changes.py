@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sightline.recipe import Recipe
-from sightline.recipe_sections import Section
+from sightline.recipe.sections import Section
 
 # What may change between the sittings of one training. Only the limits change what is learned: training longer than
 # planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from sightline.recipe_model import ConvolutionalBody, Model, RecurrentDecoder, TransformerBody
-from sightline.recipe_sections import Section
+from sightline.recipe.bodies import ConvolutionalBody, RecurrentDecoder, TransformerBody
+from sightline.recipe.model import Model
+from sightline.recipe.sections import Section
 
 _WHAT = "training.guided_alignment"
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from sightline.files import write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe_overrides import apply_override
-from sightline.recipe_shape import inner, kinds, sections
-from sightline.recipe_yaml import Key, Located, dotted, read_yaml, write_yaml
+from sightline.recipe.overrides import apply_override
+from sightline.recipe.shape import inner, kinds, sections
+from sightline.recipe.yaml import Key, Located, dotted, read_yaml, write_yaml
 
 
 class RecipeError(ValueError):

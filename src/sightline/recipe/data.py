@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe_noise import AnyNoise
-from sightline.recipe_sections import Probability, Section
+from sightline.recipe.noise import AnyNoise
+from sightline.recipe.sections import Probability, Section
 
 Column = Annotated[int, Field(ge=1)]
 

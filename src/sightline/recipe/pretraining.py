@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sightline.recipe_data import Clean
-from sightline.recipe_model import ByteNetBody
+from sightline.recipe.bodies import ByteNetBody
+from sightline.recipe.data import Clean
 
 if TYPE_CHECKING:
     from sightline.recipe import Recipe

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sightline.recipe_data import AnyTokenizer, Data
-from sightline.recipe_model import ByteNetBody, Model, RecurrentDecoder, WindowBody
+from sightline.recipe.bodies import ByteNetBody, RecurrentDecoder, WindowBody
+from sightline.recipe.data import AnyTokenizer, Data
+from sightline.recipe.model import Model
 
 _WHAT = "model.copying: true"
 

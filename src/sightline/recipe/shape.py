@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from sightline.recipe_sections import Section
-from sightline.recipe_yaml import Key
+from sightline.recipe.sections import Section
+from sightline.recipe.yaml import Key
 
 
 def alternatives(annotation: Any) -> list[Any]:

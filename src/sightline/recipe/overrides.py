@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from sightline.recipe import Recipe
-from sightline.recipe_sections import Section
-from sightline.recipe_shape import chosen, inner, kinds
-from sightline.recipe_yaml import Key, Located, Path, dotted, read_yaml
+from sightline.recipe.sections import Section
+from sightline.recipe.shape import chosen, inner, kinds
+from sightline.recipe.yaml import Key, Located, Path, dotted, read_yaml
 
 
 def apply_override(document: Located, override: str) -> None:

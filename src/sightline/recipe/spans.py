@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe_sections import Section
+from sightline.recipe.sections import Section
 
 
 class FullSpan(Section):

@@ -1,14 +1,13 @@
-"""The sections of a recipe that a model is put together from."""
+"""What encoders and decoders can be: the sections of a recipe that a model is put together from."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from sightline.recipe_adapting import Adapters, StartFrom, or_a_folder
-from sightline.recipe_sections import Probability, Section
-from sightline.recipe_spans import AnySpan, FullSpan
+from sightline.recipe.sections import Probability, Section
+from sightline.recipe.spans import AnySpan, FullSpan
 
 
 class Norm(Section):
@@ -336,108 +335,3 @@ def learned_positions(body: Body | None) -> int | None:
     if isinstance(body, TransformerBody | ConvolutionalBody) and body.positions.kind == "learned":
         return body.positions.longest
     return None
-
-
-class Pooling(Section):
-    """From the states of a sequence to one vector, and on through a small network."""
-
-    kind: Literal["last", "mean", "max", "class"] = Field(
-        "mean", description="last: the state after the last token; class: that of a token of its own, set before all"
-    )
-    hidden: int | None = Field(None, ge=1, description="width of the hidden layer; by default the model's")
-    dropout: Probability = 0.1
-
-
-class Spelling(Section):
-    """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
-
-    width: int = Field(64, ge=1, description="of a character")
-    channels: int = Field(256, ge=1)
-    window: int = Field(3, ge=1, description="characters seen at once; odd")
-
-    @model_validator(mode="after")
-    def _window_is_odd(self) -> Spelling:
-        if self.window % 2 == 0:
-            raise ValueError(f"model.spelling.window ({self.window}) must be odd: as many characters on either side")
-        return self
-
-
-class WordVectors(Section):
-    """Embeddings to start from: a word2vec or GloVe file, text or binary."""
-
-    file: str
-    frozen: bool = Field(False, description="keep them as they are")
-
-
-class Model(Section):
-    """An encoder, a decoder, or both, and the embeddings around them, all of one width.
-
-    Which of them a model has is the task's to say: a tagger and a classifier read (encoder), a language model writes
-    (decoder), a translator does both; a translator with a decoder alone reads and writes one sequence.
-    """
-
-    width: int = Field(512, ge=1)
-    encoder: AnyEncoder | None = None
-    decoder: AnyDecoder | None = None
-    pooling: Pooling | None = Field(None, description="of a classifier")
-    word_vectors: WordVectors | None = None
-    start_from: StartFrom | None = Field(
-        None,
-        description="a run whose tokenizer and weights to begin with: its folder, or a section",
-        json_schema_extra=or_a_folder,
-    )
-    adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of start_from")
-    spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
-    copying: bool = Field(
-        False,
-        description="of seq2seq: mix what the decoder writes with words copied from the source (See et al. 2017); with "
-        "tokenizer.kind: word those too that are in no vocabulary",
-    )
-    tie: Literal["none", "output", "all"] = Field(
-        "all", description="output: target embedding = output layer; all: the source embedding too"
-    )
-
-    @field_validator("start_from", mode="before")
-    @classmethod
-    def _a_run_alone(cls, value: Any) -> Any:
-        return {"run": value} if isinstance(value, str) else value
-
-    @property
-    def bodies(self) -> dict[str, Body]:
-        """The bodies there are, by their keys."""
-        both = {"encoder": self.encoder, "decoder": self.decoder}
-        return {side: body for side, body in both.items() if body is not None}
-
-    @model_validator(mode="after")
-    def _adapters_fit(self) -> Model:
-        if self.adapters is None:
-            return self
-        if self.start_from is None:
-            raise ValueError(
-                "adapters stand beside weights that are learned already; set start_from, or leave them out"
-            )
-        if not any(isinstance(body, TransformerBody) for body in self.bodies.values()):
-            raise ValueError("adapters are for Transformer layers, and this model has none; leave them out")
-        return self
-
-    @model_validator(mode="after")
-    def _widths_fit(self) -> Model:
-        for side, body in self.bodies.items():
-            if isinstance(body, TransformerBody):
-                if self.width % body.heads:
-                    raise ValueError(f"width ({self.width}) is not divisible by {side}.heads ({body.heads})")
-                if body.positions.kind == "rotary" and (self.width // body.heads) % 2:
-                    raise ValueError(
-                        f"rotary positions need an even head width, and width / {side}.heads is "
-                        f"{self.width // body.heads}"
-                    )
-                position_width = body.positions.width or self.width
-                if body.positions.kind == "sinusoidal" and position_width % 2:
-                    raise ValueError(f"sinusoidal positions need an even width, not {position_width}")
-        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.splits_width and self.width % 2:
-            raise ValueError(f"a bidirectional encoder gives each direction half the width, and {self.width} is odd")
-        if isinstance(self.encoder, ConvolutionalBody | ByteNetBody) and self.encoder.kernel % 2 == 0:
-            raise ValueError(f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side")
-        if self.width % 2 and any(isinstance(body, ByteNetBody) for body in self.bodies.values()):
-            raise ValueError(f"a bytenet body convolves over half the width, and {self.width} is odd")
-        return self

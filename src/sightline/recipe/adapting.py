@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from sightline.recipe_sections import Probability, Section
+from sightline.recipe.sections import Probability, Section
 
 Part = Literal["encoder", "decoder", "embeddings", "head"]
 

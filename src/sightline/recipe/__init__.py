@@ -1,0 +1,33 @@
+"""The recipe: one YAML file that describes a whole experiment.
+
+Each section is a frozen pydantic model; the parts of a model (encoder, decoder, attention, positions, ...) are
+discriminated unions on `kind`, so a recipe is put together, not flagged. Unknown keys fail with the nearest right
+key and the line they stand on. `files` reads, overrides and saves.
+"""
+
+from __future__ import annotations
+
+from sightline.recipe.decoding import Decoding, Evaluation, MetricName, Risk, Sampling
+from sightline.recipe.recipe import DEFAULT_METRICS, PARTS, ROUGE, TASK_METRICS, Recipe, TaskName
+from sightline.recipe.training import Averaging, Batches, Limits, Reward, Schedule, Stopping, Training
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "PARTS",
+    "ROUGE",
+    "TASK_METRICS",
+    "Averaging",
+    "Batches",
+    "Decoding",
+    "Evaluation",
+    "Limits",
+    "MetricName",
+    "Recipe",
+    "Reward",
+    "Risk",
+    "Sampling",
+    "Schedule",
+    "Stopping",
+    "TaskName",
+    "Training",
+]

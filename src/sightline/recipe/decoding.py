@@ -1,0 +1,111 @@
+"""The sections of a recipe that say how outputs are found and scored."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sightline.recipe.sections import Section
+
+
+class Sampling(Section):
+    """Drawing instead of searching."""
+
+    temperature: float = Field(1.0, gt=0)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int = Field(1, ge=0)
+
+
+class Risk(Section):
+    """Minimum Bayes risk: of many outputs, the one that is most like the others (Kumar and Byrne 2004)."""
+
+    candidates: int = Field(32, ge=2, description="how many outputs, drawn or the best of a beam")
+    utility: Literal["chrf", "bleu"] = Field(
+        "chrf", description="how alike two outputs are: sentence scores, sacreBLEU"
+    )
+
+
+class Decoding(Section):
+    """From a distribution to a text."""
+
+    beam: int = Field(5, ge=1, description="1 is greedy")
+    nbest: int = Field(1, ge=1)
+    length_penalty: float = Field(1.0, ge=0, description="alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)")
+    coverage_penalty: float = Field(0.0, ge=0, description="beta of the same; needs attention weights")
+    max_length: int = Field(256, ge=1, description="most tokens of output")
+    max_ratio: float = Field(3.0, gt=0, description="most output tokens per source token, plus ten")
+    sample: Sampling | None = None
+    mbr: Risk | None = Field(None, description="choose by minimum Bayes risk; mbr: {} for the defaults")
+    groups: int = Field(1, ge=1, description="of hypotheses that differ: diverse beam search (Vijayakumar et al. 2016)")
+    diversity: float = Field(
+        0.5, ge=0, description="groups: penalty for a word each time an earlier group just said it"
+    )
+    no_repeat: int = Field(0, ge=0, description="n: no n tokens in a row come twice in an output; 0: they may")
+    min_length: int = Field(0, ge=0, description="least tokens of output; of a language model, least new ones")
+    forbid: tuple[str, ...] = Field((), description="words and phrases that no output may contain")
+    replace_unknown: Literal["none", "copy", "dictionary"] = Field(
+        "none",
+        description="put the source word looked at in the place of an unknown one, as it is or (dictionary) translated",
+    )
+    batch_tokens: int = Field(8_192, ge=1, description="source tokens decoded together, times beam")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Decoding:
+        if self.sample is None and self.nbest > self.beam:
+            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam to at least nbest")
+        if self.groups > 1 and self.sample is not None:
+            raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
+        if self.beam % self.groups:
+            raise ValueError(f"groups ({self.groups}) do not divide beam ({self.beam}) evenly; change one of them")
+        if self.min_length >= self.max_length:
+            raise ValueError(
+                f"min_length ({self.min_length}) leaves no room for an end mark below max_length ({self.max_length}); "
+                f"lower it, or raise max_length"
+            )
+        if any(not phrase.strip() for phrase in self.forbid):
+            raise ValueError("forbid has an empty phrase, which every output contains; leave it out")
+        if self.mbr is not None:
+            self._check_risk(self.mbr)
+        return self
+
+    def _check_risk(self, mbr: Risk) -> None:
+        if self.sample is None and self.beam == 1:
+            raise ValueError("mbr chooses among several outputs, and beam 1 finds one; set sample, or raise beam")
+        if self.sample is None and mbr.candidates > self.beam:
+            raise ValueError(
+                f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, or "
+                f"set sample"
+            )
+        if self.nbest > mbr.candidates:
+            raise ValueError(f"nbest ({self.nbest}) is more than mbr.candidates ({mbr.candidates}); raise those")
+
+
+MetricName = Literal[
+    "bleu",
+    "chrf",
+    "ter",
+    "exact",
+    "wer",
+    "cer",
+    "perplexity",
+    "accuracy",
+    "macro-f1",
+    "token-accuracy",
+    "span-f1",
+    "bits-per-character",
+    "masked-accuracy",
+    "rouge-1",
+    "rouge-2",
+    "rouge-l",
+    "rouge-lsum",
+]
+
+
+class Evaluation(Section):
+    """How outputs are scored; the first metric is the one that early stopping and tables look at."""
+
+    metrics: tuple[MetricName, ...] = Field(("bleu", "chrf"), min_length=1)
+    lowercase: bool = Field(False, description="score in lower case")
+    bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")

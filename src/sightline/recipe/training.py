@@ -1,0 +1,136 @@
+"""The sections of a recipe that say how a model is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sightline.recipe.guiding import GuidedAlignment
+from sightline.recipe.sections import Probability, Section
+
+
+class Schedule(Section):
+    """How the learning rate moves; `lr` is its peak."""
+
+    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = "inverse-sqrt"
+    warmup: int = Field(4_000, ge=0, description="steps of linear rise")
+    decay: float = Field(0.2, gt=0, le=1, description="warmup-stable-decay: share of all steps spent decaying")
+    floor: float = Field(0.0, ge=0, le=1, description="cosine and warmup-stable-decay: where to end, as share of lr")
+
+
+class Batches(Section):
+    """How examples are put together."""
+
+    tokens: int = Field(4_096, ge=1, description="most tokens on the longer side of a batch")
+    accumulate: int = Field(1, ge=1, description="batches per optimizer step")
+    context: int = Field(256, ge=2, description="language models, data.noise: tokens in a window of text")
+    carry: bool | None = Field(
+        None,
+        description="language models: each window goes on from the state of the one before; by default if recurrent",
+    )
+    layout: Literal["auto", "packed", "padded"] = Field("auto", description="see layers/layout.py")
+
+
+class Limits(Section):
+    """When training ends: at the first of these."""
+
+    steps: int | None = Field(None, ge=1)
+    epochs: int | None = Field(None, ge=1)
+    minutes: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> Limits:
+        if self.steps is None and self.epochs is None and self.minutes is None:
+            raise ValueError("training needs an end: set limits.steps, limits.epochs or limits.minutes")
+        return self
+
+
+class Stopping(Section):
+    """Early stopping, and which checkpoint is the best."""
+
+    on: Literal["loss", "metric", "reward"] = Field(
+        "loss", description="metric: decode the validation set, use the first metric; reward: see training.reward"
+    )
+    beam: int = Field(1, ge=1, description="beam of that decoding")
+    patience: int | None = Field(None, ge=1, description="validations without a new best before stopping")
+
+
+class Averaging(Section):
+    """Averages of weights over time, which are often better than any one of them."""
+
+    kind: Literal["none", "ema", "checkpoints"] = Field(
+        "none",
+        description="ema: running average, validated and saved; checkpoints: mean of the newest ones, at the end",
+    )
+    decay: float = Field(0.999, gt=0, lt=1, description="ema: how much of the average is kept each step")
+    count: int = Field(5, ge=1, description="checkpoints: how many")
+
+
+class Reward(Section):
+    """Fine-tuning on expected sentence reward (Wu et al. 2016, §5): loss = −E[reward] + mix · (−log-likelihood).
+
+    The expectation is over outputs drawn from the model, without dropout, each measured against the reference. To run
+    it: train a model by likelihood, then the same recipe from its weights, with a small lr and, as the paper does, no
+    dropout: `sightline train RECIPE model.start_from=runs/NAME training.reward.samples=15
+    training.stopping.on=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
+    runs/NAME-reward`. Validations show the expected `reward` on held-out text, the first one before any step.
+    """
+
+    metric: Literal["gleu"] = Field("gleu", description="min of precision and recall of 1- to 4-grams, from 0 to 1")
+    unit: Literal["tokens", "words"] = Field("tokens", description="n-grams of what: tokens, or words between spaces")
+    samples: int = Field(15, ge=2, description="outputs drawn for each source; the others' mean is each one's baseline")
+    mix: float = Field(
+        0.017, ge=0, description="weight of the log-likelihood of a reference beside the reward of 0 to 1"
+    )
+    temperature: float = Field(1.0, gt=0, description="of the drawing; only 1 draws from the model itself")
+    max_length: int = Field(128, ge=1, description="most tokens drawn; decoding.max_ratio holds too")
+
+
+class Training(Section):
+    """The loop."""
+
+    lr: float = Field(5e-4, gt=0)
+    schedule: Schedule = Schedule()
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
+    label_smoothing: Probability = 0.1
+    rdrop: float | None = Field(
+        None,
+        ge=0,
+        description="R-Drop: each batch goes twice through the model; alpha of how much both passes must agree "
+        "(Wu et al. 2021: 5 for translation)",
+    )
+    reward: Reward | None = Field(None, description="fine-tune on expected sentence reward; see Reward")
+    guided_alignment: GuidedAlignment | None = Field(
+        None, description="train one attention head towards given word alignments; see GuidedAlignment"
+    )
+    freeze: tuple[str, ...] = Field(
+        (), description="what stays as it is: embeddings, a layer (encoder.0), or how names of parameters begin"
+    )
+    layer_lr_decay: float | None = Field(
+        None, gt=0, le=1, description="factor of lr from each layer to the one below it; what is new has the full lr"
+    )
+    batches: Batches = Batches()
+    limits: Limits = Limits(epochs=10)
+    validate_every: int | None = Field(None, ge=1, description="steps between validations; by default once an epoch")
+    save_every: int | None = Field(None, ge=1, description="steps between checkpoints; by default at each validation")
+    keep: int = Field(3, ge=2, description="newest checkpoints kept, beside the best")
+    log_every: int = Field(50, ge=1)
+    log_layers: bool = Field(False, description="write down the gradient norm of each layer too, at every log_every")
+    samples: int = Field(3, ge=0, description="translations shown at each validation")
+    stopping: Stopping = Stopping()
+    averaging: Averaging = Averaging()
+    result: Literal["best", "last"] = Field("best", description="which weights the finished model has")
+    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: matrix products in bfloat16")
+    recompute_layers: bool = Field(
+        False,
+        description="Transformer layers keep only their inputs and are computed again on the way back (gradient "
+        "checkpointing, Chen et al. 2016): less memory, a third more work",
+    )
+    compile: bool | None = Field(None, description="torch.compile the step; by default on CUDA where shapes are static")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
+    tensorboard: bool = False
