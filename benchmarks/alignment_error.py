@@ -5,13 +5,14 @@ heads are chosen by how well both directions agree on validation sentences of th
 without one it is the choice fixed beforehand, the mean of the last layer but one where words are read (--shift), or the
 head that training guided. That line is marked; all others stand beside it.
 
-    python benchmarks/alignment_error.py runs/de-en --reverse runs/en-de --json docs/measurements/alignment.json
+    SIGHTLINE_CORPORA=... python benchmarks/alignment_error.py runs/de-en --reverse runs/en-de --json docs/measurements/alignment.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sightline.inspection.symmetrization import SYMMETRIES, Links
 from sightline.inspection.word_alignment import Looking, align_in_ways, looking_where_guided
 from sightline.run import Run
 
-GOLD = Path("/work/shared/data/word-alignment-de-en")
+GOLD = Path(os.environ.get("SIGHTLINE_CORPORA", ".")) / "word-alignment-de-en"
 
 
 def turned(found: list[Links]) -> list[Links]:
