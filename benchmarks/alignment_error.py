@@ -5,7 +5,7 @@ heads are chosen by how well both directions agree on validation sentences of th
 without one it is the choice fixed beforehand, the mean of the last layer but one where words are read (--shift), or the
 head that training guided. That line is marked; all others stand beside it.
 
-    SIGHTLINE_CORPORA=... python benchmarks/alignment_error.py runs/de-en --reverse runs/en-de --json docs/measurements/alignment.json
+    SIGHTLINE_CORPORA=... python benchmarks/alignment_error.py runs/de-en --reverse runs/en-de --json aer.json
 """
 
 from __future__ import annotations
