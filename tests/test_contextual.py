@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -64,6 +65,19 @@ def test_no_attention_is_computed_explicitly_for_vectors(monkeypatch: pytest.Mon
     )
     run.embed_units(["Hund"], layer=0)
     assert len(calls) == 2  # one for each layer of the encoder
+
+
+def test_long_texts_are_pooled_as_they_come_and_not_kept() -> None:
+    run = untrained("transformer")
+    texts = ["Ein Hund bellt laut. " * 100] * 32
+    expected = run.embed(texts[:1])[0]
+    tracemalloc.start()
+    found = embed_texts(run.answerer, texts, Wanted())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    pieces = sum(len(ids) for ids in run.encode_sources(texts))
+    assert peak < pieces * 16 * 4, "less than the states of all of them"
+    np.testing.assert_allclose(found[-1].vectors[0], expected, atol=1e-5)
 
 
 def test_a_word_is_the_mean_the_maximum_or_the_first_of_its_pieces() -> None:

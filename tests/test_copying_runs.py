@@ -101,6 +101,13 @@ def test_tokens_of_a_prediction_are_of_the_vocabulary_so_it_can_be_aligned_and_t
     np.testing.assert_allclose(np.exp(again), steps["mixture"].tensor.exp().numpy(), atol=1e-5)
 
 
+def test_what_the_encoder_of_a_copier_makes_of_texts_can_be_asked_for(run: Run) -> None:
+    """Texts end to end, not padded as a search wants them."""
+    found = run.embed(["they call me zorbaquux around here", "my name is zed"])
+    np.testing.assert_allclose(found[1:], run.embed(["my name is zed"]), atol=1e-5)
+    assert found[0].any() and not np.allclose(found[0], found[1])
+
+
 def test_a_given_beginning_may_hold_a_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     (best, *_) = run.predict_nbest([text], prefixes=["zorbaquux"])[0]

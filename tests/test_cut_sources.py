@@ -103,3 +103,12 @@ def test_the_words_of_a_tagger_are_not_cut_from_their_tags(corpus: Path) -> None
     del content["model"]["decoder"]
     with pytest.raises(RecipeError, match="would leave words without their tags"):
         load_recipe(write(corpus, content))
+
+
+def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
+    """Its prompts would lose their ends, which it should go on from."""
+    content = recipe(cut_source=7) | {"task": "language-model"}
+    del content["model"]["encoder"]
+    content["evaluation"] = {"metrics": ["perplexity"]}
+    with pytest.raises(RecipeError, match=r"data.clean.cut_source \(7\) cuts sources, and .* has none"):
+        load_recipe(write(corpus, content))

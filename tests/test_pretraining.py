@@ -18,13 +18,15 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.cli.measures import corpus_view
 from sightline.comparison import compare
 from sightline.experiment import build_model
 from sightline.filling import best_fillings
 from sightline.inspection.samples import sample_batches
+from sightline.inspection.views import Subject, look
 from sightline.models.labellers import Tagger
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Recipe
+from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
@@ -209,8 +211,12 @@ def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -
     trace, (guesses,) = run.trace(text), run.predict_nbest([text])
     assert trace.about["output"] == guesses[0].text
     assert float(trace["loss"]) == pytest.approx(-guesses[0].score, abs=0.02)  # there <mask> could be an answer too
+    assert [choice["place"] for choice in look("tokens", Subject(run, text)).record()] == trace.about["places"]
+    assert len(trace.about["places"]) == 1
     with pytest.raises(ValueError, match=r"no gap to fill; put \[MASK\]"):
         run.trace("five six")
+    with pytest.raises(ValueError, match="answers only where a text is spoilt"):
+        corpus_view(run, "test")
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -240,6 +246,24 @@ def test_parts_have_the_names_they_have_in_taggers_and_translators(runs: dict[st
     assert set(load_file(runs["denoise"] / "model.safetensors")) == set(
         dict(Seq2Seq(model, 9, 9).named_parameters(remove_duplicate=True))
     )
+
+
+@pytest.mark.parametrize("decoding", [{"beam": 2}, {"beam": 1, "sample": {"temperature": 5.0}}, {"forbid": ["seven"]}])
+def test_what_begins_with_such_a_model_never_writes_its_marks(
+    decoding: dict[str, Any], runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "pairs.tsv").write_text("one two three four\tfive six\n" * 4)
+    pairs = {"kind": "tsv", "file": "pairs.tsv"}
+    made = recipe("span-corruption", data={"train": [pairs], "validation": pairs})
+    made["model"]["start_from"] = str(runs["span-corruption"])
+    made["training"] |= {"limits": {"steps": 1}, "lr": 1e-9}  # so it would still name gaps
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
+    run = Run.load(sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "run", display=Silent()))
+    options = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
+    found = run.answerer.answer(["one two three", "four five six seven"] * 4, options)
+    assert not any("<gap-" in guess.text for guesses in found for guess in guesses)
+    assert any(guess.text for guesses in found for guess in guesses)
 
 
 def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -> None:

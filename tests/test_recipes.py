@@ -53,6 +53,8 @@ def make_corpus(recipe: Recipe, folder: Path) -> None:
             write(folder / source.file, [json.dumps({"train": pieces, "valid": pieces, "test": pieces})])
         elif isinstance(source, PatternSource) and "[01]" in source.pattern:
             write(folder / source.file, [f"{number % 2} {pair[1]}" for number, pair in enumerate(pairs)])
+        elif isinstance(source, PatternSource) and "# text" in source.pattern:
+            write(folder / source.file, [line for pair in pairs for line in (f"# text = {pair[1]}", "1\tdogs", "")])
         elif isinstance(source, PatternSource):
             words = ["abcdefghij"[number % 10] * (number // 10) for number in range(100)]
             write(folder / source.file, [word + line for word in words for line in SPELLED])

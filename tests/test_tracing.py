@@ -84,8 +84,17 @@ def test_recording_changes_no_output_and_traces_that_output(asked: tuple[Run, st
     assert before.tokens == after.tokens
     assert before.score == after.score
     assert trace.about["forced"] is False
-    assert "own output was decoded first" in trace.about["notes"][0]
+    writes = run.recipe.task in ("seq2seq", "language-model")
+    told = "own output was decoded first" if writes else "own answer was taken first"
+    assert told in trace.about["notes"][0]
     assert before.text.endswith(trace.about["output"].strip())
+
+
+def test_a_trace_shows_what_an_unknown_token_stands_for(asked: tuple[Run, str]) -> None:
+    run, text = asked
+    about = run.trace(text + " 犬").about
+    assert "<unk 犬>" in (about["source_tokens"] or about["given_tokens"])
+    assert "<unk>" not in (about["source_tokens"] or about["given_tokens"])
 
 
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
@@ -128,6 +137,7 @@ def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
         *runs["translate-gru"].vocabulary.target.pieces([trace["wanted"][0, 0]]),
         "</s>",
     ]
+    assert runs["lm-gru"].trace(TEXTS["lm"], " a犬").about["output"] == " a<unk>"
     label = runs["classify-mean"].trace(TEXTS["classify"], "negative")
     assert label.about["labels"][int(label["wanted"])] == "negative"
     with pytest.raises(ValueError, match="no label 'blue'; there are"):

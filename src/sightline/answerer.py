@@ -91,6 +91,11 @@ class Answerer:
         """The model as a search is given it."""
         return self.model
 
+    @property
+    def unsaid(self) -> int:
+        """How many marks of noise its vocabulary has that no output may hold."""
+        return len(self.vocabulary.target.marks)
+
     @cached_property
     def _cutter(self) -> PhraseCutter:
         return PhraseCutter(self.vocabulary.target)
@@ -108,7 +113,15 @@ class Answerer:
         if options.mbr is not None:
             options = options.model_copy(update={"nbest": options.mbr.candidates})
         if phrases is None and not options.forbid:
-            return generate(model, sources, options, device=device, prefixes=prefixes, first=first)
+            return generate(model, sources, options, device=device, prefixes=prefixes, first=first, marks=self.unsaid)
         return generate_with_phrases(
-            model, sources, options, self._cutter, phrases, device=device, prefixes=prefixes, first=first
+            model,
+            sources,
+            options,
+            self._cutter,
+            phrases,
+            device=device,
+            prefixes=prefixes,
+            first=first,
+            marks=self.unsaid,
         )

@@ -121,6 +121,15 @@ class Restorer(Translator):
         assert self.recipe.data.noise is not None
         return [self.vocabulary.source.mark(mark) for mark in self.recipe.data.noise.marks]
 
+    @property
+    def unsaid(self) -> int:
+        return 0 if self._names_gaps else super().unsaid
+
+    @property
+    def _names_gaps(self) -> bool:
+        """Whether it writes what stood in each gap behind its mark, and not the whole text."""
+        return self.recipe.data.noise is not None and self.recipe.data.noise.kind == "span-corruption"
+
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         words, source = self.recipe.tokenizer.kind != "character", self.vocabulary.source
         return self._checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
@@ -141,10 +150,11 @@ class Restorer(Translator):
     def answer_ids(self, sources: Sequence[list[int]], options: Decoding, *, first: int = 0) -> list[list[Prediction]]:
         """The same for texts as ids, with marks for gaps."""
         found = self._search(sources, options, None, first, None)
-        gaps = self.recipe.data.noise is not None and self.recipe.data.noise.kind == "span-corruption"
         made = []
         for source, guesses in zip(sources, found, strict=True):
-            whole = [fill_spans(source, guess.tokens, self.marks) if gaps else guess.tokens for guess in guesses]
+            whole = [
+                fill_spans(source, guess.tokens, self.marks) if self._names_gaps else guess.tokens for guess in guesses
+            ]
             texts = self.vocabulary.target.decode_many(whole)
             made.append([Prediction(one_line(text), g.score, g.tokens) for text, g in zip(texts, guesses, strict=True)])
         return [_chosen(guesses, options) for guesses in made]
@@ -202,7 +212,13 @@ class Continuer(Answerer):
         growing = _Growing(self.vocabulary.target.decode, write)
         (prompt,) = self.encode([text])
         ((found, *_),) = generate(
-            self.writer(), None, options, device=self.device, prefixes=[prompt], heard=growing.hear
+            self.writer(),
+            None,
+            options,
+            device=self.device,
+            prefixes=[prompt],
+            heard=growing.hear,
+            marks=self.unsaid,
         )
         growing.show(found.tokens, whole=True)
         return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)

@@ -116,19 +116,28 @@ def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
             raise ValueError(f"layer {layer} is not there: this model {has}; last and embedding are always there")
 
 
-def cut_texts(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[Pieces]:
-    """The pieces of each text and the words they make; `first` is the number of the first text, for errors."""
+def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[list[int]]:
+    """The pieces of each text; `first` is the number of the first text, for errors."""
     if asked.recipe.task == "tag":  # where every word is cut on its own
-        found = []
-        for text in texts:
-            words = [word for word in text.split(" ") if word]
-            (cut,) = asked.vocabulary.encode_words([" ".join(words)])
-            owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
-            found.append(Pieces(list(chain.from_iterable(cut)), words, owners[:, None] == np.arange(len(words))))
-        return found
-    tokenizer, every = asked.vocabulary.source, asked.encode(texts, first=first)
-    cuts = (cut_text(tokenizer, text, number=number) for number, text in enumerate(texts, first + 1))
-    return [Pieces(ids, cut.words, cut.members[: len(ids)]) for ids, cut in zip(every, cuts, strict=True)]
+        cuts = asked.vocabulary.encode_words([" ".join(_tagged_words(text)) for text in texts])
+        return [list(chain.from_iterable(cut)) for cut in cuts]
+    return asked.encode(texts, first=first)
+
+
+def _tagged_words(text: str) -> list[str]:
+    return [word for word in text.split(" ") if word]
+
+
+def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
+    """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
+    if asked.recipe.task == "tag":
+        words = _tagged_words(text)
+        (cut,) = asked.vocabulary.encode_words([" ".join(words)])
+        owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
+        return Pieces(list(chain.from_iterable(cut)), words, owners[:, None] == np.arange(len(words)))
+    (ids,) = asked.encode([text], first=number)
+    found = cut_text(asked.vocabulary.source, text, number=number + 1)
+    return Pieces(ids, found.words, found.members[: len(ids)])
 
 
 def _with_marks(asked: Answerer, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
@@ -170,20 +179,19 @@ def _states(asked: Answerer, rows: Sequence[list[int]], layers: Sequence[Layer])
 
 def piece_states(
     asked: Answerer, texts: Sequence[list[int]], layers: Sequence[Layer], tokens: int = _TOKENS
-) -> list[list[Vectors]]:
-    """For each text (ids) and each layer the states of its pieces, (S, D)."""
-    width = asked.recipe.model.width
-    results: list[list[Vectors]] = [[np.zeros((0, width), np.float32) for _ in layers] for _ in texts]
+) -> Iterator[tuple[int, list[Vectors]]]:
+    """The number of each text (ids) that is not empty, with the states of its pieces (S, D) in each layer.
+
+    They come batch by batch, texts of like length together: whoever pools them at once holds no more than a batch.
+    """
     filled = [number for number, ids in enumerate(texts) if ids]
     for places in length_batches([len(texts[number]) + 2 for number in filled], tokens):
         numbers = [filled[place] for place in places]
         rows, lead = _with_marks(asked, [texts[number] for number in numbers])
         starts = [0, *accumulate(len(row) for row in rows)]
-        for which, states in enumerate(_states(asked, rows, layers)):
-            table = states.float().cpu().numpy()
-            for number, start in zip(numbers, starts, strict=False):
-                results[number][which] = table[start + lead : start + lead + len(texts[number])]
-    return results
+        tables = [states.float().cpu().numpy() for states in _states(asked, rows, layers)]  # (N, D) each
+        for number, start in zip(numbers, starts, strict=False):
+            yield number, [table[start + lead : start + lead + len(texts[number])] for table in tables]
 
 
 # --- texts to vectors -------------------------------------------------------------------------------------------------
@@ -192,19 +200,22 @@ def piece_states(
 def embed_texts(asked: Answerer, texts: Sequence[str], wanted: Wanted, *, first: int = 0) -> list[Embedded]:
     """The units of each text with their vectors; a text in which there is nothing has a vector of zeros."""
     check_layers(asked, [wanted.layer])
-    cuts = cut_texts(asked, texts, first)
-    every = piece_states(asked, [cut.ids for cut in cuts], [wanted.layer])
-    return list(_units(asked, texts, cuts, [states for (states,) in every], wanted))
+    every = piece_ids(asked, texts, first)
+    nothing = np.zeros((0, asked.recipe.model.width), np.float32)
+    found = {
+        number: _units(asked, texts[number], every[number], states, wanted, first + number)
+        for number, (states,) in piece_states(asked, every, [wanted.layer])
+    }
+    empty = (number for number, ids in enumerate(every) if not ids)
+    found |= {number: _units(asked, texts[number], [], nothing, wanted, first + number) for number in empty}
+    return [found[number] for number in range(len(texts))]
 
 
-def _units(
-    asked: Answerer, texts: Sequence[str], cuts: Sequence[Pieces], every: Sequence[Vectors], wanted: Wanted
-) -> Iterator[Embedded]:
-    for text, cut, states in zip(texts, cuts, every, strict=True):
-        if wanted.words:
-            yield Embedded(cut.words, pool_pieces(states, cut.members, wanted.pooling))
-        elif wanted.pooling == "none":
-            yield Embedded(asked.vocabulary.source.pieces(cut.ids), states)
-        else:
-            whole = np.ones((len(cut.ids), 1), np.bool_)
-            yield Embedded([text], pool_pieces(states, whole, wanted.pooling))
+def _units(asked: Answerer, text: str, ids: list[int], states: Vectors, wanted: Wanted, number: int) -> Embedded:
+    if wanted.words:
+        cut = cut_words(asked, text, number)
+        return Embedded(cut.words, pool_pieces(states, cut.members, wanted.pooling))
+    if wanted.pooling == "none":
+        return Embedded(asked.vocabulary.source.pieces(ids), states)
+    whole = np.ones((len(ids), 1), np.bool_)
+    return Embedded([text], pool_pieces(states, whole, wanted.pooling))

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.answerer import Answerer
-from sightline.contextual import Layer, Pooling, check_layers, cut_texts, layer_count, piece_states, pool_pieces
+from sightline.contextual import Layer, Pooling, check_layers, cut_words, layer_count, piece_states, pool_pieces
 from sightline.inspection.word_senses import Occurrences
+from sightline.text.scripts import unspaced
 from sightline.text.word_pieces import cut_text
 
 _AROUND = 24  # characters of context on either side
-_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")  # scripts that set no space
 _PANELS = 6  # layers shown, at most
 
 
@@ -41,7 +41,7 @@ def _joined(text: str, at: int) -> bool:
     before, after = text[at - 1], text[at]
     if unicodedata.category(after).startswith("M"):
         return True
-    if any(unicodedata.name(each, "").startswith(_UNSPACED) for each in (before, after)):
+    if unspaced(before) or unspaced(after):
         return False
     return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
 
@@ -56,7 +56,7 @@ def find_occurrences(
     rows: list[list[NDArray[np.float32]]] = [[] for _ in layers]
     for context, ids, mine in islice(_occurrences(asked, texts, word), most):
         contexts.append(context)
-        (states,) = piece_states(asked, [ids], layers)
+        ((_, states),) = piece_states(asked, [ids], layers)
         for own, each in zip(rows, states, strict=True):
             own.append(pool_pieces(each, mine[:, None], pooling)[0])
     if len(contexts) < 2:
@@ -73,7 +73,7 @@ def _occurrences(
         places = places_of(word, text)
         if not places:
             continue
-        (cut,) = cut_texts(asked, [text], number)
+        cut = cut_words(asked, text, number)
         for start, stop in places:
             if asked.recipe.task == "tag":  # whose words are cut one by one: the one in which the place lies
                 mine = cut.members[:, len(text[:stop].split()) - 1]

@@ -26,13 +26,18 @@ from sightline.training.windows import carries
 
 _LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
 OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."
+LABELLED = "The run's own answer was taken first; recorded is one pass over the text, which answers all at once."
+FORCED_LABELS = "Recorded is one pass over the text, measured by the given answer."
 FORCED = "Recorded is one pass over the given output, each token predicted from those before it."
 
 
 def trace_text(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
     """Trace a text with an output that is given, or the run's own; with `step`, no further than that output token."""
     if isinstance(asked.model, CountedModel):
-        raise ValueError("an n-gram model counts and computes nothing in between; there is nothing to trace")
+        raise ValueError(
+            "an n-gram model counts and computes nothing in between; there is nothing to trace; --corpus shows what "
+            "each token of a text costs it"
+        )
     if asked.members:
         raise ValueError("an ensemble has no computation of its own to trace; trace its members one by one")
     if step is not None and step < 0:
@@ -45,11 +50,22 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
         "tag": _trace_tags,
     }[asked.recipe.task](asked, text, target, step)
     forced = target is not None
-    notes = [FORCED if forced else OWN]
+    writes = asked.recipe.task in ("seq2seq", "language-model")
+    notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
     notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
     more = {"task": asked.recipe.task, "text": text, "forced": forced, "loss": float(trace["loss"]), "notes": notes}
-    trace.about = {**more, **trace.about}
+    trace.about = {**more, **trace.about, **_unknown_shown(asked, trace.about, text)}
     return trace
+
+
+def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str) -> dict[str, list[str]]:
+    """The tokens that were read, each <unk> with the letters that it stands for."""
+    alone = asked.recipe.task == "language-model"  # it reads what it goes on after
+    keys = ["given_tokens"] if alone else ["source_tokens"]
+    if asked.recipe.task == "seq2seq" and asked.recipe.model.encoder is None:
+        keys.append("given_tokens")
+    tokenizer = asked.vocabulary.target if alone else asked.vocabulary.source
+    return {key: tokenizer.show_unknown(about[key], text) for key in keys}
 
 
 def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
@@ -75,7 +91,7 @@ def _about(
     target = vocabulary.target
     labels = _words(target, range(target.size)) if target.size <= _LABELS else None
     found = {
-        "output": target.decode([token for token in wanted if token >= len(SPECIALS)]),
+        "output": target.decode(wanted),
         "source_tokens": _words(vocabulary.source, source),
         "given_tokens": _words(target, given),
         "target_tokens": _words(target, wanted),
@@ -125,7 +141,7 @@ def _trace_language(asked: Answerer, text: str, target: str | None, step: int | 
     trace = _trace_sequence(asked, [*marks, *prompt][:-1], [*marks, *prompt][-1:], wanted)
     given = [*marks, *prompt, *wanted[:-1]]
     trace.about = _about(asked.vocabulary, [], given, [*given[1 : len(given) - len(wanted) + 1], *wanted])
-    trace.about["output"] = tokenizer.decode([token for token in wanted if token >= len(SPECIALS)])
+    trace.about["output"] = tokenizer.decode(wanted)
     return trace
 
 
@@ -213,6 +229,8 @@ def _trace_labels(
         "target_tokens": [tokenizer.decode([label]) for label in wanted.flatten().tolist()],
         "labels": [tokenizer.decode([label]) for label in range(len(SPECIALS), tokenizer.size)],
     }
+    if places is not None:
+        trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where an answer is wanted
     return trace
 
 

@@ -108,6 +108,18 @@ def test_no_word_is_chosen_in_part() -> None:
     assert parts > 50  # words of several pieces were among them
 
 
+def test_where_no_spaces_are_set_a_piece_is_a_word() -> None:
+    line = "雪の中で二人の子供が犬と遊んでいるのを見た、そして山の上に月が出るまで歩いた。"
+    cutter = Tokenizer.train(BpeTokenizer(size=45, min_count=1), [line], (MASK,))
+    ids = np.array(cutter.encode(line))
+    assert len(ids) > 30
+    shares = [
+        np.count_nonzero(mask_words(ids, MaskNoise(), Pieces.of(cutter, (MASK,)), Chance(key))[1]) / len(ids)
+        for key in range(200)
+    ]
+    assert min(shares) > 0.1 and max(shares) < 0.2  # not a clause as a whole, nor a mark of punctuation alone
+
+
 def test_single_tokens_are_chosen_where_words_need_not_be_whole() -> None:
     some = [
         np.bincount(word_numbers(before), wanted != PAD) / np.bincount(word_numbers(before))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.decoding.batch import Hypothesis, coverage_penalty, length_penalty, staying
-from sightline.decoding.generate import generate, make_batch, pad_tokens
+from sightline.decoding.generate import few_of, generate, make_batch, pad_tokens
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import beam_search, search, walk
 from sightline.layers.layout import Padded
@@ -210,6 +210,29 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
     shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
     one, all_ = (generate(model, sources, Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
+    script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches of ten; in each, one sentence says twelve words more than all others."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == (14 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)  # several would even the batches out
+    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
+    found = generate(model, sources, Decoding(beam=beam, batch_tokens=20 * beam))  # a word and an end each
+    assert [len(beams[0].tokens) for beams in found] == [14 if source == [5] else 2 for source in sources]
+    assert len(model.rows) < 4 * 15  # steps
+
+
+@pytest.mark.parametrize(
+    ("sentences", "width", "few"), [(7, 1, 0), (16, 1, 2), (118, 1, 8), (640, 1, 20), (40, 5, 1), (118, 5, 3)]
+)
+def test_a_few_rows_are_not_worth_a_step_unless_the_batch_is_small(sentences: int, width: int, few: int) -> None:
+    assert few_of(sentences, width) == few
 
 
 def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:

@@ -198,6 +198,10 @@ def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
     assert word_groups([]) == []
 
 
+def test_what_is_unknown_is_a_word_of_its_own_with_the_space_before_it() -> None:
+    assert word_groups(["▁a", "▁", "<unk 犬>", "b", "<unk>", "▁c"]) == [[0], [1, 2], [3], [4], [5]]
+
+
 def attribution() -> Attribution:
     draw = np.random.default_rng(1)
     return Attribution(

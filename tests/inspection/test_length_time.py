@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,20 @@ def translator() -> Seq2Seq:
 
 
 def test_every_model_length_and_work_is_timed_and_longer_ones_take_longer(tmp_path: Path) -> None:
-    found = time_lengths({"a": translator(), "b": translator()}, [2, 64], vocabulary=12, rounds=2)
+    models = {"a": translator(), "b": translator()}
+    found = time_lengths(models, [2, 64], vocabulary=12, rounds=2, clock=time.process_time)  # whatever else is running
     assert {(t.model, t.work, t.length) for t in found} == {(m, w, n) for m in "ab" for w in WORKS for n in (2, 64)}
     assert all(0 < t.fastest <= t.seconds <= t.slowest for t in found)
     written = {t.length: t.fastest for t in found if (t.model, t.work) == ("a", "decode")}
     assert written[64] > 4 * written[2]
     draw_timings(found, tmp_path / "time.png")
     assert (tmp_path / "time.png").stat().st_size > 5_000
+
+
+def test_time_is_told_by_the_clock_that_is_given() -> None:
+    ticks = iter(range(1_000))
+    found = time_lengths({"a": translator()}, [2], vocabulary=12, rounds=1, clock=lambda: float(next(ticks)))
+    assert {timing.seconds for timing in found} == {1.0}
 
 
 def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:

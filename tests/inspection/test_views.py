@@ -16,7 +16,7 @@ from sightline.inspection.attention_views import attention_heads
 from sightline.inspection.expert_view import routings
 from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.trace_heads import alignment_of, trace_heads
-from sightline.inspection.views import VIEWS, Subject, Viewed, look
+from sightline.inspection.views import NARROWED, VIEWS, Subject, Viewed, look
 from sightline.inspection.walk_through import WalkThrough, turned_paths
 from sightline.inspection.windows_view import first_seen, windows_of
 from untrained_runs import MODELS, untrained
@@ -96,6 +96,33 @@ def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
         for path in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross")
         for number in (0, 1)
     }
+
+
+def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
+    run = untrained("transformer")
+    for view in ("heads", "ablate"):
+        with pytest.raises(
+            ValueError, match=r"--layer 7 --head 1: there is no such head; there are encoder\.layers\.0"
+        ):
+            look(view, Subject(run, TEXT, layer=7, head=1))
+    with pytest.raises(ValueError, match=r"it has decoder\.layers\.1\.cross\.0 … decoder\.layers\.1\.cross\.1"):
+        look("ablate", Subject(run, TEXT, heads=["decoder.1.cross.7"]))
+
+
+def test_what_cannot_narrow_a_view_is_refused() -> None:
+    for view, options in NARROWED.items():
+        for option in {"step", "layer", "head"} - set(options):
+            with pytest.raises(ValueError, match=f"--{option} 0 does not narrow --view {view}; it narrows walk"):
+                look(view, Subject(untrained("transformer"), TEXT, **{option: 0}))  # type: ignore[arg-type]
+    assert NARROWED.keys() == VIEWS.keys()
+
+
+def test_one_token_of_the_output_can_be_looked_at() -> None:
+    run = untrained("transformer")
+    every = look("tokens", Subject(run, TEXT)).record()
+    assert look("tokens", Subject(run, TEXT, step=1)).record() == [every[1]]
+    with pytest.raises(ValueError, match="--step 99: the output has no such token"):
+        look("tokens", Subject(run, TEXT, step=99))
 
 
 def test_experts_of_each_token_are_those_with_the_best_scores() -> None:

@@ -15,10 +15,11 @@ from sightline.layers.attention import (
     causal_mask,
     combine,
     explicit_attention,
-    masked_softmax,
+    weighted_sum,
 )
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.scores import Dot, ScaledDot, Score, build_score
+from sightline.layers.softmax import masked_softmax
 from sightline.layers.tap import Tapped, listen
 
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
@@ -100,6 +101,15 @@ def test_attention_is_its_formula(kind: str, queries: int) -> None:
         found = attend(query, score.prepare(key), value, score=score, mask=mask)
         wanted = by_loops(query, key, value, score, mask.expand(2, 3, queries, 5))
     torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+
+
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("keys", [0, 1, 6, 7, 20])
+def test_the_sum_over_a_few_keys_is_the_product(queries: int, keys: int) -> None:
+    weights, value = torch.rand(2, 3, queries, keys), torch.randn(2, 3, 2 * keys, 64)[:, :, :keys]
+    with torch.no_grad():
+        found = weighted_sum(weights, value)
+    torch.testing.assert_close(found, weights @ value, rtol=0.0, atol=1e-5)  # 20 products of numbers near one
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -234,6 +244,27 @@ def sentence_by_sentence(
             for three in parts
         ]
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_causal_packed_batch_needs_no_mask_for_its_padding(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would have a place for every pair of tokens; and a causal kernel leaves out half of its work."""
+    lengths, masks, fused = [44, 3, 0, 61], [], nn.functional.scaled_dot_product_attention
+    query, key, value = (packed_heads(lengths).requires_grad_() for _ in range(3))
+    score, layout = double_score(kind), Packed.of(lengths, longest=70)
+    wanted = sentence_by_sentence(query, score.prepare(key), value, score, (lengths, lengths), True)
+
+    def watch(*heads: Tensor, attn_mask: Tensor | None, **options: Any) -> Tensor:
+        masks.append(attn_mask)
+        return fused(*heads, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", watch)
+    found = attend(query, score.prepare(key), value, score=score, causal=True, layout=(layout, layout))
+    assert masks == ([None] if kind in FUSED else [])
+    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    pull, three = torch.randn_like(found), (query, key, value)
+    for one, other in zip(*(torch.autograd.grad(made, three, pull) for made in (found, wanted)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,20 @@ def test_a_padded_row_is_its_sequence_and_zeros(lengths: list[int], more: int) -
         assert not row[len(sequence) :].any()
 
 
+@given(lengths=LENGTHS, more=st.integers(0, 3), features=st.sampled_from([(), (1,), (2, 3)]))
+def test_without_gradients_padding_is_the_same(lengths: list[int], more: int, features: tuple[int, ...]) -> None:
+    layout = Packed.of(lengths, longest=max(lengths) + more)
+    x = torch.randn(sum(lengths), 2, *features)[:, 1]  # rows with something between them
+    with torch.no_grad():
+        fetched = layout.pad(x)
+    assert torch.equal(fetched, layout.pad(x))
+
+
+def test_without_gradients_sequences_of_nothing_are_all_zeros() -> None:
+    with torch.no_grad():
+        assert torch.equal(Packed.of([0, 0], longest=3).pad(torch.empty(0, 2)), torch.zeros(2, 3, 2))
+
+
 @given(lengths=LENGTHS, more=st.integers(0, 3))
 def test_packed_and_padded_layouts_tell_the_same(lengths: list[int], more: int) -> None:
     longest = max(lengths) + more

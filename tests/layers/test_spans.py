@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers import cuts
-from sightline.layers.attention import MultiHeadAttention, attend, explicit_attention
+from sightline.layers.attention import MultiHeadAttention, attend, causal_mask, combine, explicit_attention
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.positions import rotate
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
@@ -157,6 +157,21 @@ def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span:
         assert not gradient[9:].any()
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_where_room_is_left_no_query_sees_nothing(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused kernels on CUDA may make no number of it, in gradients of the blocks beside it too."""
+    monkeypatch.setattr(cuts, "countable", lambda device: False)
+    masks = []
+
+    def watch(*heads: Tensor, mask: Tensor, causal: bool) -> Tensor:
+        masks.append(combine(mask, causal_mask(heads[0].shape[2], heads[1].shape[2], mask.device) if causal else None))
+        return attend(*heads, score=ScaledDot(K), mask=mask, causal=causal)
+
+    Local(3, look_back=1)(*heads(lengths=[7, 0, 4]), Packed.of([7, 0, 4]), watch, causal, None)
+    assert len(masks[0]) > 5  # three blocks of the first and two of the last, and room
+    assert masks[0].any(-1).all()
+
+
 @pytest.mark.parametrize("count", [16, 64])
 @pytest.mark.parametrize(("span", "keys"), [(Local(4, look_back=1), 8), (Local(4), 4)])
 def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_sequence(
@@ -165,7 +180,11 @@ def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_seque
     pairs: list[int] = []
 
     def watch(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        pairs.append(query.shape[0] * query.shape[2] * key.shape[2])  # (M, H, b, K) and (M, H, S, K)
+        if "layout" in options:
+            cut, _ = options["layout"]
+            pairs.append(cut.batch * cut.longest**2)
+        else:
+            pairs.append(query.shape[0] * query.shape[2] * key.shape[2])  # (M, H, b, K) and (M, H, S, K)
         return attend(query, key, value, score=ScaledDot(K), **options)
 
     span(*heads(lengths=[count]), Packed.of([count]), watch, True, None)

@@ -19,6 +19,7 @@ from sightline.recipe.model import Model
 WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep
 LOCAL, COMPRESSED = {"kind": "local", "block": 4}, {"kind": "compressed"}
 SPANS: dict[str, list[dict[str, Any]]] = {
+    "full": [{"kind": "full"}],
     "local": [LOCAL],
     "look-back": [LOCAL | {"look_back": 1}],
     "compressed": [COMPRESSED],
@@ -123,9 +124,9 @@ def test_experts_stand_inside_and_every_parameter_learns() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["local", "dmca"])
+@pytest.mark.parametrize("name", ["full", "local", "dmca"])
 def test_a_long_source_is_taken_in_without_a_tensor_for_every_pair_of_tokens(name: str) -> None:
-    """Sources of different lengths need a mask where all is seen; blocks need none of that size."""
+    """Of sources of different lengths none needs a mask: each is moved to the left, where no query sees padding."""
     count = 3_000
     model, tokens = build(SPANS[name]), torch.randint(4, 13, (2, count))
     largest = 0

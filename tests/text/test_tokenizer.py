@@ -120,6 +120,20 @@ def test_unknown_characters_are_named_as_they_stand_in_the_text() -> None:
     assert trained("unigram").unknown("the dog") == []
 
 
+def test_what_is_unknown_is_shown_among_the_pieces_as_it_stands_in_the_text() -> None:
+    tokenizer = trained("word")
+    pieces = [*tokenizer.pieces(tokenizer.encode("The zebra, the 犬.")), "<unk>"]
+    assert tokenizer.show_unknown(pieces, "The zebra, the 犬.") == [
+        "▁The",
+        "<unk zebra>",
+        ",",
+        "▁the",
+        "<unk 犬>",
+        ".",
+        "<unk>",
+    ]
+
+
 def test_pieces_show_spaces() -> None:
     assert trained("character").pieces(trained("character").encode("a d")) == ["a", "▁", "d"]
     with pytest.raises(TokenizerError, match="id 9999 is not in the vocabulary"):

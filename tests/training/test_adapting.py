@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
+from sightline.recipe.adapting import Adapters
 from sightline.training.adapting import freeze, layer_rates, matching, trained_count
 from sightline.training.optimizers import build_optimizer
 
@@ -64,6 +66,14 @@ def test_frozen_parameters_have_no_gradient_and_no_state_and_stay(model: Seq2Seq
     for name, parameter in model.named_parameters():
         assert (name in frozen) == (parameter.grad is None) == (id(parameter) not in held)
         assert (name in frozen) == torch.equal(parameter, before[name]), name
+
+
+def test_a_frozen_layer_is_frozen_with_its_adapters(model: Seq2Seq) -> None:
+    add_adapters(model, Adapters())
+    freeze(model, ["encoder.0"])
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad and is_adapter(name)}
+    assert learning
+    assert not any(name.startswith("encoder.layers.0.") for name in learning)
 
 
 def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: Seq2Seq) -> None:

@@ -15,10 +15,10 @@ from sightline.preparation import Prepared, prepare_data
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD
 from sightline.training.batches import TrainingBatch
-from sightline.training.compiled import GraphedGradients
+from sightline.training.compiled import GraphedGradients, _from_tensors, _shapes, _tensors
 from sightline.training.cost import step_cost, step_flops
 from sightline.training.noised import NoisePlan, Spoiler, fixed_windows
-from sightline.training.step import batch_loss
+from sightline.training.step import batch_loss, training_loss
 
 CPU = torch.device("cpu")
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
@@ -119,6 +119,31 @@ def test_every_layout_has_the_same_loss(kind: str, text: Path) -> None:
         losses = [float(batch_loss(model, batch, 0.0).nll.detach()) for batch in batches]
         assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
         assert len({batch.tokens for batch in batches}) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_static_step_is_one_graph_for_every_batch(kind: str, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("layers.linear", "training.objectives"):  # kernels of the CPU alone, which cannot be traced
+        monkeypatch.setattr(f"sightline.{module}.onednn_fits", lambda *_: False)
+    monkeypatch.setattr("sightline.layers.attention._SHORT_ON_CPU", 0)
+    made = prepared(kind, short=0.3)
+    model, static = build_model(made.recipe, made.vocabulary).train(), plan(made, "static")
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def run(tensors: Any, shapes: Any) -> Any:
+        return training_loss(model, _from_tensors(tensors, shapes), made.recipe.training)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, dynamic=False, fullgraph=True, backend=backend)
+    for epoch, examples in ((0, static.epoch(0)[0]), (0, static.epoch(0)[-1]), (1, static.epoch(1)[0])):
+        batch = static.batch(epoch, examples)
+        found = compiled(_tensors(batch), _shapes(batch))
+        assert float(found.nll.detach()) == pytest.approx(float(batch_loss(model, batch, 0.0).nll.detach()), rel=1e-5)
+    assert len(graphs) == 1
 
 
 @pytest.mark.cuda

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 _EVERY = 10.0  # seconds between two lines of progress
+_BLOCK = 200_000  # characters embedded together, about: what is held of a text grows with its length
 
 
 def embed(
@@ -98,14 +99,27 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
     opened: Any = nullcontext() if out is None else vector_file(out, run.recipe.model.width)
     with opened as rows, _watching() as tell:
         done = 0
-        for window in windows(lines_of(file)):
-            _hand_over(embed_texts(run.answerer, window, wanted, first=done), done, rows, near)
-            done += len(window)
+        for block in (block for window in windows(lines_of(file)) for block in _blocks(window)):
+            _hand_over(embed_texts(run.answerer, block, wanted, first=done), done, rows, near)
+            done += len(block)
             tell(done)
     for cosine, line, found in near.best if near is not None else ():
         print(f"{cosine:.4f}\t{line}\t{found}")
     if out is not None:
         print(f"wrote {out}", file=sys.stderr)
+
+
+def _blocks(lines: list[str]) -> Iterator[list[str]]:
+    """The same lines in blocks of so many characters; a longer line is one by itself."""
+    block: list[str] = []
+    size = 0
+    for line in lines:
+        if block and size + len(line) > _BLOCK:
+            yield block
+            block, size = [], 0
+        block.append(line)
+        size += len(line)
+    yield block
 
 
 def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near: Nearest | None) -> None:

@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.searching import (
+    Beam,
+    Device,
     Diversity,
     EnsembleMean,
     ForbidEverywhere,
     Groups,
+    LengthPenalty,
     Mbr,
     MinLength,
     NoRepeat,
+    ReplaceUnknown,
     Utility,
     With,
     check_searching,
     load_together,
-    risk,
     searched,
+    searching,
 )
 
 if TYPE_CHECKING:
@@ -43,12 +47,9 @@ def evaluate(
         Path | None, typer.Option(help="The file of right answers, line by line; for language models, the text.")
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Alpha of the length penalty.")] = None,
-    replace_unknown: Annotated[
-        str | None,
-        typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),
-    ] = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    replace_unknown: ReplaceUnknown = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
     outputs: Annotated[Path | None, typer.Option(help="Write the outputs there, one a line.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the scores there.")] = None,
@@ -86,7 +87,7 @@ def evaluate(
     no_repeat: NoRepeat = None,
     min_length: MinLength = None,
     forbid_everywhere: ForbidEverywhere = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Score a run, each metric with its signature and 95% interval.
 
@@ -114,14 +115,16 @@ def evaluate(
     from sightline.run import Run
 
     loaded = load_together(run, others, ensemble_mean, device)
-    how = {
-        "mbr": risk(loaded, mbr, utility),
-        "groups": groups,
-        "diversity": diversity,
-        "no_repeat": no_repeat,
-        "min_length": min_length,
-        "forbid": None if not forbid_everywhere else [*loaded.recipe.decoding.forbid, *forbid_everywhere],
-    }
+    how = searching(
+        loaded,
+        mbr,
+        utility,
+        forbid_everywhere,
+        groups=groups,
+        diversity=diversity,
+        no_repeat=no_repeat,
+        min_length=min_length,
+    )
     check_searching(loaded.recipe.task, how, None)
     task = loaded.recipe.task
     if alignments is not None:

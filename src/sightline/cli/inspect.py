@@ -67,11 +67,11 @@ def inspect(
     - `sightline inspect runs/dates "3. März 2015" --target 2015-03-04 --step 2`
     - `sightline inspect runs/en-de "A dog runs." --layer 0 --head 3`
     - `sightline inspect runs/en-de "A dog runs." --html report.html`
-    - `sightline inspect runs/en-de "A dog runs." --view heads --layer 5`
+    - `sightline inspect runs/en-de "A dog runs." --view heads --layer 3`
     - `sightline inspect runs/en-de "A dog runs." --view beam --figure beam.png`
     - `sightline inspect runs/en-de "A dog runs." --view tokens --json tokens.json`
     - `sightline inspect runs/en-de "A dog runs." --view ablate --layer 3`
-    - `sightline inspect runs/en-de "A dog runs." --ablate decoder.3.cross.7 --corpus test_2016`
+    - `sightline inspect runs/en-de "A dog runs." --ablate decoder.3.cross.1 --corpus test_2016`
     - `sightline inspect runs/experts "A dog runs." --view experts`
     - `sightline inspect runs/en-de "A dog runs." --cell "decoder.layers.0.cross.scores[0,0,2,1]"`
     - `sightline inspect runs/en-de "A dog runs." --numpy by-hand && python by-hand/script.py`
@@ -94,6 +94,8 @@ def inspect(
         device,
     )
     if asked.anything and not (ablate or view == "ablate"):
+        if run == "lecture-example":
+            raise ValueError("lecture-example has one text and no training to measure; give a run folder")
         if html is not None:
             raise ValueError(f"--html {html} reports on a text; it does not go with a measure, so ask for one of both")
         measures.show_measures(Path(run), text, target, asked)
@@ -127,7 +129,7 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
     from sightline.files import write_atomically
     from sightline.inspection.views import check_view, look
 
-    check_view(view)
+    check_view(view, subject)
     if wanted.html is not None:
         from sightline.inspection.html_report import write_report
 

@@ -166,9 +166,12 @@ def show_gradient_flow(
     from sightline.inspection.flow_picture import draw_flows
     from sightline.inspection.gradient_flow import flow_lines
     from sightline.inspection.line_picture import check_figure
+    from sightline.run_folder import read_config
 
     if figure is not None:
         check_figure(figure)
+    for run in runs:  # before any is measured
+        read_config(run)
     labels = _names(runs)
     flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, sentences, device)]
     print(f"median of ‖∂L_t/∂h_k‖ on {on}, by the distance between t and k")
@@ -269,7 +272,7 @@ def attribution_of(
     if target is None:
         target = text if task == "language-model" else run.predict([text])[0]
     question = Question.of(example_batch(run.recipe, run.vocabulary, text, target))
-    labels = Labels.of(question, run.vocabulary)
+    labels = Labels.of(question, run.vocabulary, text)
     asked = on_device(question, run.device)
     return attribute(run.model, asked, labels, method=method, steps=steps, remove=remove)
 
@@ -317,6 +320,11 @@ def corpus_view(run: Run, on: str) -> CorpusView:
     from sightline.inspection.corpus_losses import pair_losses, text_losses
     from sightline.text.tokenizer import END
 
+    if run.recipe.data.noise is not None:
+        raise ValueError(
+            f"--corpus {on}: {run.folder} answers only where a text is spoilt (data.noise), so not every token has a "
+            f"loss; `sightline evaluate` scores it"
+        )
     counts = _training_counts(run)
     if run.recipe.task != "language-model":
         examples = list(run.test_examples(on))

@@ -12,20 +12,24 @@ import typer
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
 from sightline.cli.lines import escaped, lines_of, windows
 from sightline.cli.searching import (
+    Beam,
+    Device,
     Diversity,
     EnsembleMean,
     ForbidEverywhere,
     Groups,
+    LengthPenalty,
     Mbr,
     MinLength,
     NoRepeat,
     PhraseFiles,
+    ReplaceUnknown,
     Utility,
     With,
     check_searching,
     load_together,
     phrases_told,
-    risk,
+    searching,
 )
 
 if TYPE_CHECKING:
@@ -43,17 +47,14 @@ def predict(
     prompt: Annotated[
         str | None, typer.Option(help="Language models: go on after this text, and print what comes as it comes.")
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
+    beam: Beam = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, with their scores, tab-separated.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Alpha of the length penalty.")] = None,
+    length_penalty: LengthPenalty = None,
     coverage_penalty: Annotated[float | None, typer.Option(help="Beta of the coverage penalty.")] = None,
     max_length: Annotated[
         int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")
     ] = None,
-    replace_unknown: Annotated[
-        str | None,
-        typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),
-    ] = None,
+    replace_unknown: ReplaceUnknown = None,
     sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
     temperature: Annotated[
         float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; else the recipe's, or 1.")
@@ -105,7 +106,7 @@ def predict(
     forbid: Annotated[
         Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
 ) -> None:
     r"""Predict one output line for each input line, in order, as the lines come.
@@ -143,14 +144,16 @@ def predict(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
-    how = {
-        "mbr": risk(loaded, mbr, utility),
-        "groups": groups,
-        "diversity": diversity,
-        "no_repeat": no_repeat,
-        "min_length": min_length,
-        "forbid": None if not forbid_everywhere else [*loaded.recipe.decoding.forbid, *forbid_everywhere],
-    }
+    how = searching(
+        loaded,
+        mbr,
+        utility,
+        forbid_everywhere,
+        groups=groups,
+        diversity=diversity,
+        no_repeat=no_repeat,
+        min_length=min_length,
+    )
     phrases = PhraseFiles.of(require, forbid)
     check_searching(loaded.recipe.task, how, phrases, prompt=prompt is not None)
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from sightline.recipe import Decoding
     from sightline.run import Run
 
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length penalty.")]
+ReplaceUnknown = Annotated[
+    str | None,
+    typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),
+]
 With = Annotated[
     list[Path] | None,
     typer.Option("--with", help="Another run with the same vocabulary, to write together with (an ensemble); again."),
@@ -63,6 +70,14 @@ def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any
         raise ValueError("--utility says how to choose among many outputs, and there is one; add --mbr N")
     given = {"candidates": candidates, "utility": utility}
     return {**({} if own is None else own.model_dump()), **{k: v for k, v in given.items() if v is not None}}
+
+
+def searching(
+    run: Run, mbr: int | None, utility: str | None, forbid_everywhere: list[str] | None, **others: Any
+) -> dict[str, Any]:
+    """What these options change in the recipe's `decoding`; `others` by the names they have there, None: nothing."""
+    forbidden = None if not forbid_everywhere else [*run.recipe.decoding.forbid, *forbid_everywhere]
+    return {"mbr": risk(run, mbr, utility), **others, "forbid": forbidden}
 
 
 def check_searching(task: str, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False) -> None:

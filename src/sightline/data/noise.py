@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.recipe.noise import DenoiseNoise, MaskNoise, SpanNoise
+from sightline.text.scripts import unspaced
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 Ids = NDArray[np.int64]
@@ -49,7 +50,7 @@ class Chance:
 class Pieces:
     """What noise must know of a vocabulary."""
 
-    begins: Flags  # (V,) whether a word begins with this piece: at a space, or at a mark of punctuation
+    begins: Flags  # (V,) whether a word begins with this piece: at a space, a mark of punctuation, or without either
     stops: Flags  # (V,) whether a sentence ends with it
     marks: Ids  # ids of the noise's marks, in order
     first: int  # the first id that is text, and neither a special nor a mark
@@ -67,7 +68,9 @@ class Pieces:
 
 
 def _begins(piece: str) -> bool:
-    return piece[:1] in (SPACE, "") or piece[0].isspace() or unicodedata.category(piece[0])[0] in "PS"
+    if piece[:1] in (SPACE, ""):
+        return True
+    return piece[0].isspace() or unicodedata.category(piece[0])[0] in "PS" or unspaced(piece[0])
 
 
 # --- masked words --------------------------------------------------------------------------------------------------

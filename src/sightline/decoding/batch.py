@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.decoding.rules import Rules
 from sightline.layers.layout import Layout
-from sightline.text.tokenizer import END, PAD, START
+from sightline.text.tokenizer import END, PAD, SPECIALS, START
 
 Heard = Callable[[Tensor], None]  # is told (B, W) the newest tokens, PAD where an output has ended
 
@@ -68,6 +68,7 @@ class Batch:
     numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
     few: int = 0  # when no more than so many sentences are unfinished, they are given up: no hypotheses
     rules: Rules | None = None  # what the outputs must keep to
+    marks: int = 0  # ids behind the specials that no output may hold: what noise put into texts
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Any:
@@ -86,14 +87,15 @@ def coverage_penalty(coverage: Tensor, mask: Tensor | None, beta: float) -> Tens
 def next_scores(logs: Tensor, batch: Batch, step: int, said: Tensor) -> Tensor:
     """logs (B·W, V) of what follows said (B, W, t), with what may not come at −∞.
 
-    That is padding, start, all but a forced prefix, all but the end where a limit is reached, and what the rules say;
-    a forced prefix is above them, and a hypothesis that has nothing left to say ends.
+    That is padding, start, marks of noise, all but a forced prefix, all but the end where a limit is reached, and what
+    the rules say; a forced prefix is above them, and a hypothesis that has nothing left to say ends.
     """
     own = None if batch.rules is None else logs.clone()
     if batch.rules is not None:
         batch.rules.mask(logs, said)
     logs[:, PAD] = float("-inf")
     logs[:, START] = float("-inf")
+    logs[:, len(SPECIALS) : len(SPECIALS) + batch.marks] = float("-inf")
     if own is not None:
         stuck = logs.amax(-1) == float("-inf")
         logs[:, END] = torch.where(stuck, own[:, END], logs[:, END])
@@ -141,4 +143,5 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
     numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
     layout = batch.layout.select(rows)  # type: ignore[union-attr]
     rules = None if batch.rules is None else batch.rules.keep(rows)
-    return Batch(batch.source[rows], layout, batch.limits[rows], batch.least, prefixes, numbers, batch.few, rules)
+    limits = batch.limits[rows]
+    return Batch(batch.source[rows], layout, limits, batch.least, prefixes, numbers, batch.few, rules, batch.marks)

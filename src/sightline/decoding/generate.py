@@ -22,6 +22,7 @@ from sightline.text.tokenizer import END, PAD
 Item = TypeVar("Item")
 _FEW = 32  # the last of so many sentences of a batch are decoded again with the last of others: a step for two costs as
 # much as a step for fifty, since all weights are read
+_ROWS = 8  # so many rows are hardly worth a step, however small the batch was
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def make_batch(
     limits_of: Sequence[tuple[int, bool]] = (),
     few: int = 0,
     constraints: Constraints | None = None,
+    marks: int = 0,
 ) -> Batch:
     """Sources (without end marks) as one batch to search; no output is longer than `limits_of` the model (see `rooms`).
 
@@ -118,6 +120,7 @@ def make_batch(
         tuple(numbers),
         few,
         _rules(options, begun if sources is None else [[] for _ in begun], constraints, device),
+        marks,
     )
 
 
@@ -150,13 +153,15 @@ def generate(
     heard: Heard | None = None,
     watch: Watch | None = None,
     constraints: Constraints | None = None,
+    marks: int = 0,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order of the sources; without sources, of each prefix.
 
     `first` is the number of the first sentence in the whole input, so that sampling does not depend on how the input
     is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis. `heard` is told every
     token as it comes (see `walk`), `watch` of every step of a beam, where there is but one sentence. What
-    `constraints` require is in every hypothesis; a sentence where that cannot be has none.
+    `constraints` require is in every hypothesis; a sentence where that cannot be has none. The first `marks` ids behind
+    the specials are in none.
     """
     asked = sources if sources is not None else prefixes or []
     if (heard is not None or watch is not None) and len(asked) != 1:
@@ -175,6 +180,7 @@ def generate(
             limits_of=rooms(model),
             few=few,
             constraints=None if constraints is None else constraints.take(indices),
+            marks=marks,
         )
         for index, hypotheses in zip(indices, search(model, batch, options, heard, watch), strict=True):
             results[index] = hypotheses
@@ -189,13 +195,18 @@ def generate(
 
     def work(number: int) -> None:
         if number < len(batches):
-            decode(batches[number], len(batches[number]) // _FEW if number < patient else 0)
+            decode(batches[number], few_of(len(batches[number]), width) if number < patient else 0)
         elif late:
             decode([late.pop() for _ in range(len(late))], 0)
 
     side_by_side(work, range(len(batches) + 1), threads=min(threads, len(batches)))
     work(len(batches))  # what a batch that took longer than all after it gave up
     return results
+
+
+def few_of(sentences: int, width: int) -> int:
+    """How many sentences are given up as the last of a batch of so many, with `width` hypotheses each."""
+    return max(sentences // _FEW, min(_ROWS // width, sentences // 8))
 
 
 def _threads(model: Stepper, device: torch.device | str, options: Decoding) -> int:

@@ -123,6 +123,7 @@ def generate_with_phrases(
     device: torch.device | str = "cpu",
     prefixes: Sequence[Sequence[int]] | None = None,
     first: int = 0,
+    marks: int = 0,
 ) -> list[list[Hypothesis]]:
     """`generate` with phrases for each sentence, beside `options.forbid` for all.
 
@@ -150,6 +151,7 @@ def generate_with_phrases(
             constraints=Constraints(
                 [asked[index].demands for index in waiting], cutter.edges, [asked[index].number for index in waiting]
             ),
+            marks=marks,
         )
         again = []
         for index, guesses in zip(waiting, found, strict=True):

@@ -136,7 +136,7 @@ def effects_table(effects: Sequence[Effect], *, metric: str = "metric", title: s
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", min_width=len(title or "") + 2)
     table.add_column("without head")
     table.add_column("log p (nats)", justify="right")
     measured = any(effect.metric is not None for effect in effects)

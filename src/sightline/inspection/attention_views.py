@@ -111,7 +111,7 @@ def attention_heads(run: Loaded, text: str, target: str | None = None) -> list[H
         source, output = _ids(run, text, target)
         with torch.inference_mode(), listen(run.model, hear):
             writes = run.recipe.task in ("seq2seq", "language-model")
-            labels = _write(run, source, output) if writes else _label(run, source)
+            labels = _write(run, text, source, output) if writes else _label(run, text, source)
         heads = heads_of(heard, run.model, labels)
     if not heads:
         raise ValueError(f"this model (task: {run.recipe.task}) has no attention to look at; nothing in it has heads")
@@ -163,7 +163,8 @@ def find_head(model: Any, name: str) -> tuple[str, int]:
     known = {short_name(each): each for each in head_names(model)}
     full = known.get(short_name(name))
     if full is None:
-        have = list(known.values())
+        place = short_name(name).rpartition(".")[0]
+        have = [each for short, each in known.items() if short.rpartition(".")[0] == place] or list(known.values())
         shown = f"{have[0]} … {have[-1]}" if have else "none: nothing in it attends"
         raise ValueError(f"this model has no head {name!r}; it has {shown}")
     path, _, number = full.rpartition(".")
@@ -211,12 +212,12 @@ def _ids(run: Loaded, text: str, target: str | None) -> tuple[list[int], list[in
     return source, run.predict_nbest([text])[0][0].tokens if target is None else run.vocabulary.target.encode(target)
 
 
-def _write(run: Loaded, source: list[int], output: list[int]) -> Labels:
+def _write(run: Loaded, text: str, source: list[int], output: list[int]) -> Labels:
     """All tokens of the output at once, behind the source."""
     model, device = run.model, run.device
     memory = model.encode(pad_tokens([[*source, END]], device), Padded.of([len(source) + 1], device))
     model.advance(pad_tokens([[START, *output]], device), model.begin(memory))
-    read = [*run.vocabulary.source.pieces(source), SPECIALS[END]]
+    read = [*run.vocabulary.source.show_unknown(run.vocabulary.source.pieces(source), text), SPECIALS[END]]
     written = run.vocabulary.target.pieces(output)
     given = [SPECIALS[START], *written]
     if isinstance(model, DecoderOnly):
@@ -224,14 +225,14 @@ def _write(run: Loaded, source: list[int], output: list[int]) -> Labels:
     return Labels((read, read), (given, given), ([*written, SPECIALS[END]], read))
 
 
-def _label(run: Loaded, source: list[int]) -> Labels:
+def _label(run: Loaded, text: str, source: list[int]) -> Labels:
     """What an encoder with labels reads."""
     ids = np.asarray(source, np.int64)
     batch = padded_batch(sides_of(run.recipe)([ids], [np.ones_like(ids)]), np.zeros(1, np.int64))
     assert batch.source is not None
     tokens = batch.source.to(run.device)
     run.model(tokens, Padded.of([tokens.shape[1]], run.device))
-    read = run.vocabulary.source.pieces(tokens[0].tolist())
+    read = run.vocabulary.source.show_unknown(run.vocabulary.source.pieces(tokens[0].tolist()), text)
     return Labels((read, read), ([], []), ([], []))
 
 

@@ -109,16 +109,21 @@ class Attribution:
 
 
 def word_groups(pieces: Sequence[str]) -> list[list[int]]:
-    """The places of the pieces of each word: one begins at a space, at a mark, and behind a mark."""
+    """The places of the pieces of each word: one begins at a space, at a mark, and behind a mark.
+
+    What is unknown is a mark of its own, with the space before it.
+    """
     groups: list[list[int]] = []
     alone = True
     for place, piece in enumerate(pieces):
-        is_mark = not any(character.isalnum() for character in piece) or piece in ("<s>", "</s>", "<unk>", "<pad>")
-        if alone or is_mark or piece.startswith(_SPACE):
+        unknown = piece.startswith("<unk")  # "<unk 犬>" says what it stands for
+        is_mark = not any(character.isalnum() for character in piece) or piece in ("<s>", "</s>", "<pad>")
+        spaced = unknown and place > 0 and pieces[place - 1] == _SPACE
+        if not spaced and (alone or unknown or is_mark or piece.startswith(_SPACE)):
             groups.append([place])
         else:
             groups[-1].append(place)
-        alone = is_mark and piece != _SPACE
+        alone = unknown or (is_mark and piece != _SPACE)
     return groups
 
 

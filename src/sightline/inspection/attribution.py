@@ -68,10 +68,12 @@ class Labels:
     outputs: Sequence[str]
 
     @staticmethod
-    def of(question: Question, vocabulary: Vocabulary) -> Labels:
-        """By the pieces of the tokenizers; the labels of tokens beside these."""
+    def of(question: Question, vocabulary: Vocabulary, text: str | None = None) -> Labels:
+        """By the pieces of the tokenizers; the labels of tokens beside these. Of a `text` what is unknown is shown."""
         source = [] if question.source is None else vocabulary.source.pieces(question.source.tolist())
         target = [] if question.given is None else vocabulary.target.pieces(question.given.tolist())
+        if text is not None:
+            source = vocabulary.source.show_unknown(source, text)
         places = question.places.tolist()
         outputs = vocabulary.target.pieces(question.wanted[question.places].tolist())
         if vocabulary.labels == "words":

@@ -31,7 +31,11 @@ _OPTIONAL = (  # module, what it serves, how to get it
     ("ctranslate2", "export to CTranslate2, decoding benchmark", "pip install 'sightline[fast]'"),
     ("transformers", "Hugging Face folders in and out, benchmarks", "pip install transformers"),
 )
-_SCRIPTS = (("Chinese and Japanese", "日本語", "fonts-noto-cjk"), ("Arabic", "عربي", "fonts-noto-core"))
+_SCRIPTS = (
+    ("Chinese and Japanese", "日本語", "fonts-noto-cjk"),
+    ("Arabic", "عربي", "fonts-noto-core"),
+    ("Hindi", "हिन्दी", "fonts-noto-core"),
+)
 
 
 @dataclass(frozen=True)

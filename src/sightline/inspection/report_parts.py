@@ -72,7 +72,8 @@ def _attributed(run: Traceable, trace: Trace, left_out: list[str]) -> Attributio
             f"many backward passes. `sightline inspect RUN TEXT --attribute input-gradient` computes it."
         )
         return None
-    return attribute(run.model, question, Labels.of(question, run.vocabulary), method="input-gradient")
+    labels = Labels.of(question, run.vocabulary, trace.about.get("text"))
+    return attribute(run.model, question, labels, method="input-gradient")
 
 
 def _question(run: Traceable, trace: Trace) -> Question:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,8 @@ from rich.text import Text
 from sightline.inspection.alignment import visible
 from sightline.inspection.trace import Trace
 from sightline.inspection.trace_display import headline
+
+_WIDEST = 78  # of what a short table is widened to
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,23 @@ class TokenChoice:
 
 
 def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> list[TokenChoice]:
-    """Every place of an answer; `name` gives the token of a column of the probabilities."""
+    """Every place where an answer is wanted; `name` gives the token of a column of the probabilities."""
     probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
     wanted, losses = trace["wanted"].flatten(), trace["losses"].flatten()
     found = []
-    for place, (row, token, loss) in enumerate(zip(probabilities, wanted.tolist(), losses.tolist(), strict=True)):
+    for place in trace.about.get("places", range(len(wanted))):
+        row, token, loss = probabilities[place], int(wanted[place]), float(losses[place])
         best = torch.topk(row, min(count, len(row)))
         likeliest = tuple((name(k), p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
         found.append(TokenChoice(place, name(token), float(row[token]), loss, likeliest))
     return found
 
 
-def token_table(trace: Trace, name: Callable[[int], str]) -> Table:
+def token_table(trace: Trace, choices: Sequence[TokenChoice]) -> Table:
     """The same for a terminal."""
-    table = Table(title=Text(headline(trace)), title_justify="left", box=None, pad_edge=False)
+    title = Text(headline(trace))
+    width = min(title.cell_len, _WIDEST)  # or it would be broken where the table ends
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=width)
     for column, justify in (
         ("", "right"),
         ("token", "left"),
@@ -48,7 +53,7 @@ def token_table(trace: Trace, name: Callable[[int], str]) -> Table:
         ("likeliest", "left"),
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for each in token_choices(trace, name):
+    for each in choices:
         best = "  ".join(f"{visible(token)} {share:.3f}" for token, share in each.likeliest)
         first = each.likeliest[0][0] == each.token
         token = Text(visible(each.token), style="" if first else "bold yellow")

@@ -93,7 +93,11 @@ def _tokens(subject: Subject) -> Viewed:
     from sightline.inspection.token_view import token_choices, token_table
 
     choices = token_choices(subject.trace, subject.token)
-    return Viewed(token_table(subject.trace, subject.token), lambda: [asdict(choice) for choice in choices])
+    if subject.step is not None:
+        choices = [choice for choice in choices if choice.place == subject.step]
+        if not choices:
+            raise ValueError(f"--step {subject.step}: the output has no such token; --view tokens shows all")
+    return Viewed(token_table(subject.trace, choices), lambda: [asdict(choice) for choice in choices])
 
 
 def _heads(subject: Subject) -> Viewed:
@@ -102,7 +106,7 @@ def _heads(subject: Subject) -> Viewed:
 
     heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
     if not heads:
-        raise ValueError("there is no head to look at: nothing in this model attends, or not in that layer")
+        raise ValueError(_no_head(subject, [each.name for each in trace_heads(subject.trace)]))
     kinds = dict.fromkeys(head.kind for head in heads)
     drawn = [head for head in heads if head.kind == ("cross" if "cross" in kinds else next(iter(kinds)))]
 
@@ -112,6 +116,15 @@ def _heads(subject: Subject) -> Viewed:
         draw_head_grid(drawn, path, title=subject.text or None)
 
     return Viewed(heads_table(heads), lambda: [head.to_dict() for head in heads], draw)
+
+
+def _no_head(subject: Subject, names: Sequence[str]) -> str:
+    """What is wrong where no head is left to look at."""
+    if not names:
+        return "there is no head to look at: nothing in this model attends"
+    narrowed = {"--layer": subject.layer, "--head": subject.head}
+    asked = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
+    return f"{asked}: there is no such head; there are {names[0]} … {names[-1]}"
 
 
 def _beam(subject: Subject) -> Viewed:
@@ -143,6 +156,8 @@ def _ablate(subject: Subject) -> Viewed:
             if (subject.layer is None or layer_of(name) == subject.layer)
             and (subject.head is None or name.endswith(f".{subject.head}"))
         ]
+        if not names:
+            raise ValueError(_no_head(subject, head_names(run.model)))
         effects = ablate_each(run, texts, targets, heads=names, measure=subject.measure)
     title = "what changes without a head: below zero, it was needed"
     shown = effects_table(effects, metric=subject.metric, title=title)
@@ -169,15 +184,31 @@ VIEWS: dict[str, Callable[[Subject], Viewed]] = {
 }
 
 
-def check_view(view: str) -> None:
-    """An error for a name that no view has, before anything is computed."""
+NARROWED: dict[str, tuple[str, ...]] = {  # by which of step, layer and head
+    "walk": ("step", "layer", "head"),
+    "steps": ("layer",),
+    "tokens": ("step",),
+    "heads": ("layer", "head"),
+    "beam": (),
+    "ablate": ("layer", "head"),
+    "experts": ("layer",),
+}
+
+
+def check_view(view: str, subject: Subject) -> None:
+    """An error for a name that no view has and for what cannot narrow it, before anything is computed."""
     if view not in VIEWS:
         raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
+    for option in ("step", "layer", "head"):
+        value = getattr(subject, option)
+        if value is not None and option not in NARROWED[view]:
+            able = ", ".join(each for each, options in NARROWED.items() if option in options)
+            raise ValueError(f"--{option} {value} does not narrow --view {view}; it narrows {able}")
 
 
 def look(view: str, subject: Subject) -> Viewed:
     """A view by its name."""
-    check_view(view)
+    check_view(view, subject)
     return VIEWS[view](subject)
 
 

@@ -13,70 +13,24 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import rotate
 from sightline.layers.relative_positions import Relative, RelativeKeys
 from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.softmax import masked_softmax
 from sightline.layers.spans import Span
 from sightline.layers.tap import Tap, TapModule
 
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 _MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
-
-
-class ShortSoftmax(torch.autograd.Function):
-    """Softmax over a short last axis on the CPU, −∞ anywhere; a row of nothing but −∞ gives zeros.
-
-    PyTorch's kernel takes each row alone, and below 16 elements (a vector of AVX-512) without vectors: a quarter of a
-    microsecond a row, which is as much as the products around it. These passes over all rows at once take a quarter.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor) -> Tensor:
-        highest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)  # −∞ − −∞ is not a number
-        weights = (scores - highest).exp_()
-        weights /= weights.sum(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).tiny)
-        ctx.save_for_backward(weights)
-        return weights
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (weights,) = ctx.saved_tensors
-        product = grad * weights
-        result: Tensor = product.sub_(weights * product.sum(-1, keepdim=True))
-        return result
-
-
-def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN."""
-    if _few(scores):
-        hidden = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
-        result: Tensor = ShortSoftmax.apply(hidden)  # type: ignore[no-untyped-call]
-        return result
-    if mask is None:
-        return torch.softmax(scores, dim=-1)
-    # bfloat16 is widened here: CUDA's autocast would do it inside, where the derivative does not expect it
-    wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
-    return torch._safe_softmax(wide.masked_fill(~mask, float("-inf")), dim=-1).to(scores.dtype)
-
-
-def _few(scores: Tensor) -> bool:
-    """Whether rows are shorter than a vector register, on the CPU."""
-    return (
-        scores.device.type == "cpu"
-        and 0 < scores.shape[-1] < 16
-        and scores.dtype == torch.float32
-        and not torch.compiler.is_compiling()
-    )
+_LOOPED = 400  # multiplications of a matrix below which PyTorch's batched product has no kernel on the CPU
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -124,7 +78,9 @@ def attend(
     if isinstance(queries, Packed) and isinstance(keys, Packed) and mask is None and bias is None and tap is None:
         if _packed_fits(query, score, dropout):
             return _attend_packed(query, key, value, score, queries, keys, causal)
-    seen = keys.key_mask()  # (B, S)
+    # of packed sequences no query stands before its keys' padding, so the causal kernel needs no mask for it
+    alone = causal and tap is None and isinstance(keys, Packed) and queries is keys
+    seen = None if alone else keys.key_mask()  # (B, S)
     seen = combine(mask, None if seen is None else seen[:, None, None, :])
     query, key, value = queries.pad(query), keys.pad(key), keys.pad(value)  # (B, ·, H, K)
     output = _attend_heads(
@@ -215,10 +171,22 @@ def explicit_attention(
         weights = _show_weights(score, mask, scores, weights, tap)
     if dropout:
         weights = nn.functional.dropout(weights, dropout)
-    output = _stack(weights, groups) @ value  # (B, G, H/G · T, K)
+    output = weighted_sum(_stack(weights, groups), value)  # (B, G, H/G · T, K)
     if groups != query.shape[1]:
         output = output.view(*query.shape[:3], value.shape[-1])  # (B, H, T, K)
     return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
+
+
+def weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
+    """Σ_s α_s v_s: (…, T, S) and (…, S, K) → (…, T, K).
+
+    PyTorch's batched product on the CPU is a plain loop where one has fewer than 400 multiplications: one query that
+    sees the first few words. Two whole passes take less than half of that.
+    """
+    small = weights.shape[-2] == 1 and 0 < weights.shape[-1] * value.shape[-1] < _LOOPED
+    if small and weights.device.type == "cpu" and not torch.is_grad_enabled():
+        return (weights.mT * value).sum(-2, keepdim=True)
+    return weights @ value
 
 
 def _show_scores(

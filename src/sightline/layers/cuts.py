@@ -58,7 +58,11 @@ def neighbours(x: Tensor, before: int, behind: int) -> Tensor:
 
 
 def seen_neighbours(layout: Packed, cut: Packed, size: int, before: int, behind: int) -> Tensor:
-    """(M, (before + 1 + behind)·b), True where a neighbour of a block is a token of the same sequence."""
+    """(M, (before + 1 + behind)·b), True where a neighbour of a block is a token of the same sequence.
+
+    Where room is left, an empty block sees all: its queries are nobody's, but in some fused kernels a query that sees
+    nothing is not a number, and neither is the gradient of the neighbours it does not see.
+    """
     last = max(layout.index.shape[0] - 1, 0)
     number = (layout.index // size)[cut.offsets[:-1].long().clamp(max=last)]  # (M,) which of its sequence a block is
     lengths = cut.offsets.diff()
@@ -66,7 +70,8 @@ def seen_neighbours(layout: Packed, cut: Packed, size: int, before: int, behind:
     spots = torch.where(real, number[:, None] + 1, 0)  # (M, b) from 1 on; 0: nothing stands there
     shifts = torch.arange(-before, behind + 1, device=number.device).repeat_interleave(cut.longest)
     found = neighbours(spots, before, behind)
-    return (found > 0) & (found == number[:, None] + 1 + shifts)
+    same = (found > 0) & (found == number[:, None] + 1 + shifts)
+    return same | (lengths == 0)[:, None]
 
 
 @dataclass(frozen=True)

@@ -104,8 +104,13 @@ class Packed:
         """(N, …) → (B, longest, …), zeros where nothing is."""
         if self.full:
             return x.view(self.batch, self.longest, *x.shape[1:])
-        flat = x.new_zeros(self.batch * self.longest, *x.shape[1:])
-        return flat.index_copy(0, self.slots, x).view(self.batch, self.longest, *x.shape[1:])
+        size = self.batch * self.longest
+        if len(x) and x.device.type == "cpu" and not torch.is_grad_enabled():  # to fetch rows is faster than to place
+            tokens = self.slots.new_full((size,), -1).index_copy_(0, self.slots, torch.arange(len(self.slots)))
+            flat = x.index_select(0, tokens.clamp(min=0)).index_fill_(0, (tokens < 0).nonzero()[:, 0], 0)
+        else:
+            flat = x.new_zeros(size, *x.shape[1:]).index_copy(0, self.slots, x)
+        return flat.view(self.batch, self.longest, *x.shape[1:])
 
     def unpad(self, x: Tensor) -> Tensor:
         """(B, longest, …) → (N, …)."""

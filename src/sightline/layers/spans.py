@@ -57,7 +57,7 @@ class Local(nn.Module):
         if self.look_back and ends.longest > self.block:
             seen = self._around(query, key, value, ends, cut, attend, causal)
         else:
-            seen = attend_cut(query, key, value, cut, attend, causal)
+            seen = attend(query, key, value, causal=causal, layout=(cut, cut))
         return seen if ends is layout else ends.pad(seen)
 
     def _around(
@@ -107,7 +107,8 @@ class Compressed(nn.Module):
         thin = Thinned.of(ends, self.stride)
         windows = [thin.windows(part.flatten(1), self.kernel, causal=causal) for part in (key, value)]
         keys, values = self.compress(windows, self.positions(thin.layout.index, causal=causal), key.shape[-1])
-        seen = thin.unfold(attend_cut(thin.fold(query), keys, values, thin.layout, attend, causal))
+        rows = attend(thin.fold(query), keys, values, causal=causal, layout=(thin.layout, thin.layout))
+        seen = thin.unfold(rows)
         return seen if ends is layout else ends.pad(seen)
 
     def _explicit(
@@ -140,15 +141,6 @@ class Compressed(nn.Module):
 
 
 Span = Local | Compressed
-
-
-def attend_cut(query: Tensor, key: Tensor, value: Tensor, cut: Packed, attend: Attend, causal: bool) -> Tensor:
-    """Attention inside each of the sequences of a cut: (M, H, K) → (M, H, K)."""
-    if not causal or query.is_cuda:
-        return attend(query, key, value, causal=causal, layout=(cut, cut))
-    # no query is before its keys' padding, so the causal kernel needs no mask
-    seen = attend(*(cut.pad(part).transpose(1, 2) for part in (query, key, value)), causal=True)
-    return cut.unpad(seen.transpose(1, 2))
 
 
 def build_span(recipe: AnySpan, width: int, *, rotary: bool) -> Span | None:

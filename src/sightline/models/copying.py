@@ -24,7 +24,7 @@ from sightline.text.tokenizer import UNK
 class ReadMemory(Memory):
     """A memory that still knows the tokens it was made of."""
 
-    tokens: Tensor | None = None  # (B, S)
+    tokens: Tensor | None = None  # (B, S), or (N,) where nobody will write
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class CopyingSeq2Seq(Seq2Seq):
         self.copying = CopyAttention(recipe.width)
 
     def encode(self, source: Tensor, layout: Layout) -> ReadMemory:
-        """Tokens (B, S) → memory."""
-        assert isinstance(layout, Padded), "who copies is given padded batches"
+        """Tokens (B, S) or (N,) → memory."""
         memory = super().encode(self._known(source), layout)
         return ReadMemory(**{part.name: getattr(memory, part.name) for part in fields(memory)}, tokens=source)
 
     def begin(self, memory: Memory) -> CopyingState:
         assert isinstance(memory, ReadMemory) and memory.tokens is not None
+        assert isinstance(memory.layout, Padded), "who copies is given padded batches"
         keys = self.copying.keys(memory.states)
         return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, memory.layout.key_mask())
 

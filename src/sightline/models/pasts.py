@@ -34,7 +34,7 @@ class Seen:
     widest: int = 1  # most hypotheses at any time so far
     slots: Tensor | None = None  # (used + W·T,) the place each slot stands at, where it is asked for
     shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
-    whole: Packed | None = None  # of B·T tokens, where these are the first ones and some layer has a span
+    whole: Packed | None = None  # of B·T tokens, where these are the first ones and are to be looked at without a mask
 
 
 class View(NamedTuple):
@@ -81,7 +81,8 @@ def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int 
         capacity = max(2 * (kept + count), 16)
 
         def grown(old: Tensor) -> Tensor:
-            buffer = old.new_empty(*old.shape[:2], capacity, old.shape[3])
+            # slots outermost in memory: those in use lie side by side, and a processor reads ahead without a gap
+            buffer = old.new_empty(capacity, *old.shape[:2], old.shape[3]).permute(1, 2, 0, 3)
             buffer[:, :, :kept] = old[:, :, since:used]
             return buffer
 

@@ -196,7 +196,7 @@ class DecoderLayer(TapModule):
         """Heads (B, H or G, W·T, K) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
         shown = self.attention.heard
         own = own.grown(new, seen, shown=shown)
-        if seen.whole is None or self.attention.span is None or shown:
+        if seen.whole is None or shown:
             view = own.view(seen, shown=shown)
             sight = {"mask": view.mask, "causal": view.causal, "relative": seen.relative}
             return own, self.attention(query, view.keys, view.values, **sight)
@@ -259,9 +259,8 @@ class TransformerDecoder(Stack):
         return self._advance_cached(x, state, _valid(layout))
 
     def _all_pairs(self) -> bool:
-        """Whether some layer compares all tokens with all, as one without a span does, and one that is listened to."""
-        attentions = [layer.attention for layer in cast("Iterable[DecoderLayer]", self.layers)]
-        return any(each.span is None or each.heard for each in attentions)
+        """Whether some layer wants to know of every pair of tokens: their distance, or because it is listened to."""
+        return self.by_distance or any(layer.attention.heard for layer in cast("Iterable[DecoderLayer]", self.layers))
 
     def _advance_cached(
         self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
@@ -284,6 +283,7 @@ class TransformerDecoder(Stack):
         if visible is not None and self._all_pairs():
             past = (visible[:, None, :] & lower(tokens, x.device))[:, None]
         whole = state.used == 0 and state.width == 1
+        late = visible is not None and not self.by_distance
         distances = Distances(places[0], slots, whole) if self.by_distance and slots is not None else None
         seen = Seen(
             positions,
@@ -297,7 +297,7 @@ class TransformerDecoder(Stack):
             widest=state.widest,
             slots=slots,
             shift=state.shift,
-            whole=Packed.of([tokens] * rows, x.device) if self.has_spans and whole else None,
+            whole=Packed.of([tokens] * rows, x.device) if whole and (self.has_spans or late) else None,
         )
         x = self.dropout(self.positions(x, positions, reach))
         caches = []

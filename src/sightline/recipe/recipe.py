@@ -213,6 +213,11 @@ class Recipe(Section):
             raise ValueError(f"model.spelling is for classifiers and taggers, not for task: {self.task}; leave it out")
         if self.task == "tag" and self.data.clean.cut_source is not None:
             raise ValueError("data.clean.cut_source would leave words without their tags; leave it out for task: tag")
+        if self.of_text and self.data.clean.cut_source is not None:
+            raise ValueError(
+                f"data.clean.cut_source ({self.data.clean.cut_source}) cuts sources, and what is learned from plain "
+                f"text has none; leave it out"
+            )
         decoder = self.model.decoder
         if isinstance(decoder, Ngram) and self.task != "language-model":
             raise ValueError(

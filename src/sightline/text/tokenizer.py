@@ -219,6 +219,11 @@ class Tokenizer:
         spans = (span for number, span in zip(cut.ids, cut.offsets, strict=True) if number == UNK)
         return [text[start:stop].strip() for start, stop in spans]
 
+    def show_unknown(self, pieces: Sequence[str], text: str) -> list[str]:
+        """The pieces of a text with what each <unk> stands for: "<unk 犬>". Those behind the text stay as they are."""
+        unknown = iter(self.unknown(text))
+        return [f"<unk {next(unknown, '')}>".replace(" >", ">") if each == SPECIALS[UNK] else each for each in pieces]
+
     def _piece(self, number: int) -> str:
         piece = self._inner.id_to_token(int(number))
         if piece is None:

@@ -26,13 +26,16 @@ def matching(names: Collection[str], pattern: str) -> list[str]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Let the parameters these words mean get no gradient any more; a word that means none is an error."""
+    """Let the parameters these words mean get no gradient any more; a word that means none is an error.
+
+    What is frozen is frozen with the adapters that stand in it.
+    """
     for name in _named(model, patterns, "training.freeze"):
         model.get_parameter(name).requires_grad_(False)
 
 
 def _named(model: nn.Module, patterns: Sequence[str], key: str) -> list[str]:
-    names = [name for name, _ in model.named_parameters() if not is_adapter(name)]
+    names = [name for name, _ in model.named_parameters()]
     found: dict[str, None] = {}
     for pattern in patterns:
         matched = matching(names, pattern)
