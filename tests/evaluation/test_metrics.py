@@ -20,6 +20,8 @@ from sightline.evaluation.metrics import (
     perplexity,
     score,
 )
+from sightline.mending import Mended, measure_mended
+from sightline.recipe.files import load_recipe
 
 WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]
 
@@ -127,9 +129,11 @@ def test_no_bootstrap_means_no_interval_and_valid_json() -> None:
 
 
 def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
+    masked = load_recipe("pretraining/masked-words")
     of_losses = {
         "perplexity": measure_perplexity([1.0], [1]),
         "bits-per-character": measure_bits_per_character([1.0], [1]),
+        "masked-accuracy": measure_mended("masked-accuracy", Mended(*np.ones((3, 1))), masked),
     }
     for name, metric in METRICS.items():
         result = of_losses[name].score() if metric.score is None else score(name, ["a b"], [["a b"]])

@@ -43,7 +43,13 @@ def validation_line(record: dict[str, Any]) -> str:
         "ter": "TER",
     }
     known |= {"exact": "exact match", "wer": "WER", "cer": "CER", "bits-per-character": "bits/char"}
-    known |= {"accuracy": "accuracy", "macro-f1": "macro-F1", "token-accuracy": "token accuracy", "span-f1": "span F1"}
+    known |= {
+        "masked-accuracy": "masked accuracy",
+        "accuracy": "accuracy",
+        "macro-f1": "macro-F1",
+        "token-accuracy": "token accuracy",
+        "span-f1": "span F1",
+    }
     known |= {"rouge-1": "ROUGE-1", "rouge-2": "ROUGE-2", "rouge-l": "ROUGE-L", "rouge-lsum": "ROUGE-Lsum"}
     parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]
     return f"validation at step {record['step']}: {', '.join(parts)}" + ("  (best so far)" if record["best"] else "")
