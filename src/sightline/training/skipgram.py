@@ -40,7 +40,8 @@ from torch.nn.functional import embedding, softplus
 from sightline.data.sources import read_lines
 from sightline.recipe.data import WordTokenizer
 from sightline.text.tokenizer import END, SPACE, SPECIALS, Tokenizer, TokenizerError
-from sightline.text.word_vectors import Matrix, write_word_vectors
+from sightline.text.vector_formats import Matrix
+from sightline.text.word_vectors import write_word_vectors
 
 _TILE = 64  # words in a row that are scored together
 _NOISE = 64  # noise words that a tile shares
