@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
-from sightline.evaluation.metrics import Measurement, Score, measure, measure_bits_per_character, measure_perplexity
+from sightline.evaluation.metrics import Measurement, measure, measure_bits_per_character, measure_perplexity
+from sightline.evaluation.test_set import Report, TestSet
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
@@ -31,7 +32,7 @@ from sightline.mending import Mended, measure_mended, mend
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.preparation import LABELS, data_folder
-from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk, TaskName
+from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, need, read_config
@@ -45,55 +46,6 @@ if TYPE_CHECKING:
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 WINDOW = 256  # tokens or characters of text that intervals and tests of a language model draw together
-
-
-@dataclass(frozen=True)
-class TestSet:
-    """Distinct sources, each with all its references."""
-
-    name: str
-    sources: list[str]
-    references: list[list[str]]
-    pairs: int
-
-    @staticmethod
-    def of(name: str, examples: Iterable[Example], task: TaskName = "seq2seq") -> TestSet:
-        """Translations of one source become one entry with several references; every other example counts."""
-        if task != "seq2seq":
-            every = list(examples)
-            return TestSet(name, [each.source for each in every], [[each.target] for each in every], len(every))
-        grouped: dict[str, list[str]] = {}
-        pairs = 0
-        for example in examples:
-            pairs += 1
-            known = grouped.setdefault(example.source, [])
-            if example.target not in known:
-                known.append(example.target)
-        return TestSet(name, list(grouped), list(grouped.values()), pairs)
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a run did on a test set."""
-
-    on: str
-    sentences: int
-    scores: list[Score]
-    outputs: list[str]
-    tokens: int | None = None  # of the text a language model was measured by, end marks included
-    confusion: Confusion | None = None  # of a classifier or a tagger
-    cut: int = 0  # sources that were cut to data.clean.cut_source tokens
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
-        if self.tokens is not None:
-            found["tokens"] = self.tokens
-        if self.cut:
-            found["cut"] = self.cut
-        if self.confusion is not None:
-            found["confusion"] = self.confusion.to_dict()
-        return found
 
 
 @dataclass(frozen=True)

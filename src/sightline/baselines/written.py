@@ -20,10 +20,11 @@ from sightline.answerer import Prediction
 from sightline.baselines.extracts import lead, oracle
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
+from sightline.evaluation.test_set import Report, TestSet
 from sightline.files import write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.files import load_recipe, save_recipe
-from sightline.run import Report, Run, TestSet
+from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, write_config
 
 FILE = "outputs.jsonl"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sightline.run import TestSet
+    from sightline.evaluation.test_set import TestSet
 
 
 def compare(

@@ -30,8 +30,9 @@ from sightline.cli.searching import (
 
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
+    from sightline.evaluation.test_set import Report, TestSet
     from sightline.recipe import Decoding
-    from sightline.run import Report, Run, TestSet
+    from sightline.run import Run
 
 _LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
 _MISTAKES = 10

@@ -28,7 +28,7 @@ from sightline.comparison.where import Looked, Where, find_where, find_where_lab
 from sightline.comparison.wording import NOTHING, plural
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import Score
-from sightline.run import TestSet
+from sightline.evaluation.test_set import TestSet
 from sightline.training.ending import broken_off_at
 
 

@@ -12,8 +12,8 @@ from sightline.comparison.systems import Contestant
 from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
+from sightline.evaluation.test_set import TestSet
 from sightline.recipe import TASK_METRICS, MetricName
-from sightline.run import TestSet
 from sightline.run_folder import RunError
 
 

@@ -15,8 +15,8 @@ from sightline.comparison.seeds import SeedTest
 from sightline.comparison.where import Where
 from sightline.evaluation.intervals import Score
 from sightline.evaluation.significance import LEVEL, Significance
+from sightline.evaluation.test_set import TestSet
 from sightline.recipe import MetricName
-from sightline.run import TestSet
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sightline.comparison.systems import Contestant
 from sightline.data.sources import DataError, Example, read
+from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Recipe
 from sightline.recipe.data import PlainSource, TextSource
-from sightline.run import TestSet
 from sightline.run_folder import RunError
 
 _REMEDY = "give a test set that all have with --on, or files with --source and --reference"

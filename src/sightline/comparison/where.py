@@ -34,10 +34,11 @@ from sightline.evaluation.contrasts import (
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import aligned
 from sightline.evaluation.metrics import METRICS, measure
+from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.preparation import data_folder
 from sightline.recipe import MetricName, TaskName
-from sightline.run import Run, TestSet
+from sightline.run import Run
 
 _MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
 _TOLD_EVERY = 20_000

@@ -1,0 +1,61 @@
+"""What a run is tested on, and how it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.data.sources import Example
+from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.metrics import Score
+from sightline.recipe import TaskName
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Distinct sources, each with all its references."""
+
+    name: str
+    sources: list[str]
+    references: list[list[str]]
+    pairs: int
+
+    @staticmethod
+    def of(name: str, examples: Iterable[Example], task: TaskName = "seq2seq") -> TestSet:
+        """Translations of one source become one entry with several references; every other example counts."""
+        if task != "seq2seq":
+            every = list(examples)
+            return TestSet(name, [each.source for each in every], [[each.target] for each in every], len(every))
+        grouped: dict[str, list[str]] = {}
+        pairs = 0
+        for example in examples:
+            pairs += 1
+            known = grouped.setdefault(example.source, [])
+            if example.target not in known:
+                known.append(example.target)
+        return TestSet(name, list(grouped), list(grouped.values()), pairs)
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a run did on a test set."""
+
+    on: str
+    sentences: int
+    scores: list[Score]
+    outputs: list[str]
+    tokens: int | None = None  # of the text a language model was measured by, end marks included
+    confusion: Confusion | None = None  # of a classifier or a tagger
+    cut: int = 0  # sources that were cut to data.clean.cut_source tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
+        if self.tokens is not None:
+            found["tokens"] = self.tokens
+        if self.cut:
+            found["cut"] = self.cut
+        if self.confusion is not None:
+            found["confusion"] = self.confusion.to_dict()
+        return found
