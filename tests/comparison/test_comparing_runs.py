@@ -17,9 +17,9 @@ from sightline.comparison.progress import silent
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
 from sightline.comparison.where import Frequencies, Looked, find_where
+from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar
-from sightline.evaluation.test_set import TestSet
 from sightline.models.seq2seq import parameter_count
 from sightline.run import Run
 
@@ -264,7 +264,7 @@ def test_without_the_training_text_words_are_counted_in_the_references(
 
 
 def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
-    test = TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
+    test = test_set.TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
     looked = {"one": Looked("one", ["the dog"] * 10), "two": Looked("two", ["THE DOG"] * 10)}
     seen = Frequencies({"The": 40, "the": 70, "dog": 5, "Dog": 4}, "a text")
     where = {folds: find_where(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
