@@ -19,8 +19,9 @@ setup: .venv/installed
 	@$(PYTHON) -c "import sys; assert (3, 11) <= sys.version_info < (3, 13), 'Sightline needs Python 3.11 or 3.12, this is ' + sys.version.split()[0] + '; set PYTHON=python3.11'"
 	@test -x $(BIN)/python || (echo "creating .venv" && $(PYTHON) -m venv .venv)
 	@echo "installing (a minute or two the first time)"
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt torch
+	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # as pip would, but on all cores; some files are no Python 3
 	@touch $@
 
 demo: setup

@@ -90,7 +90,8 @@ class SightlineDecoder(Decoder):
     def decode(self) -> list[list[int]]:
         from sightline.decoding.generate import generate
 
-        found = generate(self.loaded.model, self.sources, self.options, device=self.loaded.device)
+        model, device = self.loaded.model, self.loaded.device
+        found = generate(model, self.sources, self.options, device=device, scored=False)  # as CTranslate2's are not
         return [hypotheses[0].tokens for hypotheses in found]
 
 

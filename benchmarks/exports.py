@@ -42,6 +42,11 @@ def to_marian(weights: Weights, heads: int, longest: int = 512) -> Any:
 
     `<pad>` and `<s>` get a bias of -1e4, so that generation never writes them, at no cost.
     """
+    if any(name.startswith("copying.") for name in weights):
+        raise ValueError(
+            "this model copies words of its source (model.copying: true), and Marian and CTranslate2 have no such "
+            "decoder; train with model.copying: false"
+        )
     if "encoder.norm.weight" in weights or "source_embedding.weight" in weights or "output.weight" in weights:
         raise ValueError("Marian is post-norm with one embedding: train with norm.place: post and tie: all")
     size = size_of(weights, heads, longest)

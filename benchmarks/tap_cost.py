@@ -1,11 +1,14 @@
-"""What taps cost while nobody listens: the same models with and without them.
+"""What taps cost while nobody listens: the same models with taps, without, and with every tap many times over.
 
 Without: the methods of its modules are compiled again from their own source, `self.tap(name, tensor, …)` replaced by
-`tensor`, `self.heard` by False; nothing of a tap is left to run. Both take turns, call by call, in changing order.
-Whatever else a machine does only adds time, so the fastest quarter of the calls of each side is compared: the ratio of
-their means, with a 95 % interval by bootstrap over the rounds. On a busy machine that interval is wider than what it
-measures, so the taps that a call passes are counted, too, times the seconds that one takes. `--same` has taps on both
-sides: what this finds where there is nothing to find.
+`tensor`, `self.heard` by False; nothing of a tap is left to run. Many times: the same, each tap replaced by many. All
+take turns, call by call, in changing order. Whatever else a machine does only adds time, so the fastest quarter of the
+calls of each side is compared: the ratio of their means, with a 95 % interval by bootstrap over the rounds.
+
+One tap is so little that with over without tells the noise of the machine rather than the taps. What the taps of a call
+cost once is better read from many: (many / without − 1) / times, an interval as many times narrower, where the taps
+stand, with their arguments made. Beside it the simplest account: taps passed × the seconds that one takes in a loop.
+`--same` has the taps once on all sides: what this finds where there is nothing to find.
 
     python benchmarks/tap_cost.py --json docs/measurements/tap_cost.json
 """
@@ -51,34 +54,50 @@ def bodies(layers: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
-# --- without taps ----------------------------------------------------------------------------------------------------
+# --- without taps, and with many -------------------------------------------------------------------------------------
 
 
-class _Remover(ast.NodeTransformer):
-    """`self.tap(name, tensor, …)` → `tensor`; nobody is ever listening."""
+class _Times(ast.NodeTransformer):
+    """Each tap, and each question for listeners, so many times; at 0 `tensor` is left of it, and nobody listens."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        return node.args[1] if ast.unparse(node.func) == "self.tap" else node
+        if ast.unparse(node.func) != "self.tap":
+            return node
+        tensor = node.args[1]
+        if not self.times:
+            return tensor
+        node.args[1] = ast.Name("_tapped", ast.Load())
+        return _last([ast.NamedExpr(ast.Name("_tapped", ast.Store()), tensor), *[node] * self.times])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         known = {"self.heard": False, "self.listened": False, "self.explicit_tap": None}
         text = ast.unparse(node)
-        return ast.copy_location(ast.Constant(known[text]), node) if text in known else node
+        if text not in known:
+            return node
+        return _last([node] * self.times) if self.times else ast.Constant(known[text])
 
 
-def untapped(method: FunctionType, owner: type) -> FunctionType:
-    """The same method without taps; `super()` inside it finds its class."""
+def _last(parts: list[ast.expr]) -> ast.expr:
+    """`(a, b, c)[-1]`: all are computed, the last is gone on with."""
+    return ast.Subscript(ast.Tuple(parts, ast.Load()), ast.Constant(-1), ast.Load())
+
+
+def retapped(method: FunctionType, owner: type, times: int) -> FunctionType:
+    """The same method with its taps so many times; `super()` inside it finds its class."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     made = ast.parse("def make(__class__):\n    return None")
     (maker,) = made.body
     assert isinstance(maker, ast.FunctionDef)
-    (function,) = _Remover().visit(tree).body
+    (function,) = _Times(times).visit(tree).body
     maker.body = [function, *ast.parse(f"def _():\n    return {method.__name__}").body[0].body]  # type: ignore[attr-defined]
     spaces: dict[str, Any] = {}
     exec(
-        compile(ast.fix_missing_locations(made), f"<{method.__qualname__} without taps>", "exec"),
+        compile(ast.fix_missing_locations(made), f"<{method.__qualname__}, taps × {times}>", "exec"),
         method.__globals__,
         spaces,
     )
@@ -87,29 +106,30 @@ def untapped(method: FunctionType, owner: type) -> FunctionType:
 
 
 @cache
-def bare_class(owner: type) -> type:
-    """A subclass in which every method with a tap is there without."""
+def class_with(owner: type, times: int) -> type:
+    """A subclass in which every method with a tap is there with it so many times."""
     found: dict[str, Any] = {}
     for base in reversed(owner.__mro__[: owner.__mro__.index(TapModule)]):
         for name, method in vars(base).items():
             if isinstance(method, FunctionType):
                 tapped = any(mark in inspect.getsource(method) for mark in _MARKS)
-                found[name] = untapped(method, base) if tapped else method
+                found[name] = retapped(method, base, times) if tapped else method
     return type(owner.__name__, (owner,), found)
 
 
 class Dress:
-    """A model's modules, with taps and without: the same tensors, other classes."""
+    """A model's modules with taps (0), without (1) and with many (2): the same tensors, other classes."""
 
-    def __init__(self, model: Any, *, same: bool) -> None:
-        modules = [module for module in model.modules() if isinstance(module, TapModule)]
+    def __init__(self, model: Any, times: int, *, same: bool) -> None:
         self.classes = [
-            (module, type(module), type(module) if same else bare_class(type(module))) for module in modules
+            (module, *(type(module) if same else class_with(type(module), count) for count in (1, 0, times)))
+            for module in model.modules()
+            if isinstance(module, TapModule)
         ]
 
-    def __call__(self, bare: int) -> None:
+    def __call__(self, side: int) -> None:
         for module, *sides in self.classes:
-            module.__class__ = sides[bare]
+            module.__class__ = sides[side]
 
 
 class _Every:
@@ -130,6 +150,18 @@ def passed(model: Any, work: Callable[[], None]) -> int:
     with listen(model, hear, points=_Every()):  # type: ignore[arg-type]
         work()
     return heard
+
+
+def check_sides(model: Any, work: Callable[[], None], dress: Dress, times: int, *, same: bool) -> int:
+    """The taps that some work passes, with taps; without there are none, and with many so many times as many."""
+    counts = []
+    for side in (0, 1, 2):
+        dress(side)
+        counts.append(passed(model, work))
+    expected = [counts[0], counts[0] if same else 0, counts[0] * times]
+    assert counts == expected, f"{counts} taps are passed on the three sides, not {expected}"
+    dress(0)
+    return counts[0]
 
 
 def one_tap(times: int = 20_000) -> float:
@@ -180,10 +212,10 @@ def seconds(work: Callable[[], None]) -> float:
 
 
 def rounds_of(work: Callable[[], None], dress: Dress, count: int) -> np.ndarray:
-    """(R, 2) seconds of one call with taps and one without, the first of a round in turn."""
-    found = np.empty((count, 2))
+    """(R, 3) seconds of a call with taps, one without and one with many, the first of a round in turn."""
+    found = np.empty((count, 3))
     for number in range(-3, count):  # three to warm up
-        for side in (0, 1) if number % 2 else (1, 0):
+        for side in np.roll([0, 1, 2], number):
             dress(side)
             took = seconds(work)
             if number >= 0:
@@ -192,19 +224,22 @@ def rounds_of(work: Callable[[], None], dress: Dress, count: int) -> np.ndarray:
     return found
 
 
-def ratio(found: np.ndarray) -> np.ndarray:
-    """Seconds (…, R, 2) → (…): the means of the fastest quarter of each side, one over the other."""
-    fastest = np.sort(found, axis=-2)[..., : max(1, found.shape[-2] // 4), :].mean(-2)
-    result: np.ndarray = fastest[..., 0] / fastest[..., 1]
+def fastest(found: np.ndarray) -> np.ndarray:
+    """Seconds (…, R, 3) → (…, 3): the mean of the fastest quarter of each side."""
+    result: np.ndarray = np.sort(found, axis=-2)[..., : max(1, found.shape[-2] // 4), :].mean(-2)
     return result
 
 
-def summary(found: np.ndarray, seed: int = 0) -> dict[str, Any]:
-    """The ratio, and how far it may be off."""
+def summary(found: np.ndarray, times: int, seed: int = 0) -> dict[str, Any]:
+    """With over without, and what taps cost once by what they cost many times; each with how far it may be off."""
     drawn = found[np.random.default_rng(seed).integers(len(found), size=(2_000, len(found)))]
-    low, high = np.quantile(ratio(drawn), [0.025, 0.975])
-    fastest = np.sort(found, axis=0)[: max(1, len(found) // 4)].mean(0)
-    return {"ratio": float(ratio(found)), "low": float(low), "high": float(high), "seconds": fastest.tolist()}
+    sides = np.concatenate([fastest(found)[None], fastest(drawn)])  # (1 + draws, 3)
+    once, many = sides[:, 0] / sides[:, 1], (sides[:, 2] / sides[:, 1] - 1) / times
+    told: dict[str, Any] = {"seconds": sides[0].tolist()}
+    for name, values in {"ratio": once, "cost": many}.items():
+        low, high = np.quantile(values[1:], [0.025, 0.975])
+        told[name] = {"value": float(values[0]), "low": float(low), "high": float(high)}
+    return told
 
 
 def main() -> None:
@@ -214,9 +249,10 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--times", type=int, default=40, help="how often each tap is passed on the third side")
     parser.add_argument("--only", nargs="+", help="names of models")
     parser.add_argument("--works", nargs="+", help="forward, training step, writing")
-    parser.add_argument("--same", action="store_true", help="with taps on both sides")
+    parser.add_argument("--same", action="store_true", help="with the taps once on all sides")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -224,28 +260,32 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     each = one_tap()
     print(f"a tap that nobody hears: {each * 1e9:.0f} ns")
-    print(f"{'model':22} {'work':14} {'with / without (95 %)':28} taps  taps × time of one, of the call")
+    print(f"{'model':22} {'work':14} {'with / without (95 %)':28} {'cost by many (95 %)':28} taps  taps × time of one")
     for name, (encoder, decoder) in bodies(options.layers).items():
         if options.only and name not in options.only:
             continue
         section = {"width": options.width, "tie": "none", "encoder": encoder, "decoder": decoder}
         model = Seq2Seq(Model.model_validate(section), VOCABULARY, VOCABULARY)
-        dress = Dress(model, same=options.same)
+        dress = Dress(model, options.times, same=options.same)
         for what, work in works(model, options.tokens, options.rows).items():
             if options.works and what not in options.works:
                 continue
-            count = passed(model, work)
-            dress(1)
-            assert options.same or passed(model, work) == 0, "there are still taps"
-            got = summary(rounds_of(work, dress, options.rounds))
-            got |= {"taps": count, "share": count * each / got["seconds"][0]}
+            count = check_sides(model, work, dress, 1 if options.same else options.times, same=options.same)
+            got = summary(rounds_of(work, dress, options.rounds), options.times)
+            got |= {"taps": count, "share": count * each / got["seconds"][1]}
             found.setdefault(name, {})[what] = got
-            told = f"{got['ratio']:.4f} ({got['low']:.4f} … {got['high']:.4f})"
-            print(f"{name:22} {what:14} {told:28} {count:5d} {got['share']:.3%}", flush=True)
-    if options.json is not None:
-        settings = {key: value for key, value in vars(options).items() if key != "json"}
-        about = {"torch": torch.__version__, "machine": platform.processor() or platform.machine(), **settings}
-        options.json.write_text(json.dumps({"about": about, "models": found}, indent=1) + "\n")
+            ratio, cost = got["ratio"], got["cost"]
+            first = f"{ratio['value']:.4f} ({ratio['low']:.4f} … {ratio['high']:.4f})"
+            second = f"{cost['value']:.3%} ({cost['low']:.3%} … {cost['high']:.3%})"
+            print(f"{name:22} {what:14} {first:28} {second:28} {count:5d} {got['share']:.3%}", flush=True)
+            if options.json is not None:  # after every row: what is measured is kept if the rest is given up
+                write_found(options, found)
+
+
+def write_found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
+    settings = {key: value for key, value in vars(options).items() if key != "json"}
+    about = {"torch": torch.__version__, "machine": platform.processor() or platform.machine(), **settings}
+    options.json.write_text(json.dumps({"about": about, "models": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import sightline
+from watched_runs import Silent
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
 ALONE = {**GRU, "attention": {"kind": "none"}}
@@ -22,14 +23,6 @@ CHARACTERS = {"kind": "character", "normalize": "none", "spaces": "keep"}
 TAGS = {"the": "DET", "a": "DET", "dog": "NOUN", "cat": "NOUN", "sees": "VERB", "hears": "VERB", "old": "ADJ"}
 NAMES = {"anna": "B-PER", "bohr": "I-PER", "rome": "B-LOC", "went": "O", "to": "O"}
 MOODS = {"good": "positive", "fine": "positive", "bad": "negative", "dull": "negative"}
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def verses(lines: int, seed: int) -> str:

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.data.preparation import prepare_data
 from sightline.experiment import describe, plan_for
-from sightline.preparation import prepare_data
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
 
@@ -87,7 +87,7 @@ def test_predict_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
     run = run_of(corpus, cut_source=7)
     (corpus / "new.txt").write_text(f"a b\n{LONG}\n")
     predicted = CliRunner().invoke(app, ["predict", str(run.folder), str(corpus / "new.txt")], catch_exceptions=False)
-    assert "sightline: 1 lines were cut short (data.clean.cut_source)" in predicted.stderr
+    assert "sightline: 1 line cut short (data.clean.cut_source)" in predicted.stderr
     evaluated = CliRunner().invoke(app, ["evaluate", str(run.folder)], catch_exceptions=False)
     assert "5 sources cut short (data.clean.cut_source)" in evaluated.stdout
 

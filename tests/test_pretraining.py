@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import sightline
+from sightline.answering.filling import best_fillings
 from sightline.cli.app import app
-from sightline.cli.measures import corpus_view
+from sightline.cli.corpus import corpus_view
 from sightline.comparison import compare
 from sightline.experiment import build_model
-from sightline.filling import best_fillings
 from sightline.inspection.samples import sample_batches
 from sightline.inspection.views import Subject, look
 from sightline.models.labellers import Tagger
@@ -30,6 +30,7 @@ from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
+from watched_runs import Silent
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
 NOISES: dict[str, dict[str, Any]] = {
@@ -37,14 +38,6 @@ NOISES: dict[str, dict[str, Any]] = {
     "denoise": {"kind": "denoise", "rate": 0.2},
     "span-corruption": {"kind": "span-corruption", "rate": 0.2, "mean": 2.0, "sentinels": 8},
 }
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def lines(count: int, seed: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from sightline.training.batches import padded_batch
 from sightline.training.interruption import Interrupted
 from sightline.training.sides import translation
 from sightline.training.step import batch_loss
+from watched_runs import Silent, records
 
 CPU = torch.device("cpu")
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
@@ -56,31 +57,10 @@ def a_recipe(steps: int = 60, **training: Any) -> dict[str, Any]:
     }
 
 
-class Silent:
-    """A display that shows nothing, and may do something at a step."""
-
-    def __init__(self, at: dict[int, Callable[[], None]] | None = None) -> None:
-        self.at, self.notes = at or {}, list[str]()
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None:
-        self.at.get(progress.step, lambda: None)()
-
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 def write(folder: Path, recipe: dict[str, Any]) -> Path:
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return path
-
-
-def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
-    measured = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
-    return [{k: v for k, v in line.items() if k not in measured} for line in lines if line["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
@@ -121,25 +101,32 @@ def test_the_weighted_loss_is_its_formula() -> None:
     assert weighted_nll(features, weight, bias, targets, factors).item() == pytest.approx(expected, rel=1e-5)
 
 
-def toy(build_model: Callable[..., Seq2Seq], **reward: Any) -> tuple[Seq2Seq, RewardGradients]:
-    """A model that can write five words, at most one of them; it never writes marks, as a trained one does not."""
+def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, RewardGradients]:
+    """A model that can write five words, at most one of them; it never writes padding, as a trained one does not.
+
+    The first `marks` of the words are marks that noise once put into its texts.
+    """
     model = build_model(GRU, GRU)
     with torch.no_grad():
         model.output.bias[[PAD, START, *range(9, 13)]] = -1e4
     recipe = Recipe.model_validate(
         a_recipe(reward={"mix": 0.0, "max_length": 2, **reward}, stopping={"on": "reward"}, label_smoothing=0.0)
     )
-    return model, RewardGradients(model, recipe, None, CPU, lambda batch: 3)  # type: ignore[arg-type]
+    vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(marks))))
+    return model, RewardGradients(model, recipe, vocabulary, CPU, lambda batch: 3)
 
 
-def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq]) -> None:
+@pytest.mark.parametrize("marks", [0, 2])
+def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], marks: int) -> None:
     """Outputs of no word or one; every one of them and its probability can be written down."""
-    model, gradients = toy(build_model, samples=20_000)
+    model, gradients = toy(build_model, marks, samples=20_000)
     source, reference = np.array([5, 6]), np.array([6])
     batch = padded_batch(translation([source], [reference]), np.arange(1))
-    outputs = [[], *([word] for word in (1, 4, 5, 6, 7, 8))]
+    outputs = [[], *([word] for word in (1, 4, 5, 6, 7, 8) if word not in range(4, 4 + marks))]
     every = pair_batch([(source, output) for output in outputs])
-    logs = model.logits(model(every.source, every.source_layout, every.given, every.target_layout)).log_softmax(-1)
+    logits = model.logits(model(every.source, every.source_layout, every.given, every.target_layout))
+    silent = torch.isin(torch.arange(logits.shape[-1]), torch.arange(4, 4 + marks))
+    logs = logits.masked_fill(silent, float("-inf")).log_softmax(-1)
     firsts = torch.stack([logs[row, 0, output[0] if output else END] for row, output in enumerate(outputs)])
     assert firsts.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     rewards = torch.tensor([gleu(output, [6]) for output in outputs])
@@ -188,6 +175,15 @@ def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[
         assert cut == [[len(output) == 5 for output in several] for several in outputs]
         drawn.append(outputs)
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> None:
+    model, gradients = toy(build_model, 2, samples=50, max_length=6)
+    with torch.no_grad():
+        model.output.bias[[4, 5]] = 50.0  # all it would say, if it might
+    outputs, _ = gradients.draw([[6, 7, 8], [8]])
+    said = {token for several in outputs for output in several for token in output}
+    assert said and not said & {4, 5}
 
 
 def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:

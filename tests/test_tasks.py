@@ -16,6 +16,7 @@ import sightline
 from sightline.experiment import dry_run, open_recipe
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
+from watched_runs import records
 
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.2}
 WRITER = {**LSTM, "attention": {"kind": "none"}}
@@ -170,12 +171,6 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         return done[name]
 
     return get
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    measured = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in measured} for line in lines]
 
 
 NEURAL = [name for name in CASES if "counted" not in name]

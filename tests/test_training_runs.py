@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 import sightline
 from sightline.run_folder import RunError
 from sightline.training.loop import NotFinite
+from watched_runs import Silent, records
 
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.2}
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
@@ -102,15 +103,8 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "masked-words": {"body": TRANSFORMER, "noise": "mask", "batches": {"tokens": 512, "context": 32}},
     "denoising": {"body": TRANSFORMER, "noise": "denoise", "batches": {"tokens": 512, "context": 32}},
+    "span-corruption": {"body": TRANSFORMER, "noise": "span-corruption", "batches": {"tokens": 512, "context": 32}},
 }
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +146,6 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 def finished(trained: Callable[[str], Trained], tmp_path: Path) -> Path:
     """A finished run folder of one's own."""
     return Path(shutil.copytree(trained("lstm").run, tmp_path / "finished"))
-
-
-def records(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what was measured: times and memory."""
-    measured = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key not in measured} for line in lines]
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from sightline.allocation import keep_freed_memory
-from sightline.counting import count_text
+from sightline.data.preparation import LABELS, Prepared, Progress, prepare_data, training_examples, with_folder
 from sightline.data.store import CUT, REASONS
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
-from sightline.first_weights import adapt, first_weights
 from sightline.layers.adapters import add_adapters
 from sightline.model_card import write_model_card
 from sightline.models.copying import CopyingSeq2Seq
@@ -31,19 +30,21 @@ from sightline.models.masked_words import MaskedWords
 from sightline.models.protocol import FitsLengths
 from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.preparation import LABELS, Prepared, Progress, prepare_data, training_examples, with_folder
+from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
 from sightline.recipe.changes import differences
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, environment, locked, read_config, write_config
-from sightline.starting import Start, vocabulary_of_start, with_start, write_start
+from sightline.starting.first_weights import adapt, first_weights
+from sightline.starting.other_run import Start, vocabulary_of_start, with_start, write_start
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.adapting import trained_count
 from sightline.training.checkpoints import load_parameters
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.cost import StepCost, peak_memory, step_cost
+from sightline.training.counting import count_text
 from sightline.training.display import Display, PlainDisplay
 from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
@@ -290,7 +291,7 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
         device=choose_device(recipe.training.device),
     )
     write_dictionary(run, found)
-    display.note(f"{len(found):,} source words have a translation to put in the place of an unknown word")
+    display.note(f"{plural(len(found), 'translation')} of source words, to put in the place of unknown words")
 
 
 def _gradients(
@@ -337,9 +338,9 @@ def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.dev
     dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
     cut = store.counts[CUT]
     return [
-        f"{len(store):,} training and {len(prepared.validation):,} validation examples"
+        f"{len(store):,} training and {plural(len(prepared.validation), 'validation example')}"
         + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
-        + (f"; {cut:,} sources cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
+        + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
         f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
         + (" (shared)" if prepared.vocabulary.shared else ""),
         f"{parameter_count(model):,} parameters{_frozen(model)} on {device}; {plan.layout} batches, "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import write_atomically
+from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import (
     Body,
@@ -40,11 +41,11 @@ def _body(body: Body) -> str:
         return f"{body.order}-grams, counted"
     if isinstance(body, WindowBody):
         return f"feed-forward net over a window of {body.size}"
-    layers = f"{body.layers} layer{'s' if body.layers > 1 else ''}"
+    layers = plural(body.layers, "layer")
     if isinstance(body, TransformerBody):
         norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
         return (
-            f"Transformer, {layers}, {body.heads} heads, {norm}, "
+            f"Transformer, {layers}, {plural(body.heads, 'head')}, {norm}, "
             f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
         )
     if isinstance(body, ConvolutionalBody):
@@ -76,7 +77,7 @@ def _links(kind: str) -> str:
 
 def _source(source: AnySource) -> str:
     if isinstance(source, DatesSource):
-        return f"built-in dates, part {source.part}, {source.examples:,} examples"
+        return f"built-in dates, part {source.part}, {plural(source.examples, 'example')}"
     return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
 
 
@@ -91,7 +92,7 @@ def _guided(recipe: Recipe) -> list[str]:
 def _read(recipe: Recipe) -> list[str]:
     """How sources are read, where that is not as a whole and for once."""
     cut = recipe.data.clean.cut_source
-    lines = [] if cut is None else [f"| sources | cut to their first {cut:,} tokens |"]
+    lines = [] if cut is None else [f"| sources | cut to the first {plural(cut, 'token')} |"]
     if recipe.model.copying:
         lines.append("| copying | words of the source, beside what the decoder writes |")
     return lines
@@ -106,7 +107,7 @@ def _validations(run: Path) -> list[dict[str, Any]]:
 
 
 def _started(run: Path) -> list[str]:
-    """What the model began with, where it was something (starting.py writes it down)."""
+    """What the model began with, where it was something (starting/other_run.py writes it down)."""
     path = run / "start.json"
     if not path.is_file():
         return []
@@ -154,7 +155,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         scores = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
         lines += [
             f"| best validation | step {best['step']}: {scores} |",
-            f"| training | {found[-1]['step']:,} steps, {found[-1]['tokens']:,} target tokens, "
+            f"| training | {plural(found[-1]['step'], 'step')}, {plural(found[-1]['tokens'], 'target token')}, "
             f"{found[-1]['seconds'] / 60:.1f} minutes |",
         ]
     lines += ["", "## Use", "", "```", f"sightline predict {run.resolve().name} input.txt > output.txt"]

@@ -29,7 +29,7 @@ from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.linear import linear
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
-from sightline.text.tokenizer import END, PAD, Vocabulary
+from sightline.text.tokenizer import END, PAD, SPECIALS, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss
 from sightline.training.sides import translation
@@ -57,10 +57,17 @@ def drawing(section: Reward, max_ratio: float, seed: int, longest: int | None) -
     )
 
 
-def weighted_nll(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, factors: Tensor) -> Tensor:
-    """Σ_b factor_b Σ_t −log p(y_bt) of features (B, T, D), over targets (B, T) that are not PAD."""
+def weighted_nll(
+    features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, factors: Tensor, marks: int = 0
+) -> Tensor:
+    """Σ_b factor_b Σ_t −log p(y_bt) of features (B, T, D), over targets (B, T) that are not PAD.
+
+    p is what outputs are drawn from: the `marks` ids behind the specials (marks of noise) have no share in it.
+    """
     real = targets != PAD
     logits = linear(features[real], weight, bias).float()  # (real, V)
+    if marks:
+        logits[:, len(SPECIALS) : len(SPECIALS) + marks] = float("-inf")
     right = logits.gather(1, targets[real][:, None])[:, 0]
     return ((logits.logsumexp(-1) - right) * factors[:, None].expand_as(targets)[real]).sum()
 
@@ -94,7 +101,7 @@ def expected_reward(
     section = recipe.training.reward
     assert section is not None
     options = drawing(section, recipe.decoding.max_ratio, recipe.seed, model.longest)
-    found = generate(model, sources, options, device=device)
+    found = generate(model, sources, options, device=device, marks=len(vocabulary.target.marks))
     judge = Judge(section, vocabulary)
     rewards = [
         float(judge([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
@@ -118,7 +125,7 @@ class RewardGradients(ObservedGradients):
         section = recipe.training.reward
         assert section is not None
         self.writer, self.recipe, self.section, self.flops = model, recipe, section, flops
-        self.judge = Judge(section, vocabulary)
+        self.judge, self.marks = Judge(section, vocabulary), len(vocabulary.target.marks)
 
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
         sources, references = rows_of(batch.source), rows_of(batch.wanted)
@@ -139,7 +146,7 @@ class RewardGradients(ObservedGradients):
         """N outputs for each source, and which of them were cut off by the limit: those did not choose to end."""
         seed = int(torch.randint(2**62, ()))
         options = drawing(self.section, self.recipe.decoding.max_ratio, seed, self.writer.longest)
-        batch = make_batch(sources, options, self.device)
+        batch = make_batch(sources, options, self.device, marks=self.marks)
         self.model.eval()
         with autocast(self.precision, self.device):
             found = walk(self.writer, batch, options)
@@ -163,7 +170,7 @@ class RewardGradients(ObservedGradients):
         with autocast(self.precision, self.device):
             features = self.writer(batch.source, batch.source_layout, batch.given, batch.target_layout)
             output_layer = self.writer.output
-            loss = weighted_nll(features, output_layer.weight, output_layer.bias, batch.wanted, factors)
+            loss = weighted_nll(features, output_layer.weight, output_layer.bias, batch.wanted, factors, self.marks)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

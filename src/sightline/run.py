@@ -13,14 +13,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sightline.allocation import keep_freed_memory
-from sightline.answerer import Answerer, Prediction
-from sightline.answering import Continuer, build_answerer
+from sightline.answering.answerer import Answerer, Prediction
+from sightline.answering.continuing import Continuer
+from sightline.answering.tasks import build_answerer
+from sightline.data.preparation import LABELS, data_folder
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.mending import Mended, measure_mended, mend
 from sightline.evaluation.metrics import Measurement, measure, measure_bits_per_character, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.experiment import build_model, choose_device
@@ -28,10 +31,8 @@ from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
 from sightline.layers.linear import pack
-from sightline.mending import Mended, measure_mended, mend
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
-from sightline.preparation import LABELS, data_folder
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.recipe.files import load_recipe
@@ -42,7 +43,7 @@ from sightline.training.checkpoints import load_parameters
 from sightline.training.windows import carries
 
 if TYPE_CHECKING:
-    from sightline.contextual import Embedded, Layer, Pooling, Vectors
+    from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 WINDOW = 256  # tokens or characters of text that intervals and tests of a language model draw together
@@ -175,16 +176,20 @@ class Run:
         prefixes: Sequence[str] | None = None,
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
+        scored: bool = True,
     ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first; `phrases` say what each must or must not contain."""
+        """For each text its best outputs, best first; `phrases` say what each must or must not contain.
+
+        Without scores (they may be NaN then) a greedy search is faster.
+        """
         chosen = options or self.recipe.decoding
-        return self.answerer.answer(texts, chosen, prefixes=prefixes, first=first, phrases=phrases)
+        return self.answerer.answer(texts, chosen, prefixes=prefixes, first=first, phrases=phrases, scored=scored)
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
         """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; put the one text into a list: predict([text])")
-        return [guesses[0].text for guesses in self.predict_nbest(texts, self.options(**changes))]
+        return [guesses[0].text for guesses in self.predict_nbest(texts, self.options(**changes), scored=False)]
 
     def stream(self, text: str, options: Decoding | None = None, *, write: Callable[[str], None]) -> Prediction:
         """Go on after a text with a language model, and hand over what is new as soon as it is known."""
@@ -213,7 +218,7 @@ class Run:
 
         With `step`, no further than that token of the output, counted from 0. Recording changes no output.
         """
-        from sightline.tracing import trace_text
+        from sightline.inspection.tracing import trace_text
 
         return trace_text(self.answerer, text, target, step)
 
@@ -227,7 +232,7 @@ class Run:
         self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "none", words: bool = False
     ) -> list[Embedded]:
         """The pieces of each text, each with its vector in this context; with `words` and a pooling, its words."""
-        from sightline.contextual import Wanted, embed_texts
+        from sightline.embedding.contextual import Wanted, embed_texts
 
         return embed_texts(self.answerer, texts, Wanted(layer, pooling, words))
 
@@ -242,12 +247,11 @@ class Run:
         data = self.recipe.data
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
-        source = data.validation if name == "validation" else data.tests[name]
-        return read(source, data_folder(self.recipe), swap=data.swap)
+        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap)
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""
-        return TestSet.of(name, self.test_examples(name), "language-model" if self.recipe.of_text else self.recipe.task)
+        return TestSet.of(name, self.test_examples(name), gathered=self.recipe.gathers(name))
 
     def evaluate(self, on: TestSet | str, options: Decoding | None = None) -> Report:
         """Decode a test set and score it with every metric of the recipe."""
@@ -255,7 +259,7 @@ class Run:
         section = self.recipe.evaluation
         outputs: list[str] = []
         if not self.recipe.of_text:  # which is measured by the text itself
-            outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options)]
+            outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options, scored=False)]
         scores = [
             self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics

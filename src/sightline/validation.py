@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.answering import Restorer, build_answerer
+from sightline.answering.filling import Filling
+from sightline.answering.restoring import Restorer
+from sightline.answering.tasks import build_answerer
+from sightline.data.preparation import Prepared
 from sightline.decoding.generate import generate
 from sightline.decoding.scoring import stream_losses
+from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
-from sightline.filling import Filling
-from sightline.mending import Mended, mend
-from sightline.preparation import Prepared
 from sightline.recipe import MetricName
 from sightline.reward import expected_reward
 from sightline.text.tokenizer import END
@@ -139,7 +140,14 @@ class TextValidator(Validator):
         starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
         prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
         options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
-        found = generate(model, None, options, device=self.device, prefixes=prompts)  # type: ignore[arg-type]
+        found = generate(
+            model,  # type: ignore[arg-type]
+            None,
+            options,
+            device=self.device,
+            prefixes=prompts,
+            marks=len(target.marks),
+        )
         return [
             {
                 "source": target.decode(prompt),

@@ -62,6 +62,14 @@ def test_every_task_has_a_corpus_view(tasks: dict[str, Path], name: str, order: 
     assert order != "worst" or losses == sorted(losses, reverse=True)
 
 
+def test_losses_by_length_are_drawn_where_there_are_lengths(tasks: dict[str, Path], tmp_path: Path) -> None:
+    figure = tmp_path / "lengths.png"
+    inspect(tasks["tag-gru"], "--corpus", "test", "--figure", figure)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="cut into equal parts"):
+        inspect(tasks["lm-bpe"], "--corpus", "test", "--figure", figure)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -72,6 +80,9 @@ def test_every_task_has_a_corpus_view(tasks: dict[str, Path], name: str, order: 
         (["--layer-norms"], "--figure"),
         (["--layer-norms", "--figure", "norms.png"], "training.log_layers=true"),
         (["--gradient-flow", "--figure", "flow.gif"], "flow.gif"),
+        (["--corpus", "test", "--figure", "lengths.gif"], "lengths.gif"),
+        (["--corpus", "test", "--save", "folder"], "--save folder is for a view"),
+        (["text", "--attribute", "occlusion", "--step", "0"], "--step 0 is for a view"),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(tasks: dict[str, Path], arguments: list[str], message: str) -> None:

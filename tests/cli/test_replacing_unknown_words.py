@@ -18,7 +18,7 @@ import sightline
 from sightline.cli.app import app
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.text.tokenizer import UNK
-from task_runs import Silent
+from watched_runs import Silent
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 RARE = {f"Ding{number}": f"thing{number}" for number in range(20)}  # each seen once, so unknown

@@ -93,7 +93,7 @@ def test_words_are_forbidden_everywhere_or_line_by_line(tasks: Runs, tmp_path: P
     lines, _ = call("predict", tasks["lm-gru"], *short, "--forbid", str(tmp_path / "not.txt"))
     assert lines[0] == plain[0]
     (tmp_path / "not.txt").write_text("the\n")
-    assert "has 1 lines, fewer than the input" in refused(
+    assert "has 1 line, fewer than the input" in refused(
         "predict", tasks["lm-gru"], *short, "--forbid", str(tmp_path / "not.txt")
     )
 

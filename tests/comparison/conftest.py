@@ -14,6 +14,7 @@ import yaml
 import sightline
 from sightline.comparison import Comparison
 from task_runs import trained_tasks
+from watched_runs import Silent
 
 WORDS = {
     "hund": "dog",
@@ -26,14 +27,6 @@ WORDS = {
     "alt": "old",
 }
 NAMES = ("dot-seed1", "dot-seed2", "none-seed1", "none-seed2")
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def sentences(count: int, seed: int) -> str:

@@ -81,7 +81,7 @@ def test_other_links_are_another_store_and_none_are_none(tmp_path: Path) -> None
 
 def test_a_file_may_be_longer_than_the_examples_only_if_those_are_limited(tmp_path: Path) -> None:
     assert len(store(tmp_path, LINES, limit=3)) == 2
-    with pytest.raises(DataError, match=r"has 1 lines more than there are training examples \(5\)"):
+    with pytest.raises(DataError, match=r"has 1 line more than there are training examples \(5\)"):
         store(tmp_path, [*LINES, "0-0"])
 
 

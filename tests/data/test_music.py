@@ -184,7 +184,7 @@ def test_a_word_that_is_not_of_the_language_is_an_error(word: str) -> None:
 
 
 def test_a_step_that_is_not_complete_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"6 words are not four for every step, 2 over"):
+    with pytest.raises(ValueError, match=r"6 words, not four for every step, 2 over"):
         from_events("67 62 59 43 67 62")
 
 

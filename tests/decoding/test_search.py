@@ -187,6 +187,22 @@ def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
         assert found.tokens == [word for word in past[1:] if word != END]
 
 
+@pytest.mark.parametrize("more", [{}, {"min_length": 6}, {"no_repeat": 2}])
+@pytest.mark.parametrize("prefixes", [None, [[number % 9 + 4] * (number % 3) for number in range(24)]])
+def test_greedy_without_scores_says_the_same_words(
+    model: Seq2Seq, more: dict[str, Any], prefixes: list[list[int]] | None
+) -> None:
+    options, sources = Decoding(beam=1, max_length=12, batch_tokens=40, **more), many_sources(24)
+    plain, quick = (generate(model, sources, options, prefixes=prefixes, scored=scored) for scored in (True, False))
+    assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
+    assert all(math.isnan(found.score) and math.isnan(found.log_probability) for (found,) in quick)
+
+
+def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
+    options = Decoding(nbest=3, sample={"seed": 5}, max_length=8)
+    assert generate(model, SOURCES, options, scored=False) == generate(model, SOURCES, options)
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
     sources = many_sources(10)
@@ -216,16 +232,31 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
 def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
     script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four batches of ten; in each, one sentence says twelve words more than all others."""
+    """Four batches of ten; in each, one sentence says thirty words more than all others."""
 
     def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (14 if first == 5 else 2) else {4: 1.0}
+        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
 
     monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)  # several would even the batches out
     sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
-    found = generate(model, sources, Decoding(beam=beam, batch_tokens=20 * beam))  # a word and an end each
-    assert [len(beams[0].tokens) for beams in found] == [14 if source == [5] else 2 for source in sources]
-    assert len(model.rows) < 4 * 15  # steps
+    options = Decoding(beam=beam, batch_tokens=20 * beam, max_ratio=50.0)  # a word and an end each
+    found = generate(model, sources, options)
+    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
+    assert len(model.rows) < 4 * 33  # steps
+
+
+def test_who_ends_a_little_later_than_others_is_not_given_up(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches of ten; in each, one sentence says five words more than all others: no word is said twice."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == (7 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
+    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
+    generate(model, sources, Decoding(beam=1, batch_tokens=20))
+    assert len(model.rows) == 4 * 8  # steps
 
 
 @pytest.mark.parametrize(

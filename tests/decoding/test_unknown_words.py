@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.answerer import Answerer
-from sightline.answering import build_answerer
+from sightline.answering.answerer import Answerer
+from sightline.answering.tasks import build_answerer
 from sightline.data.sources import Example
 from sightline.decoding.scoring import attention_to_source, strongest_links
 from sightline.decoding.unknown_words import Pairings, Translation, learn_dictionary, read_dictionary, write_dictionary

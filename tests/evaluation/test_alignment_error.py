@@ -67,9 +67,9 @@ def test_a_mistyped_link_is_left_out_with_a_note_and_many_are_an_error() -> None
     kept, notes = within(gold, words, words)
     assert kept[:-1] == gold[:-1] and kept[-1] == parse_gold("0-0")
     assert notes == ["alignment 100: 1-2 points past the end of sentences of 2 and 2 words, left out"]
-    with pytest.raises(ValueError, match=r"100 links point .*--swap-alignments"):
+    with pytest.raises(ValueError, match=r"too many links \(100\) point .*--swap-alignments"):
         within([parse_gold("0-0 5-1")] * 100, words, words)
-    with pytest.raises(ValueError, match="1 alignments for 100 sources"):
+    with pytest.raises(ValueError, match="1 alignment for 100 sources"):
         within(gold[:1], words, words)
 
 

@@ -235,7 +235,7 @@ def test_texts_that_do_not_belong_together_are_refused_by_name_and_number() -> N
         quality_by_position([["a"]], {})
     with pytest.raises(ValueError, match=r"there are no references"):
         quality_by_position([], {"A": []})
-    with pytest.raises(ValueError, match=r"big has 1 outputs and there are references for 2 sentences"):
+    with pytest.raises(ValueError, match=r"big has 1 output and there are references for 2 sentences"):
         quality_by_length([["a"], ["b"]], {"small": ["a", "b"], "big": ["a"]}, share_equal)
     with pytest.raises(ValueError, match=r"sentence 2 has no reference"):
         quality_by_frequency([["a"], []], {"A": ["a", "b"]})

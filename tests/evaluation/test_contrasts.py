@@ -307,7 +307,7 @@ def test_results_are_plain_enough_for_json() -> None:
 
 
 def test_texts_that_do_not_belong_together_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"system has 2 outputs and there are references for 1 sentences"):
+    with pytest.raises(ValueError, match=r"system has 2 outputs and there are references for 1 sentence;"):
         ngram_contrasts([["a"]], ["a"], ["a", "b"])
     with pytest.raises(ValueError, match=r"baseline has 0 outputs"):
         word_contrasts([["a"]], [], ["a"])

@@ -154,7 +154,7 @@ def test_labels_that_are_no_tags_are_pointed_out_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = measure("span-f1", ["NOUN B-PER"], single(["VERB B-PER"]))
-    assert found.detail.endswith("2 labels are not B-, I- or O (the first: NOUN)")
+    assert found.detail.endswith("2 labels beside B-, I- and O (the first: NOUN)")
     assert "not B-" not in measure("span-f1", ["O B-PER"], single(["O B-PER"])).detail
 
 

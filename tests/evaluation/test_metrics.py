@@ -13,6 +13,7 @@ import pytest
 import sacrebleu
 
 from sightline.evaluation.intervals import resampled_sums, wilson
+from sightline.evaluation.mending import Mended, measure_mended
 from sightline.evaluation.metrics import (
     METRICS,
     measure_bits_per_character,
@@ -20,7 +21,6 @@ from sightline.evaluation.metrics import (
     perplexity,
     score,
 )
-from sightline.mending import Mended, measure_mended
 from sightline.recipe.files import load_recipe
 
 WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]

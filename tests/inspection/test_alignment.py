@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sightline.inspection.alignment import Alignment, draw, render_terminal, visible
+from sightline.inspection.fonts import MissingGlyphs
 
 DATE = [*"Donnerstag, der 23. September 2021", "</s>"]
 
@@ -112,6 +113,7 @@ def test_a_picture_is_drawn_without_warnings_whatever_the_labels(tmp_path: Path,
     before = "matplotlib.pyplot" in sys.modules
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", MissingGlyphs)  # tests/inspection/test_fonts.py
         draw(sharp(tokens, tokens[::-1]), tmp_path / "picture.png", title="$ " + tokens[0])
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.inspection.attributed import Attribution, word_groups
+from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Method, Question, attribute
 from sightline.inspection.attribution_picture import draw_attribution
 from sightline.layers.embedding import Embedding
@@ -83,7 +83,12 @@ def test_integrated_gradients_of_a_model_that_copies_are_the_whole_change_of_its
 
 RECURRENT = {"kind": "recurrent", "cell": "gru", "layers": 2, "bidirectional": True}
 WRITER = {"kind": "recurrent", "cell": "lstm", "layers": 1, "attention": {"kind": "additive"}, "input_feeding": True}
-TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2}
+TRANSFORMER = {  # smooth all the way, as the recurrent ones: few steps meet an integral
+    "kind": "transformer",
+    "layers": 2,
+    "heads": 2,
+    "feedforward": {"kind": "gelu"},
+}
 
 
 def built(kind: str) -> tuple[nn.Module, Question]:
@@ -117,10 +122,10 @@ KINDS = ("tied", "lstm", "lm", "tagger", "classifier")
 def test_integrated_gradients_are_complete(kind: str, baseline: Any) -> None:
     """Σ a = f(x) − f(x') (Sundararajan et al. 2017, proposition 1)."""
     model, asked = built(kind)
-    found = attribute(model, asked, numbered(asked), steps=256, baseline=baseline)
+    found = attribute(model, asked, numbered(asked), steps=32, baseline=baseline)
     total = found.from_source.sum(1) + found.from_target.sum(1)
     assert np.abs(total).max() > 1e-3
-    assert found.gaps is not None and np.abs(found.gaps).max() < 5e-3
+    assert found.gaps is not None and np.abs(found.gaps).max() < 1e-4
     rough = attribute(model, asked, numbered(asked), steps=2, baseline=baseline)
     assert rough.gaps is not None and np.abs(found.gaps).max() <= np.abs(rough.gaps).max() + 1e-6
 
@@ -190,16 +195,6 @@ def test_a_model_is_left_as_it_was_found() -> None:
 
 
 PIECES = ["▁Ein", "▁Ap", "fel", "kuchen", ".", "</s>"]
-
-
-def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
-    assert word_groups(PIECES) == [[0], [1, 2, 3], [4], [5]]
-    assert word_groups(["a", "b", "▁", "c"]) == [[0, 1], [2, 3]]
-    assert word_groups([]) == []
-
-
-def test_what_is_unknown_is_a_word_of_its_own_with_the_space_before_it() -> None:
-    assert word_groups(["▁a", "▁", "<unk 犬>", "b", "<unk>", "▁c"]) == [[0], [1, 2], [3], [4], [5]]
 
 
 def attribution() -> Attribution:

@@ -7,6 +7,7 @@ import io
 import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +15,19 @@ import torch
 from rich.console import Console
 
 from sightline.data.sources import Example
+from sightline.evaluation.breakdowns import LengthBucket
+from sightline.inspection import corpus_picture
 from sightline.inspection.corpus_losses import pair_losses, text_losses
 from sightline.inspection.corpus_view import (
     CorpusView,
+    LengthLoss,
     SentenceLoss,
     TokenLoss,
     length_table,
     sentence_table,
     token_table,
 )
+from sightline.inspection.line_picture import Panel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
@@ -154,3 +159,18 @@ def test_nothing_to_measure_is_an_error_that_says_so() -> None:
 def test_a_token_never_counted_is_no_rarer_than_others() -> None:
     sentence = SentenceLoss(1, "", "", [TokenLoss(1, 1, "a", 1.0, None), TokenLoss(1, 2, "b", 2.0, 3)])
     assert sentence.rarest.token == "b" and not math.isinf(sentence.loss)
+
+
+def test_losses_and_scores_are_drawn_in_the_middle_of_their_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Panel] = []
+    monkeypatch.setattr(corpus_picture, "draw_lines", lambda panels, *_, **__: drawn.extend(panels))
+    losses = [LengthLoss(1, 4, 9, 30, 0.5), LengthLoss(5, 5, 8, 40, 0.7)]
+    scores = [LengthBucket(2, 8, 9, {"lstm": 30.0}), LengthBucket(9, 30, 8, {"lstm": 20.0})]
+    corpus_picture.draw_lengths(losses, scores, tmp_path / "lengths.png", name="lstm", metric="BLEU")
+    assert [(list(line.x), list(line.y)) for panel in drawn for line in panel.lines] == [
+        ([2.5, 5.0], [0.5, 0.7]),
+        ([5.0, 19.5], [30.0, 20.0]),
+    ]
+    assert drawn[1].y_label == "BLEU"

@@ -92,6 +92,18 @@ def test_the_softmax_for_short_rows_is_the_softmax(keys: int) -> None:
     torch.testing.assert_close(masked_softmax(scores, None), torch.softmax(scores, dim=-1))
 
 
+@pytest.mark.parametrize("blind", [False, True])
+def test_without_gradients_the_softmax_over_what_may_be_seen_is_the_same(blind: bool) -> None:
+    scores, mask = torch.randn(5, 3, 2, 20), torch.rand(5, 1, 2, 20) < 0.5
+    mask[..., 7] = True
+    if blind:
+        mask[2, :, 1] = False
+    with torch.no_grad():
+        found = masked_softmax(scores, mask)
+    assert torch.equal(found, masked_softmax(scores, mask))
+    torch.testing.assert_close(found.sum(-1), mask.any(-1).float().expand(5, 3, 2))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("queries", [1, 3, 5])
 def test_attention_is_its_formula(kind: str, queries: int) -> None:

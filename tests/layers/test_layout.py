@@ -45,6 +45,23 @@ def test_without_gradients_sequences_of_nothing_are_all_zeros() -> None:
 
 
 @given(lengths=LENGTHS, more=st.integers(0, 3))
+def test_padded_heads_are_the_same_with_and_without_gradients(lengths: list[int], more: int) -> None:
+    layout = Packed.of(lengths, longest=max(lengths) + more)
+    x = torch.randn(sum(lengths), 3, 2, 4)[:, 1]  # queries, keys and values come out of one product
+    with torch.no_grad():
+        fetched = layout.pad_heads(x)
+    assert torch.equal(fetched, layout.pad(x).transpose(1, 2))
+    assert torch.equal(layout.pad_heads(x), fetched)
+
+
+def test_without_gradients_a_product_takes_padded_heads_as_they_lie() -> None:
+    layout = Packed.of([3, 1, 2])
+    with torch.no_grad():
+        fetched = layout.pad_heads(torch.randn(6, 2, 4))  # (B, H, longest, K)
+    assert fetched.reshape(3 * 2, 3, 4).data_ptr() == fetched.data_ptr()
+
+
+@given(lengths=LENGTHS, more=st.integers(0, 3))
 def test_packed_and_padded_layouts_tell_the_same(lengths: list[int], more: int) -> None:
     longest = max(lengths) + more
     packed, padded = Packed.of(lengths, longest=longest), Padded.of(lengths, longest=longest)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 import sightline
+from watched_runs import Silent
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "elf"}
-
-
-class Silent:
-    """A display that shows nothing."""
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def sentences(count: int, seed: int) -> list[list[str]]:

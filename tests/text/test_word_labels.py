@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sightline.answering import build_answerer
+from sightline.answering.tasks import build_answerer
 from sightline.experiment import build_model
 from sightline.layers.layout import Padded
 from sightline.recipe import Decoding, Recipe
@@ -156,5 +156,5 @@ def test_a_label_is_what_the_model_says_at_the_first_piece() -> None:
 
 @pytest.mark.parametrize(("text", "tags"), [("the cat", "DET"), ("cat", "DET NOUN"), ("", "DET"), ("the  cat", "A B")])
 def test_labels_and_words_that_are_not_as_many_are_named(text: str, tags: str) -> None:
-    with pytest.raises(TokenizerError, match=r"\d labels \('.*'\) for \d words \('.*'\); give each word one label"):
+    with pytest.raises(TokenizerError, match=r"\d labels? \('.*'\) for \d words? \('.*'\); give each word one label"):
         vocabulary("word").encode_pairs(["the mat", text], ["DET NOUN", tags])

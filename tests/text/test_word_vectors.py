@@ -109,7 +109,7 @@ def test_coverage_says_what_is_missing_most_frequent_first(tmp_path: Path) -> No
     coverage = read_word_vectors(path, ["x", "A", "y", "b", "z"], lowercase=True, counts=[1, 50, 7, 9, 7]).coverage
     assert coverage.missing == ("y", "z", "x")
     assert str(coverage) == "2 of 5 words have a vector (40.0%), 1 of them lowercased; missing: y, z, x"
-    with pytest.raises(WordVectorError, match="1 counts for 2 words"):
+    with pytest.raises(WordVectorError, match="1 count for 2 words"):
         read_word_vectors(path, ["a", "b"], counts=[1])
 
 
@@ -204,7 +204,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
             write_word_vectors(path, [word], np.ones((1, 2)))
     with pytest.raises(WordVectorError, match="the vector of 'a' is not finite"):
         write_word_vectors(path, ["a"], np.array([[np.nan]]))
-    with pytest.raises(WordVectorError, match=r"1 words and a matrix of shape \(2, 3\)"):
+    with pytest.raises(WordVectorError, match=r"1 word and a matrix of shape \(2, 3\)"):
         write_word_vectors(path, ["a"], np.ones((2, 3)))
     assert not path.exists()
     write_word_vectors(path, ["route 66", ". ."], np.ones((2, 2)))

@@ -20,7 +20,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.run import Run
 from sightline.training.guiding import GuidedHead, alignment_loss, guide_of
-from task_runs import Silent
+from watched_runs import Silent
 
 WORDS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]
 BODY = {"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0, "feedforward": {"kind": "relu", "width": 32}}
@@ -108,10 +108,10 @@ def recipe(folder: Path, model: dict[str, Any], **training: Any) -> Recipe:
             "tokenizer": {"kind": "bpe", "size": 24, "min_count": 1},
             "model": {"width": 16, **model},
             "training": {
-                "lr": 5e-3,
+                "lr": 1e-2,
                 "schedule": {"kind": "constant", "warmup": 5},
-                "batches": {"tokens": 512},
-                "limits": {"steps": 100},
+                "batches": {"tokens": 256},
+                "limits": {"steps": 80},
                 "result": "last",
                 "samples": 0,
                 "device": "cpu",
@@ -151,7 +151,7 @@ def test_a_guided_head_learns_the_links_it_is_shown(name: str, tmp_path: Path) -
 def test_a_head_guided_with_shift_is_read_so_without_being_told(tmp_path: Path) -> None:
     corpus(tmp_path, 320)
     guide = {"file": "links.txt", "weight": 0.5, "layer": 1, "head": 1, "shift": True}
-    made = recipe(tmp_path, MODELS["transformer"], guided_alignment=guide, batches={"tokens": 512, "layout": "padded"})
+    made = recipe(tmp_path, MODELS["transformer"], guided_alignment=guide, batches={"tokens": 256, "layout": "padded"})
     run = Run.load(train(made, out=tmp_path / "run", display=Silent()))
     assert error(run, tmp_path) < 0.2
     assert error(run, tmp_path) == error(run, tmp_path, Looking(("decoder.1.cross.1",), shift=True))

@@ -12,6 +12,7 @@ import yaml
 
 import sightline
 import task_runs
+from watched_runs import Silent
 
 
 def journal(folder: Path, **training: Any) -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def journal(folder: Path, **training: Any) -> list[dict[str, Any]]:
     recipe["training"] |= {"limits": {"steps": 4}, "clip": 0.01, **training}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    run = sightline.train(path, out=folder / "run", display=task_runs.Silent())
+    run = sightline.train(path, out=folder / "run", display=Silent())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == "train"]
 

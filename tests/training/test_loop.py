@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sightline.training.loop import NotFinite, fit
 from sightline.training.objectives import Loss
 from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, batch_loss, step_seed
+from watched_runs import Silent
 
 DATES = {"kind": "dates", "part": "train", "examples": 1}
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
@@ -66,23 +66,6 @@ class TinyPlan:
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         return [{"source": f"source {example}", "target": f"target {example}"} for example in examples]
-
-
-@dataclass
-class Silent:
-    """A display that shows nothing, and may do something at a step."""
-
-    at: dict[int, Callable[[], None]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def step(self, progress: Progress, record: dict[str, Any]) -> None:
-        self.at.get(progress.step, lambda: None)()
-
-    def validation(self, progress: Progress, record: dict[str, Any]) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class Job:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.preparation import Prepared, prepare_data
 from sightline.experiment import build_model
-from sightline.preparation import Prepared, prepare_data
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD
 from sightline.training.batches import TrainingBatch

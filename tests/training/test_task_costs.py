@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.preparation import Prepared
 from sightline.experiment import build_model, plan_for
-from sightline.preparation import Prepared
 from sightline.recipe import Recipe
 from sightline.training.cost import step_cost, step_flops
 from sightline.training.flops import count_flops

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from sightline.answerer import Prediction
+from sightline.answering.answerer import Prediction
 from sightline.baselines.extracts import lead, oracle
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
@@ -60,6 +60,7 @@ class WrittenRun(Run):
         prefixes: Sequence[str] | None = None,
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
+        scored: bool = True,
     ) -> list[list[Prediction]]:
         found = []
         for number, text in enumerate(texts, first + 1):

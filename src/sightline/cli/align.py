@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
     from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
@@ -92,7 +94,7 @@ def _aligned(pairs: Iterator[tuple[str, str]], directions: list[tuple[Run, Looki
             links = [SYMMETRIES[symmetrize](*both) for both in zip(links, turned, strict=True)]
         yield from map(pharaoh, links)
         done += len(window)
-        print(f"aligned {done:,} pairs", file=sys.stderr, flush=True)
+        print(f"aligned {plural(done, 'pair')}", file=sys.stderr, flush=True)
 
 
 def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
@@ -113,7 +115,7 @@ def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
 
     Those that would be dropped as too long are not aligned, but have their (empty) line.
     """
-    from sightline.preparation import training_examples
+    from sightline.data.preparation import training_examples
 
     most, sides = run.recipe.data.clean.max_tokens, (run.vocabulary.source, run.vocabulary.target)
     for example in training_examples(run.recipe):

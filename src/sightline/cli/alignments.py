@@ -11,8 +11,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
-    from sightline.answerer import Prediction
+    from sightline.answering.answerer import Prediction
     from sightline.evaluation.alignment_error import Gold
     from sightline.evaluation.intervals import Score
     from sightline.inspection.word_alignment import Looking
@@ -96,7 +98,7 @@ def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
 
 def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> list[list[Prediction]]:
     """Outputs that are told, not searched for, with what the model thinks of them: log p."""
-    from sightline.answerer import Prediction
+    from sightline.answering.answerer import Prediction
     from sightline.decoding.scoring import log_probabilities
 
     sources = run.encode_sources(texts, first=first)
@@ -176,8 +178,8 @@ def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) 
 
 
 def _training_text(run: Run, side: int) -> Iterator[str]:
+    from sightline.data.preparation import data_folder
     from sightline.data.sources import read
-    from sightline.preparation import data_folder
 
     data = run.recipe.data
     examples = chain.from_iterable(read(part, data_folder(run.recipe), swap=data.swap) for part in data.train)
@@ -192,7 +194,7 @@ def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None
     how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
     if who.reverse is not None:
         how.append(f"{who.symmetrize} with {who.reverse.folder}")
-    print(f"{files.alignments.name}: {len(lines):,} sentences, {', '.join(how)}")
+    print(f"{files.alignments.name}: {plural(len(lines), 'sentence')}, {', '.join(how)}")
     for found in scores:
         print(f"  {found}  {found.signature}")
     if outputs is not None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from sightline.plural import plural
+
 
 def baseline(
     kind: Annotated[str, typer.Argument(help="lead: the first sentences; oracle: the best ones for the reference.")],
@@ -42,7 +44,7 @@ def baseline(
     folder = out or Path("runs") / (kind if count is None else f"{kind}-{count}")
     tests = [on] if on is not None else list(loaded.data.tests) or ["validation"]
     for report in write_baseline(kind, loaded, tests, folder, count=count):  # type: ignore[arg-type]
-        print(f"{report.on}: {report.sentences:,} texts, {folder.name}")
+        print(f"{report.on}: {plural(report.sentences, 'text')}, {folder.name}")
         for found in report.scores:
             print(f"  {found}  {found.signature}")
     typer.echo(f"wrote {folder}", err=True)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.lines import lines_of, windows
+from sightline.plural import plural
 
 if TYPE_CHECKING:
-    from sightline.contextual import Embedded, Layer, Wanted
+    from sightline.embedding.contextual import Embedded, Layer, Wanted
     from sightline.inspection.nearest import Nearest
     from sightline.inspection.vector_files import VectorWriter
     from sightline.run import Run
@@ -81,7 +82,7 @@ def embed(
 
 
 def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
-    from sightline.contextual import Wanted
+    from sightline.embedding.contextual import Wanted
 
     chosen: Layer = int(layer) if layer.isdecimal() else layer  # type: ignore[assignment]
     return Wanted(chosen, pooling, words)  # type: ignore[arg-type]
@@ -89,7 +90,7 @@ def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
 
 def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, text: str | None, top: int) -> None:
     """All lines, block by block: to a file, to the search for neighbours, or to both."""
-    from sightline.contextual import embed_texts
+    from sightline.embedding.contextual import embed_texts
     from sightline.inspection.nearest import Nearest
     from sightline.inspection.vector_files import vector_file
 
@@ -135,8 +136,8 @@ def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near
 
 
 def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
+    from sightline.embedding.occurrences import find_occurrences
     from sightline.inspection.senses_picture import draw_senses
-    from sightline.occurrences import find_occurrences
 
     found = find_occurrences(run.answerer, lines_of(file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")
@@ -151,7 +152,7 @@ def _watching() -> Iterator[Callable[[int], None]]:
 
     def line(done: int) -> str:
         seconds = time.monotonic() - started
-        return f"embedded {done:,} lines in {seconds:,.0f} s ({done / max(seconds, 1e-9):,.0f} lines/s)"
+        return f"embedded {plural(done, 'line')} in {seconds:,.0f} s ({done / max(seconds, 1e-9):,.0f} lines/s)"
 
     def tell(done: int) -> None:
         nonlocal last, shown

@@ -1,18 +1,21 @@
-"""Errors a person can act on are one line, not a stack trace."""
+"""Errors a person can act on are one line, not a stack trace; so are warnings."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def told() -> Iterator[None]:
     """Print what went wrong in one line and leave with 1; with SIGHTLINE_DEBUG set, show where it happened too."""
     try:
-        yield
+        with _warnings_told():
+            yield
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nothing more to say
         sys.exit(1)
@@ -21,6 +24,22 @@ def told() -> Iterator[None]:
             raise
         print(f"sightline: {_text(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """What Sightline warns of (a class of its own) is told in one line; other warnings look as they always do."""
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if category.__module__.startswith("sightline."):
+                print(f"sightline: {message}", file=sys.stderr)
+            else:
+                before(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _text(error: BaseException) -> str:

@@ -27,6 +27,7 @@ from sightline.cli.searching import (
     searched,
     searching,
 )
+from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
@@ -186,13 +187,13 @@ def _print_report(report: Report, task: str, options: Decoding) -> None:
 def _size(report: Report, task: str, options: Decoding) -> str:
     """What was measured, and how where that can be chosen."""
     if report.tokens is not None:
-        return f"{report.tokens:,} tokens"
+        return plural(report.tokens, "token")
     if task == "seq2seq":
-        cut = f", {report.cut:,} sources cut short (data.clean.cut_source)" if report.cut else ""
-        return f"{report.sentences:,} sentences, {searched(options)}{cut}"
+        cut = f", {plural(report.cut, 'source')} cut short (data.clean.cut_source)" if report.cut else ""
+        return f"{plural(report.sentences, 'sentence')}, {searched(options)}{cut}"
     if task == "tag" and report.confusion is not None:
-        return f"{report.sentences:,} sentences, {int(report.confusion.counts.sum()):,} words"
-    return f"{report.sentences:,} texts"
+        return f"{plural(report.sentences, 'sentence')}, {plural(int(report.confusion.counts.sum()), 'word')}"
+    return plural(report.sentences, "text")
 
 
 def _print_confusion(confusion: Confusion, items: str) -> None:

@@ -96,8 +96,7 @@ def inspect(
     if asked.anything and not (ablate or view == "ablate"):
         if run == "lecture-example":
             raise ValueError("lecture-example has one text and no training to measure; give a run folder")
-        if html is not None:
-            raise ValueError(f"--html {html} reports on a text; it does not go with a measure, so ask for one of both")
+        _check_unused(html=html, step=step, layer=layer, head=head, cell=cell, save=save, numpy=numpy)
         measures.show_measures(Path(run), text, target, asked)
         return
     subject = _subject(run, text, target, device)
@@ -105,6 +104,13 @@ def inspect(
     if corpus is not None:
         measures.measure_corpus(subject, corpus)
     _look(subject, "ablate" if ablate else view, run, Files(html, save, numpy, json_file, figure), cell)
+
+
+def _check_unused(**options: object) -> None:
+    """A measure has no use for what narrows or writes down a walk-through."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name} {value} is for a view of a text; it does not go with a measure, so ask for one")
 
 
 @dataclass(frozen=True)

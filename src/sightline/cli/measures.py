@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
     from sightline.inspection.attributed import Attribution
     from sightline.inspection.attribution import Method
-    from sightline.inspection.corpus_losses import Counts
-    from sightline.inspection.corpus_view import CorpusView, Order
+    from sightline.inspection.corpus_view import Order
     from sightline.inspection.gradient_flow import Flow
     from sightline.inspection.views import Subject
     from sightline.run import Run
@@ -107,6 +108,8 @@ def show_measures(run: Path, text: str | None, target: str | None, asked: Asked)
         loaded = Run.load(run, device=asked.device)
         show_attribution(loaded, text, target, method=method, figure=figure, json_file=json_file)
     elif asked.corpus is not None:
+        from sightline.cli.corpus import show_corpus
+
         show_corpus(
             Run.load(run, device=asked.device),
             asked.corpus,
@@ -115,6 +118,7 @@ def show_measures(run: Path, text: str | None, target: str | None, asked: Asked)
             quality=asked.quality,
             csv_file=asked.csv_file,
             json_file=json_file,
+            figure=figure,
         )
 
 
@@ -253,7 +257,9 @@ def show_attribution(
     console.print(render_terminal(shown.alignment()))
     if found.gaps is not None:
         gap = float(abs(found.gaps).max(initial=0.0))
-        console.print(f"completeness: at most {gap:.3f} nats are missing of an answer ({steps} steps)", markup=False)
+        console.print(
+            f"completeness: at most {gap:.3f} nats are missing of an answer ({plural(steps, 'step')})", markup=False
+        )
     if json_file is not None:
         _write(json_file, {"pieces": found.to_dict(), "words": found.words().to_dict()})
     if figure is not None:
@@ -275,99 +281,6 @@ def attribution_of(
     labels = Labels.of(question, run.vocabulary, text)
     asked = on_device(question, run.device)
     return attribute(run.model, asked, labels, method=method, steps=steps, remove=remove)
-
-
-# --- corpus ----------------------------------------------------------------------------------------------------------
-
-
-def show_corpus(
-    run: Run,
-    on: str,
-    *,
-    order: Order = "worst",
-    tokens: bool = False,
-    limit: int = 20,
-    quality: bool = False,
-    csv_file: Path | None = None,
-    json_file: Path | None = None,
-) -> None:
-    """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
-    from rich.console import Console
-
-    from sightline.files import write_atomically
-    from sightline.inspection.corpus_view import length_table, sentence_table, token_table
-
-    view = corpus_view(run, on)
-    console = Console()
-    what = f"{len(view.sentences):,} sentences, {view.loss:.3f} nats a token"
-    console.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
-    console.print((token_table if tokens else sentence_table)(view, order, limit))
-    if run.recipe.task != "language-model":  # whose text is cut into equal parts
-        console.print("loss by length", highlight=False)
-        console.print(length_table(view.by_length()))
-    if quality:
-        _print_quality(run, on, console)
-    if csv_file is not None:
-        write_atomically(csv_file, view.to_csv(order))
-    if json_file is not None:
-        write_atomically(json_file, view.to_json(order))
-
-
-def corpus_view(run: Run, on: str) -> CorpusView:
-    """The same as data."""
-    import numpy as np
-
-    from sightline.inspection.corpus_losses import pair_losses, text_losses
-    from sightline.text.tokenizer import END
-
-    if run.recipe.data.noise is not None:
-        raise ValueError(
-            f"--corpus {on}: {run.folder} answers only where a text is spoilt (data.noise), so not every token has a "
-            f"loss; `sightline evaluate` scores it"
-        )
-    counts = _training_counts(run)
-    if run.recipe.task != "language-model":
-        examples = list(run.test_examples(on))
-        return pair_losses(run.model, run.recipe, run.vocabulary, examples, on=on, counts=counts, device=run.device)
-    documents = run.vocabulary.target.encode_many([each.target for each in run.test_examples(on)])
-    stream = np.concatenate([np.asarray([*ids, END]) for ids in documents])
-    return text_losses(stream, run.text_losses(stream), run.vocabulary, on=on, counts=counts)
-
-
-def _training_counts(run: Run) -> Counts | None:
-    """How often each token stands in the training text, where that is at hand."""
-    from sightline.data.sources import DataError
-    from sightline.inspection.corpus_losses import token_counts
-    from sightline.preparation import prepare_data
-
-    try:
-        prepared = prepare_data(run.recipe, vocabulary=run.vocabulary)
-    except (DataError, OSError) as error:
-        print(f"frequencies are not known, the training text is not at hand: {error}", file=sys.stderr)
-        return None
-    return token_counts(prepared.train(0), run.vocabulary.target.size)
-
-
-def _print_quality(run: Run, on: str, console: Any) -> None:
-    """The recipe's first metric by the length of the references, decoded as the recipe says."""
-    from rich.table import Table
-
-    from sightline.evaluation.breakdowns import quality_by_length
-    from sightline.evaluation.metrics import METRICS, measure
-
-    metric = run.recipe.evaluation.metrics[0]
-    if run.recipe.task != "seq2seq" or metric == "perplexity":
-        raise ValueError(f"quality by length is for outputs that are texts, not task: {run.recipe.task} by {metric}")
-    test = run.test_set(on)
-    outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
-
-    def scorer(some: list[str], references: list[list[str]]) -> float:
-        return measure(metric, some, references, lowercase=run.recipe.evaluation.lowercase).score(bootstrap=2).value
-
-    table = Table("words", "sentences", METRICS[metric].label, title="quality by length", box=None)
-    for bucket in quality_by_length(test.references, {run.folder.name: outputs}, scorer):
-        table.add_row(bucket.label, str(bucket.sentences), f"{next(iter(bucket.scores.values())):.1f}")
-    console.print(table)
 
 
 def _write(path: Path, record: Any) -> None:

@@ -31,9 +31,10 @@ from sightline.cli.searching import (
     phrases_told,
     searching,
 )
+from sightline.plural import plural
 
 if TYPE_CHECKING:
-    from sightline.answerer import Prediction
+    from sightline.answering.answerer import Prediction
     from sightline.cli.pieces import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run
@@ -256,7 +257,7 @@ def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: 
     longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
     if longest is not None and begun + options.max_length > longest:
         room = f"{longest - begun:,} new ones at most, not {options.max_length:,}"
-        print(f"sightline: this model has learned positions for {longest:,} tokens, so {room}", file=sys.stderr)
+        print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
     whole = options.mbr is not None or bool(options.forbid)  # what is known only when all has been written
     if nbest is None and not whole and (options.sample is not None or options.beam == 1):
 
@@ -303,7 +304,8 @@ def _each_line(
                 found = given(run, window, _next_lines(told, len(window), done, target, "target"), first=done)
             else:
                 asked = None if phrases is None else phrases.next(len(window), done)
-                found = run.predict_nbest(window, options, prefixes=forced, first=done, phrases=asked)
+                scored = nbest is not None
+                found = run.predict_nbest(window, options, prefixes=forced, first=done, phrases=asked, scored=scored)
             for guesses in found:
                 print(_shown(run, guesses, nbest), flush=False)
                 if pieces is not None:
@@ -318,7 +320,7 @@ def _each_line(
 
 def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
     """The outputs for a line, in one line."""
-    from sightline.answering import one_line
+    from sightline.answering.answerer import one_line
 
     even = escaped if run.recipe.task == "language-model" else one_line
     if nbest is None:
@@ -345,12 +347,12 @@ class _Unknown:
     def tell(self) -> None:
         """On standard error, if there was anything."""
         if self.cut:
-            print(f"sightline: {self.cut} lines were cut short (data.clean.cut_source)", file=sys.stderr)
+            print(f"sightline: {plural(self.cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
         if self.count:
             shown = ", ".join(repr(piece) for piece in self.examples)
             print(
-                f"sightline: {self.count} pieces on {self.lines} lines are not in the vocabulary and were read as "
-                f"unknown: {shown}",
+                f"sightline: read as unknown, for they are not in the vocabulary: {plural(self.count, 'piece')} on "
+                f"{plural(self.lines, 'line')}, {shown}",
                 file=sys.stderr,
             )
 
@@ -358,5 +360,7 @@ class _Unknown:
 def _next_lines(lines: Iterator[str], count: int, done: int, path: Path | None, what: str) -> list[str]:
     taken = [text for _, text in zip(range(count), lines, strict=False)]
     if len(taken) < count:
-        raise ValueError(f"{path} has {done + len(taken)} lines, fewer than the input; give one {what} a line")
+        raise ValueError(
+            f"{path} has {plural(done + len(taken), 'line')}, fewer than the input; give one {what} a line"
+        )
     return taken

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.lines import lines_of
+from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.decoding.phrases import Phrases
@@ -135,8 +136,8 @@ class PhraseFiles:
         found = [line for _, line in zip(range(count), self.lines[name], strict=False)]
         if len(found) < count:
             raise ValueError(
-                f"{self.files[name]} has {done + len(found)} lines, fewer than the input; give one line of phrases for "
-                f"each, empty where there are none"
+                f"{self.files[name]} has {plural(done + len(found), 'line')}, fewer than the input; give one line of "
+                f"phrases for each, empty where there are none"
             )
         return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in found]
 

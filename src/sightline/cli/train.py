@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
     from sightline.experiment import DryRun
 
@@ -69,7 +71,7 @@ def _counter() -> Any:
     def show(what: str, count: int) -> None:
         if count - shown.get(what, 0) >= 100_000:
             shown[what] = count
-            print(f"{what}: {count:,} examples", file=sys.stderr, flush=True)
+            print(f"{what}: {plural(count, 'example')}", file=sys.stderr, flush=True)
 
     return show
 

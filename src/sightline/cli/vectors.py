@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
     from sightline.training.skipgram import Report, SkipgramProgress
 
@@ -72,7 +74,10 @@ def vectors(
     with _display() as report:
         learned = learn_word_vectors(files, options, device=choose_device(device), progress=report)
     learned.write(out)
-    print(f"done: {len(learned.words):,} vectors at {learned.words_per_second:,.0f} words/s: {out}", file=sys.stderr)
+    print(
+        f"done: {plural(len(learned.words), 'vector')} at {learned.words_per_second:,.0f} words/s: {out}",
+        file=sys.stderr,
+    )
 
 
 def _show_nearest(word: str, path: Path) -> None:
@@ -116,7 +121,7 @@ class _Lines:
 
 def _line(progress: SkipgramProgress) -> str:
     if progress.total is None:
-        return f"{progress.stage}: {progress.done:,} lines"
+        return f"{progress.stage}: {plural(progress.done, 'line')}"
     return (
         f"epoch {progress.epoch}  {progress.done / progress.total:.0%}  loss {progress.loss:.3f}  "
         f"{progress.words_per_second:,.0f} words/s"

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sightline.plural import plural
+
 _EVERY = 10.0  # seconds between two lines, at least
 
 
@@ -43,4 +45,8 @@ class _Lines:
         if done < lines and now - self.last < _EVERY:
             return
         self.last = now
-        print(f"translated {done:,} of {lines:,} lines in {now - self.started:,.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"translated {done:,} of {plural(lines, 'line')} in {now - self.started:,.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )

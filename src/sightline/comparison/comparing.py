@@ -25,10 +25,11 @@ from sightline.comparison.systems import (
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
-from sightline.comparison.wording import NOTHING, plural
+from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import Score
 from sightline.evaluation.test_set import TestSet
+from sightline.plural import plural
 from sightline.training.ending import broken_off_at
 
 

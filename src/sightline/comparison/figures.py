@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from sightline.comparison.journals import Validation
 from sightline.comparison.results import Comparison, System
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
-from sightline.inspection.picture import fonts_for
+from sightline.inspection.fonts import drawing, fonts_for
 from sightline.recipe import MetricName
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ def write_figure(comparison: Comparison, path: Path) -> None:
 def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT) -> bytes:
     """The picture as a file's content; matplotlib's global state (pyplot) is not touched."""
     try:
-        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -100,8 +98,7 @@ def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves",
         "svg.hashsalt": "sightline",  # the same comparison, the same file
     }
     content = io.BytesIO()
-    with rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(style):
         legend = 0.3 + 0.22 * math.ceil(len(comparison.systems) / _LEGEND_COLUMNS)
         sizes = [heights[part] for part in parts]
         figure = Figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")

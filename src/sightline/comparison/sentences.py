@@ -6,6 +6,7 @@ from sightline.comparison.results import Comparison, System
 from sightline.comparison.seeds import SEED, TRIALS
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import LEVEL, written_p
+from sightline.plural import plural
 from sightline.run import WINDOW
 
 
@@ -70,8 +71,8 @@ def footnotes(comparison: Comparison) -> list[str]:
 def _size(comparison: Comparison) -> str:
     count = len(comparison.test.sources)
     if comparison.writes:
-        return f"{count:,} sentences"
-    return f"{count:,} document{'s'[: count != 1]}"
+        return plural(count, "sentence")
+    return plural(count, "document")
 
 
 def looked_at(comparison: Comparison) -> str:

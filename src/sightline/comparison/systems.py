@@ -42,7 +42,8 @@ class Contestant:
 
     def decode(self, sources: Sequence[str], *, first: int) -> list[str]:
         """The best output of each source; `first` is the number of the first one in the whole test set."""
-        return [guesses[0].text for guesses in self.run.predict_nbest(sources, self.options, first=first)]
+        found = self.run.predict_nbest(sources, self.options, first=first, scored=False)
+        return [guesses[0].text for guesses in found]
 
 
 @dataclass(frozen=True)

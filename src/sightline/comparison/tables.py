@@ -11,6 +11,7 @@ from sightline.comparison.seeds import SAMPLES, SEED, TRIALS
 from sightline.comparison.where import Contrast
 from sightline.comparison.wording import NOTHING
 from sightline.evaluation.metrics import METRICS, Score
+from sightline.plural import plural
 
 _ORDINALS = ("first", "second", "third", "fourth", "last")
 
@@ -81,7 +82,7 @@ def main_table(comparison: Comparison) -> Table:
         columns += [Column(label), Column(f"Δ {label} (p)")]
     columns += [Column(title) for title in _cost_titles(comparison)]
     rows = [_row(comparison, system) for system in comparison.systems]
-    title = f"{wording.plural(len(rows), 'system')} on {comparison.test.name}"
+    title = f"{plural(len(rows), 'system')} on {comparison.test.name}"
     return Table(title, columns, rows, best=frozenset(_best(comparison)))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from sightline.comparison.systems import Contestant
 from sightline.data.sources import DataError, Example, read
 from sightline.evaluation.test_set import TestSet
+from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.data import PlainSource, TextSource
 from sightline.run_folder import RunError
@@ -27,11 +28,11 @@ def from_files(source: Path | None, reference: Path | None, recipe: Recipe | Non
         own = recipe.data.validation
         document = own.document if isinstance(own, PlainSource) else "line"
         text = PlainSource(file=str(reference), document=document)
-        return TestSet.of(reference.name, read(text, None), "language-model")
+        return TestSet.of(reference.name, read(text, None))
     if source is None or reference is None:
         raise ValueError("--source and --reference go together: give both, or neither")
     pairs = read(TextSource(source=str(source), target=str(reference)), None)
-    return TestSet.of(source.name, pairs, "seq2seq" if recipe is None else recipe.task)
+    return TestSet.of(source.name, pairs)
 
 
 def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
@@ -52,8 +53,7 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
             continue
         seen.add(origin)
         _check_same(name, first, examples, other, _examples(other, name))
-    recipe = first.run.recipe
-    test = TestSet.of(name, examples, "language-model" if recipe.of_text else recipe.task)
+    test = TestSet.of(name, examples, gathered=first.run.recipe.gathers(name))
     _check_not_empty(test)
     shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]
@@ -97,7 +97,9 @@ def _check_same(name: str, first: Contestant, ours: list[Example], other: Contes
             continue
         if one is None or two is None:
             longer = first if two is None else other
-            what = f"{longer.name} has {max(len(ours), len(theirs)):,} lines there, the other only {number - 1:,}"
+            what = (
+                f"{longer.name} has {plural(max(len(ours), len(theirs)), 'line')} there, the other only {number - 1:,}"
+            )
         else:
             side = "source" if one.source != two.source else "target"
             what = f"line {number:,} has the {side} {_short(getattr(one, side))} and {_short(getattr(two, side))}"

@@ -13,6 +13,7 @@ from itertools import islice
 import numpy as np
 
 from sightline.comparison.progress import Progress
+from sightline.data.preparation import data_folder
 from sightline.data.sources import DataError, read
 from sightline.evaluation.breakdowns import (
     FrequencyBucket,
@@ -36,7 +37,7 @@ from sightline.evaluation.measurement import aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
-from sightline.preparation import data_folder
+from sightline.plural import plural
 from sightline.recipe import MetricName, TaskName
 from sightline.run import Run
 
@@ -237,7 +238,7 @@ def training_frequencies(run: Run, name: str, progress: Progress) -> Frequencies
     except DataError:
         return Frequencies(None, "the references (the training text cannot be read here)")
     first = "first " if done == _MOST_COUNTED else ""
-    return Frequencies(counts, f"the {first}{done:,} targets of the training text of {name}")
+    return Frequencies(counts, f"the {first}{plural(done, 'target')} of the training text of {name}")
 
 
 class _Scorer:

@@ -62,8 +62,3 @@ def probability(p: float) -> str:
 def share(value: float) -> str:
     """0.4213 → 42.1%."""
     return f"{100 * value:.1f}%"
-
-
-def plural(number: int, thing: str) -> str:
-    """3 seeds, 1 seed."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

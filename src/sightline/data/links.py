@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.sources import DataError, Example, read_lines
+from sightline.plural import plural
 from sightline.text.tokenizer import SPACE, Tokenizer
 from sightline.text.word_pieces import cut_text
 
@@ -43,13 +44,13 @@ def in_step(
         number, line = next(lines, (0, ""))
         if not number:
             raise DataError(
-                f"{path} has {count - 1:,} lines, and there are more training examples; it needs a line for each, in "
-                f"their order (sightline align RUN --training writes such a file)"
+                f"{path} has {plural(count - 1, 'line')}, and there are more training examples; it needs a line for "
+                f"each, in their order (sightline align RUN --training writes such a file)"
             )
         yield origin, example, _checked(parse_links(line, f"{path}, line {number}"), example, path, number)
     left = [] if limited else [1 for _, line in lines if line.strip()]
     if left:
-        raise DataError(f"{path} has {len(left):,} lines more than there are training examples ({count:,})")
+        raise DataError(f"{path} has {plural(len(left), 'line')} more than there are training examples ({count:,})")
 
 
 def _checked(links: Links, example: Example, path: Path, number: int) -> Links:

@@ -18,6 +18,7 @@ from typing import Any, cast
 from sightline.compression import BROKEN, open_bytes
 from sightline.data.sources import DataError
 from sightline.files import write_atomically
+from sightline.plural import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")
 REST = "_"
@@ -41,7 +42,9 @@ class Chorale:
     def __post_init__(self) -> None:
         for number, step in enumerate(self.steps, 1):
             if len(step) != len(VOICES):
-                raise ValueError(f"step {number}: {len(step)} voices; give four, with None for one that rests")
+                raise ValueError(
+                    f"step {number}: {plural(len(step), 'voice')}; give four, with None for one that rests"
+                )
             for voice, pitch in zip(VOICES, step, strict=True):
                 if pitch is not None and not 0 <= pitch <= HIGHEST:
                     raise ValueError(f"step {number}, {voice}: pitch {pitch} is not in 0..{HIGHEST}")
@@ -106,7 +109,9 @@ def _pitches(step: Any, where: str) -> list[int | None]:
     if not isinstance(step, list):
         raise DataError(f"{where}: not a list but {step!r:.60}; write the pitches of the voices, [67, 62, 59, 43]")
     if len(step) > len(VOICES):
-        raise DataError(f"{where}: {len(step)} voices, {step!r:.60}; keep four, soprano, alto, tenor and bass")
+        raise DataError(
+            f"{where}: {plural(len(step), 'voice')}, {step!r:.60}; keep four, soprano, alto, tenor and bass"
+        )
     pitches = [_pitch(value, where) for value in step]
     if len(pitches) < len(VOICES) and None in pitches:
         raise DataError(
@@ -180,7 +185,7 @@ def from_events(text: str) -> Chorale:
             )
     if len(words) % len(VOICES):
         raise ValueError(
-            f"{len(words)} words are not four for every step, {len(words) % len(VOICES)} over; "
+            f"{plural(len(words), 'word')}, not four for every step, {len(words) % len(VOICES)} over; "
             f"use salvage_events for what a model wrote"
         )
     return salvage_events(text).chorale

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, open_bytes
+from sightline.plural import plural
 from sightline.recipe.data import (
     AnySource,
     ChoralesSource,
@@ -229,7 +230,8 @@ def _read_text(source: Path, target: Path) -> Iterator[Example]:
             longer, shorter = (source, target) if right is None else (target, source)
             count = number + sum(1 for _ in sides[0 if right is None else 1])
             raise DataError(
-                f"{source} and {target} do not go together: {longer.name} has {count:,} lines and {shorter.name} "
+                f"{source} and {target} do not go together: {longer.name} has {plural(count, 'line')} and "
+                f"{shorter.name} "
                 f"has {number - 1:,}; line {number:,} of {longer} is the first without a partner. "
                 f"Align the files line by line"
             )
@@ -243,7 +245,7 @@ def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
         cells = line.split("\t")
         if len(cells) < needed:
             raise DataError(
-                f"{path}, line {number}: {len(cells)} column{'s'[: len(cells) != 1]}, and columns: "
+                f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: "
                 f"{list(columns)} needs {needed} with tabs between them; mend the line ({_short(line)}) or set columns"
             )
         yield Example(cells[left], cells[right])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from sightline.data.sources import DataError, Example, read_lines
+from sightline.plural import plural
 
 Form = Literal["conllu", "columns", "text"]
 
@@ -106,7 +107,7 @@ class Block:
             cells = _cells(_body(self.lines[row]), self.separator)
             if len(cells) < number:
                 raise DataError(
-                    f"{self._where(row)}: {_columns(len(cells))}, and the label should be in column {number}; "
+                    f"{self._where(row)}: {plural(len(cells), 'column')}, and the label should be in column {number}; "
                     f"mend the line ({_short(self.lines[row])}) or choose another column"
                 )
             labels.append(_inside(cells[number - 1]))
@@ -135,7 +136,7 @@ class Block:
             return body + separator + written + end
         if number > len(cells):
             raise DataError(
-                f"{self._where(row)}: {_columns(len(cells))}, so a label cannot become column {number}; "
+                f"{self._where(row)}: {plural(len(cells), 'column')}, so a label cannot become column {number}; "
                 f"mend the line ({_short(line)}) or choose column {len(cells) + 1}"
             )
         if _inside(cells[number - 1]) == label.replace(" ", INNER_SPACE):  # its U+00A0 may be one from the start
@@ -145,7 +146,8 @@ class Block:
     def _check(self, labels: Sequence[str]) -> None:
         if len(labels) != len(self.words):
             raise ValueError(
-                f"{self._where(0)}: {len(labels)} labels for {len(self.words)} words; give one label for each word"
+                f"{self._where(0)}: {plural(len(labels), 'label')} for {plural(len(self.words), 'word')}; give one "
+                "label for each word"
             )
         for label in labels:
             if not label.strip(" ") or any(mark in label for mark in "\t\n\r"):
@@ -204,7 +206,7 @@ class _Conllu:
         where = f"{self.name}, line {number}"
         if len(cells) != _CONLLU_WIDTH:
             raise DataError(
-                f"{where}: {_columns(len(cells))} with tabs between them, and CoNLL-U has {_CONLLU_WIDTH}; "
+                f"{where}: {plural(len(cells), 'column')} with tabs between them, and CoNLL-U has {_CONLLU_WIDTH}; "
                 f"mend the line ({_short(body)}), or read the file as columns"
             )
         if not self._step(cells[0], where):
@@ -279,12 +281,12 @@ class _Columns:
             raise DataError(f"{where}: a tab ({_short(body)}), and line {decided} has none; use tabs throughout")
         if self.separator == " " and len(cells) != width:
             raise DataError(
-                f"{where}: {_columns(len(cells))} ({_short(body)}), and line {decided} has {width}; "
+                f"{where}: {plural(len(cells), 'column')} ({_short(body)}), and line {decided} has {width}; "
                 f"mend the line, or set all columns off by tabs if words have spaces in them"
             )
         if len(cells) < self._word:
             raise DataError(
-                f"{where}: {_columns(len(cells))}, and the word should be in column {self._word}; "
+                f"{where}: {plural(len(cells), 'column')}, and the word should be in column {self._word}; "
                 f"mend the line ({_short(body)}) or choose another column"
             )
         return _word(cells[self._word - 1], where, body)
@@ -376,10 +378,6 @@ def _with_cell(body: str, separator: str, number: int, cell: str) -> str:
     cells = _cells(body, separator)
     cells[number - 1] = cell
     return separator.join(cells)
-
-
-def _columns(count: int) -> str:
-    return f"{count} column{'s'[: count != 1]}"
 
 
 def _short(line: str) -> str:

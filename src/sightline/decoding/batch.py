@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from sightline.decoding.rules import Rules
 from sightline.layers.layout import Layout
 from sightline.text.tokenizer import END, PAD, SPECIALS, START
+
+_MORE = 8  # an output that is longer than the sources of its batch by so many words runs on
 
 Heard = Callable[[Tensor], None]  # is told (B, W) the newest tokens, PAD where an output has ended
 
@@ -66,9 +68,10 @@ class Batch:
     least: int  # no limit is below
     prefixes: Tensor | None = None  # (B, P) tokens the output must begin with, PAD behind shorter ones
     numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
-    few: int = 0  # when no more than so many sentences are unfinished, they are given up: no hypotheses
+    few: int = 0  # when no more than so many are unfinished, and they run on, they are given up: no hypotheses
     rules: Rules | None = None  # what the outputs must keep to
     marks: int = 0  # ids behind the specials that no output may hold: what noise put into texts
+    scored: bool = True  # whether log-probabilities are asked for, where a search can do without
 
 
 def length_penalty(length: Tensor | int, alpha: float) -> Any:
@@ -118,6 +121,15 @@ def _force(logs: Tensor, own: Tensor, batch: Batch, step: int, width: int) -> No
         logs[every, tokens] = kept
 
 
+def given_up(batch: Batch, step: int) -> int:
+    """So many unfinished sentences are given up after this step, at most.
+
+    None before an output is longer than the sources by some words: most end soon, and to decode them again from their
+    first word would take more steps than are left.
+    """
+    return batch.few if step >= batch.source.shape[1] + _MORE else 0
+
+
 def size_for(alive: int, size: int) -> int:
     """How many sentences a batch should go on with: the living, above 16 of them rounded up to eights.
 
@@ -143,5 +155,12 @@ def rows_of(batch: Batch, rows: Tensor) -> Batch:
     numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
     layout = batch.layout.select(rows)  # type: ignore[union-attr]
     rules = None if batch.rules is None else batch.rules.keep(rows)
-    limits = batch.limits[rows]
-    return Batch(batch.source[rows], layout, limits, batch.least, prefixes, numbers, batch.few, rules, batch.marks)
+    return replace(
+        batch,
+        source=batch.source[rows],
+        layout=layout,
+        limits=batch.limits[rows],
+        prefixes=prefixes,
+        numbers=numbers,
+        rules=rules,
+    )

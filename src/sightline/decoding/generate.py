@@ -20,8 +20,8 @@ from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD
 
 Item = TypeVar("Item")
-_FEW = 32  # the last of so many sentences of a batch are decoded again with the last of others: a step for two costs as
-# much as a step for fifty, since all weights are read
+_FEW = 32  # the last of so many sentences of a batch, if they run on, are decoded again with the last of others: a step
+# for two costs as much as a step for fifty, since all weights are read
 _ROWS = 8  # so many rows are hardly worth a step, however small the batch was
 
 
@@ -88,6 +88,7 @@ def make_batch(
     few: int = 0,
     constraints: Constraints | None = None,
     marks: int = 0,
+    scored: bool = True,
 ) -> Batch:
     """Sources (without end marks) as one batch to search; no output is longer than `limits_of` the model (see `rooms`).
 
@@ -121,6 +122,7 @@ def make_batch(
         few,
         _rules(options, begun if sources is None else [[] for _ in begun], constraints, device),
         marks,
+        scored,
     )
 
 
@@ -154,6 +156,7 @@ def generate(
     watch: Watch | None = None,
     constraints: Constraints | None = None,
     marks: int = 0,
+    scored: bool = True,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each source, best first, in the order of the sources; without sources, of each prefix.
 
@@ -161,7 +164,8 @@ def generate(
     is cut into calls. Nothing is decoded for an empty source: its output is the empty hypothesis. `heard` is told every
     token as it comes (see `walk`), `watch` of every step of a beam, where there is but one sentence. What
     `constraints` require is in every hypothesis; a sentence where that cannot be has none. The first `marks` ids behind
-    the specials are in none.
+    the specials are in none. Where nobody wants to know how probable outputs are (`scored`), greedy search is spared
+    the softmax over the vocabulary: the same words, with NaN for scores.
     """
     asked = sources if sources is not None else prefixes or []
     if (heard is not None or watch is not None) and len(asked) != 1:
@@ -181,6 +185,7 @@ def generate(
             few=few,
             constraints=None if constraints is None else constraints.take(indices),
             marks=marks,
+            scored=scored,
         )
         for index, hypotheses in zip(indices, search(model, batch, options, heard, watch), strict=True):
             results[index] = hypotheses

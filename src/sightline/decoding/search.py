@@ -18,6 +18,7 @@ from sightline.decoding.batch import (
     Hypothesis,
     Stepper,
     Watch,
+    given_up,
     length_penalty,
     next_scores,
     rows_of,
@@ -70,9 +71,10 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | 
                 watch(Considered(beam.places, totals, scores, parents, words, ends, beam.slots, going, done))
             unfinished = len(done) - int(done.sum())
             size = size_for(unfinished, len(done))
-            if size < len(done) or unfinished <= batch.few:
+            over = unfinished <= given_up(batch, step)
+            if size < len(done) or over:
                 beam.collect(done)
-            if unfinished <= batch.few:
+            if over:
                 break
             if size < len(done):
                 beam.keep(staying(done, size))
@@ -103,6 +105,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     """
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
+    scored = batch.scored or sampling is not None  # the best word has the highest logit: it needs no softmax
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:
@@ -120,7 +123,9 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     places = torch.arange(sentences, device=device)
     for step in range(longest):
         features, state = model.advance(word, state)
-        logs = model.logits(features[:, 0]).float().log_softmax(-1)  # (B·W, V)
+        logs = model.logits(features[:, 0]).float()  # (B·W, V)
+        if scored:
+            logs = logs.log_softmax(-1)
         logs = next_scores(logs, batch, step, tokens[places, :, :step] if batch.rules else tokens[: len(places)])
         if sampling is None or luck is None:
             value, word = top_k(logs, 1)
@@ -140,7 +145,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         over = over | (chosen == END)
         done = over.all(1)
         unfinished = len(done) - int(done.sum())
-        if unfinished <= batch.few:
+        if unfinished <= given_up(batch, step):
             break
         size = size_for(unfinished, len(done))
         if size < len(done):
@@ -149,7 +154,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]
-    results = _walks(tokens, totals, options.length_penalty)
+    results = _walks(tokens, totals if scored else totals.fill_(float("nan")), options.length_penalty)
     for place in places[~done].tolist():
         results[place] = []
     return results

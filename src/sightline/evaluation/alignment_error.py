@@ -18,6 +18,7 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.plural import plural
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 _LINK = re.compile(r"(\d+)([-?])(\d+)")
@@ -65,7 +66,10 @@ def within(
     together, or the links stand target-source.
     """
     if not len(gold) == len(sources) == len(targets):
-        raise ValueError(f"there are {len(gold)} alignments for {len(sources)} sources and {len(targets)} targets")
+        raise ValueError(
+            f"{plural(len(gold), 'alignment')} for {plural(len(sources), 'source')} and "
+            f"{plural(len(targets), 'target')}; give each pair one"
+        )
     kept, notes = [], []
     for number, (links, source, target) in enumerate(zip(gold, sources, targets, strict=True), 1):
         wrong = {(i, j) for i, j in links.possible if i >= len(source) or j >= len(target)}
@@ -74,8 +78,8 @@ def within(
         notes += [f"alignment {number}: {i}-{j} points past the end of {size}, left out" for i, j in sorted(wrong)]
     if 100 * len(notes) > sum(len(each.possible) for each in gold):
         raise ValueError(
-            f"{len(notes)} links point past the end of their sentences (as {notes[0].split(', left')[0]}); links are "
-            f"source-target from 0: if the file has target-source, say so (--swap-alignments)"
+            f"too many links ({len(notes)}) point past the end of their sentences (as {notes[0].split(', left')[0]}); "
+            f"links are source-target from 0: if the file has target-source, say so (--swap-alignments)"
         )
     return kept, notes
 

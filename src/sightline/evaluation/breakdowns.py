@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sightline.evaluation.word_differences import aligned, word_frequencies, words
+from sightline.plural import plural
 
 CorpusScorer = Callable[[list[str], list[list[str]]], float]  # outputs, references of each -> score
 
@@ -232,8 +233,8 @@ def check_parallel(references: Sequence[Sequence[str]], systems: Mapping[str, Se
     for name, outputs in systems.items():
         if len(outputs) != len(references):
             raise ValueError(
-                f"{name} has {len(outputs)} outputs and there are references for {len(references)} sentences; "
-                "give one output for each, an empty one if need be"
+                f"{name} has {plural(len(outputs), 'output')} and there are references for "
+                f"{plural(len(references), 'sentence')}; give one output for each, an empty one if need be"
             )
 
 

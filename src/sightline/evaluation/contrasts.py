@@ -17,6 +17,7 @@ from typing import Literal
 from sightline.evaluation.breakdowns import check_parallel, check_positive
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
+from sightline.plural import plural
 
 SentenceScorer = Callable[[str, list[str]], float]  # output, its references -> score
 Ngram = tuple[str, ...]
@@ -106,7 +107,9 @@ def changed_most(
     check_parallel(references, {"baseline": baseline, "system": system})
     check_positive(k=k)
     if len(sources) != len(references):
-        raise ValueError(f"{len(sources)} sources and references for {len(references)}: give one source for each")
+        raise ValueError(
+            f"{plural(len(sources), 'source')} and references for {len(references)}: give one source for each"
+        )
     sign = 1 if better == "higher" else -1
     changed: list[ChangedSentence] = []
     for place, (before, after) in enumerate(zip(baseline, system, strict=True)):

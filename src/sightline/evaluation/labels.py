@@ -14,6 +14,7 @@ import numpy as np
 from sightline.evaluation.errors import conditions, even, exact_match, share
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.plural import plural
 
 _OUT = ("O", ".")  # tags that no span holds
 
@@ -47,7 +48,7 @@ def macro_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, 
         values=_macro_f1,
         conditions=conditions(references, lowercase, bs=None, seed=None, spaces="strip", average="macro"),
         against=fingerprint("references", references),
-        detail=f"{len(classes)} labels, the lowest F1 {single[worst]:.2f} ({classes[worst]})",
+        detail=f"{plural(len(classes), 'label')}, the lowest F1 {single[worst]:.2f} ({classes[worst]})",
         classes=classes,
     )
 
@@ -64,7 +65,7 @@ def token_accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]
         values=share,
         conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze"),
         against=fingerprint("references", references),
-        detail=f"{outcomes.sum()} of {outcomes.size} tokens",
+        detail=f"{outcomes.sum()} of {plural(outcomes.size, 'token')}",
         outcomes=outcomes,
     )
 
@@ -82,7 +83,7 @@ def span_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, l
         row[:] = len(found & right), len(found), len(right)
     both, found_spans, right_spans = statistics.sum(axis=0).astype(int)
     others = [tag for pair in pairs for tags in pair for tag in tags if not _is_tag(tag)]
-    beside = f"; {len(others)} labels are not B-, I- or O (the first: {others[0]})" if others else ""
+    beside = f"; {plural(len(others), 'label')} beside B-, I- and O (the first: {others[0]})" if others else ""
     return Measurement(
         name="span F1",
         better="higher",
@@ -92,7 +93,7 @@ def span_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, l
             references, lowercase, bs=None, seed=None, spaces="squeeze", tags="conlleval", average="micro"
         ),
         against=fingerprint("references", references),
-        detail=f"{both} of {right_spans} spans found, {found_spans} in the outputs{beside}",
+        detail=f"{both} of {plural(right_spans, 'span')} found, {found_spans} in the outputs{beside}",
     )
 
 
@@ -101,7 +102,9 @@ def label_pairs(
 ) -> list[tuple[str, str]]:
     """The label given and the label wanted, text by text."""
     if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} outputs and references for {len(references)}: {metric} needs one for each")
+        raise ValueError(
+            f"{plural(len(hypotheses), 'output')} and references for {len(references)}: {metric} needs one for each"
+        )
     for number, several in enumerate(references, start=1):
         if isinstance(several, str):
             raise TypeError(f"the references of output {number} are a text; write a list of texts: [{several!r}]")
@@ -129,8 +132,8 @@ def token_pairs(
             raise ValueError(f"the reference of sentence {number} has no labels; leave the sentence out of {metric}")
         if len(given) != len(wanted):
             raise ValueError(
-                f"sentence {number} has {len(given)} labels in the output and {len(wanted)} in the reference; "
-                f"{metric} needs one label for each token in both"
+                f"sentence {number} has {plural(len(given), 'label')} in the output and {len(wanted)} in the "
+                f"reference; {metric} needs one label for each token in both"
             )
     return pairs
 

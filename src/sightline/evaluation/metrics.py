@@ -18,6 +18,7 @@ from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.overlap import overlap
 from sightline.evaluation.rouge import LABELS as ROUGE
 from sightline.evaluation.rouge import rouge
+from sightline.plural import plural
 from sightline.recipe import MetricName
 from sightline.version import version
 
@@ -107,7 +108,7 @@ def measure(
         raise ValueError(f"{name} is made of log-probabilities, not of texts; call {call}")
     if len(hypotheses) != len(references):
         raise ValueError(
-            f"{len(hypotheses)} outputs and references for {len(references)}: "
+            f"{plural(len(hypotheses), 'output')} and references for {len(references)}: "
             "each output needs its own list of references"
         )
     if not hypotheses:
@@ -153,7 +154,7 @@ def measure_perplexity(nll: ArrayLike, tokens: ArrayLike, *, copied: bool = Fals
         values=_exponential,
         conditions=conditions,
         against=fingerprint("tokens", statistics[:, 1]),  # a tokenizer that cuts otherwise makes another perplexity
-        detail=f"{total / length:.4f} nats per token, {int(length)} tokens",
+        detail=f"{total / length:.4f} nats per token, {plural(int(length), 'token')}",
     )
 
 
@@ -181,7 +182,7 @@ def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike, *, text: s
         conditions=conditions,
         against=fingerprint("characters", statistics[:, 1]) if text is None else fingerprint("texts", [[text]]),
         digits=METRICS[name].digits,
-        detail=f"{total / length:.4f} nats per character, {int(length)} characters",
+        detail=f"{total / length:.4f} nats per character, {plural(int(length), 'character')}",
     )
 
 

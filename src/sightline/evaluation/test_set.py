@@ -9,12 +9,11 @@ from typing import Any
 from sightline.data.sources import Example
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.metrics import Score
-from sightline.recipe import TaskName
 
 
 @dataclass(frozen=True)
 class TestSet:
-    """Distinct sources, each with all its references."""
+    """Sources, each with its references."""
 
     name: str
     sources: list[str]
@@ -22,9 +21,9 @@ class TestSet:
     pairs: int
 
     @staticmethod
-    def of(name: str, examples: Iterable[Example], task: TaskName = "seq2seq") -> TestSet:
-        """Translations of one source become one entry with several references; every other example counts."""
-        if task != "seq2seq":
+    def of(name: str, examples: Iterable[Example], *, gathered: bool = False) -> TestSet:
+        """An entry for each example; gathered (see `Recipe.gathers`), one for each source, with all its references."""
+        if not gathered:
             every = list(examples)
             return TestSet(name, [each.source for each in every], [[each.target] for each in every], len(every))
         grouped: dict[str, list[str]] = {}

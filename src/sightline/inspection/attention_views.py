@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sightline.answering.answerer import Answerer
 from sightline.decoding.generate import pad_tokens
 from sightline.inspection.head_measures import HeadMeasures, measure_head
 from sightline.layers.layout import Padded
@@ -47,6 +48,7 @@ class Loaded(Protocol):
     vocabulary: Vocabulary
     model: Any
     device: torch.device
+    answerer: Answerer
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]: ...
     def predict_nbest(self, texts: Sequence[str]) -> list[list[Any]]: ...

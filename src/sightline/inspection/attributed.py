@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.inspection.alignment import Alignment
+from sightline.text.tokenizer import SPACE
+from sightline.text.word_pieces import word_groups
 
 Numbers = NDArray[np.float64]
-_SPACE = "▁"  # how the tokenizer shows the space before a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,24 +109,5 @@ class Attribution:
         )
 
 
-def word_groups(pieces: Sequence[str]) -> list[list[int]]:
-    """The places of the pieces of each word: one begins at a space, at a mark, and behind a mark.
-
-    What is unknown is a mark of its own, with the space before it.
-    """
-    groups: list[list[int]] = []
-    alone = True
-    for place, piece in enumerate(pieces):
-        unknown = piece.startswith("<unk")  # "<unk 犬>" says what it stands for
-        is_mark = not any(character.isalnum() for character in piece) or piece in ("<s>", "</s>", "<pad>")
-        spaced = unknown and place > 0 and pieces[place - 1] == _SPACE
-        if not spaced and (alone or unknown or is_mark or piece.startswith(_SPACE)):
-            groups.append([place])
-        else:
-            groups[-1].append(place)
-        alone = unknown or (is_mark and piece != _SPACE)
-    return groups
-
-
 def _joined(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> list[str]:
-    return ["".join(pieces[place] for place in group).lstrip(_SPACE) or _SPACE for group in groups]
+    return ["".join(pieces[place] for place in group).lstrip(SPACE) or SPACE for group in groups]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import textwrap
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,9 @@ import numpy as np
 from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.attributed import Attribution, Numbers
+from sightline.inspection.captions import breadth, shortened
+from sightline.inspection.fonts import drawing, fonts_for
 from sightline.inspection.line_picture import check_figure
-from sightline.inspection.picture import fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,6 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
     ]
     if not grids or not attribution.outputs:
         raise ValueError(f"there is nothing to draw in {path.name}: no answers, or no tokens to attribute them to")
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -62,8 +61,7 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
         "text.parse_math": False,
         "svg.hashsalt": "sightline",
     }
-    with rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(style):
         figure = Figure(figsize=(width, height), facecolor="white")  # labels stand outside; "tight" makes room for them
         FigureCanvasAgg(figure)
         _draw_grids(figure, grids, outputs, width)
@@ -114,7 +112,7 @@ def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
 
 def _label_axes(axes: Axes, columns: list[str], rows: list[str], name: str) -> None:
     axes.xaxis.tick_top()
-    upright = max(map(len, columns)) <= _UPRIGHT
+    upright = max(map(breadth, columns)) <= _UPRIGHT
     turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(columns)), columns, fontsize=10, color=_INK, **turned)
     axes.set_yticks(range(len(rows)), rows, fontsize=10, color=_INK)
@@ -136,4 +134,4 @@ def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
 
 def _label(token: str) -> str:
     shown = "".join(each for each in visible(token) if unicodedata.category(each) != "Cf" or each == "\u200d")
-    return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
+    return shortened(shown, _LONGEST_LABEL)

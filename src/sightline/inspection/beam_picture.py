@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import textwrap
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.beam_record import BeamRecord, Node
-from sightline.inspection.picture import fonts_for
+from sightline.inspection.captions import shortened
+from sightline.inspection.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -47,7 +47,6 @@ def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropp
     if not nodes:
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
     try:
-        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -65,8 +64,7 @@ def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropp
     rows = max(sum(node.step == step for node in nodes) for step in range(record.steps))
     size = min(_ACROSS * (record.steps + 0.4), _LARGEST), min(_DOWN * (rows + 1.5), _LARGEST)
     content = io.BytesIO()
-    with rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(style):
         figure = Figure(figsize=size, facecolor="white")
         FigureCanvasAgg(figure)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -103,7 +101,7 @@ def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], *, dense: boo
             )
             axes.plot([before[0], x], [before[1], y], color=colour, linewidth=width, zorder=1 if kind != "best" else 2)
         colour = "white" if kind == "best" else _GREY if kind == "outscored" else _INK
-        label = _shortened(visible(node.piece)) + f"  {node.score:.2f}".replace("-", "−")
+        label = shortened(visible(node.piece), _LONGEST_LABEL) + f"  {node.score:.2f}".replace("-", "−")
         axes.text(
             x, y, label, fontsize=6 if dense else 7.5, color=colour, bbox=_BOX[kind], ha="center", va="center", zorder=3
         )
@@ -137,7 +135,3 @@ def _legend(axes: Axes, dropped: bool) -> None:
 
 def _text_colour(kind: str) -> str:
     return "white" if kind == "best" else _GREY if kind == "outscored" else _INK
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"

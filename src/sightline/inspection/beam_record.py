@@ -18,6 +18,7 @@ from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
+from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
 
@@ -137,7 +138,7 @@ class BeamRecord:
         for node in self.nodes:
             if node.number in wanted:
                 children.setdefault(node.parent, []).append(node)
-        root = Tree(Text(f"beam {self.beam}, {self.steps} steps", style="bold"))
+        root = Tree(Text(f"beam {self.beam}, {plural(self.steps, 'step')}", style="bold"))
         waiting = [(root, node) for node in reversed(children.get(None, []))]
         while waiting:
             branch, node = waiting.pop()
@@ -180,9 +181,9 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None) -> Beam
     if run.recipe.task != "seq2seq":
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is task: {run.recipe.task}")
     options = options or run.recipe.decoding
-    source = run.vocabulary.source.encode(text)[: run.recipe.data.clean.cut_source]
+    (source,) = run.encode_sources([text])
     if not source:
         raise ValueError("nothing is searched for an empty text; give a sentence")
     record = BeamRecord(options.beam, options.nbest, options.groups)
-    generate(run.model, [source], options, device=run.device, watch=record.hear)
+    generate(run.model, [source], options, device=run.device, watch=record.hear, marks=run.answerer.unsaid)
     return record.named(run.vocabulary.target.pieces([node.token for node in record.nodes]))

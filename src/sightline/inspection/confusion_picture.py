@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import textwrap
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.text import Text
 
 from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
-from sightline.inspection.picture import fonts_for
+from sightline.inspection.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +68,6 @@ def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None)
     if not confusion.labels:
         raise ValueError(f"there is nothing to draw in {path.name}: the confusion has no labels")
     try:
-        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -86,8 +84,7 @@ def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None)
         "svg.hashsalt": "sightline",  # the same confusion, the same file
     }
     content = io.BytesIO()
-    with rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(style):
         cell = _cell_size(len(confusion.labels))
         side = cell * len(confusion.labels)
         figure = Figure(figsize=(side, side), facecolor="white")  # labels stand outside; "tight" makes room for them

@@ -35,6 +35,7 @@ _SCRIPTS = (
     ("Chinese and Japanese", "日本語", "fonts-noto-cjk"),
     ("Arabic", "عربي", "fonts-noto-core"),
     ("Hindi", "हिन्दी", "fonts-noto-core"),
+    ("emoji", "🐕🎉", "fonts-symbola"),
 )
 
 
@@ -178,7 +179,7 @@ def _features() -> Iterator[Finding]:
 
 
 def _fonts() -> Iterator[Finding]:
-    from sightline.inspection.picture import covers, fonts_for
+    from sightline.inspection.fonts import covers, fonts_for
 
     for script, sample, package in _SCRIPTS:
         if covers(sample):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
-from sightline.inspection.picture import fonts_for
+from sightline.inspection.captions import breadth, shortened
+from sightline.inspection.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,6 @@ def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = Non
         found = " and ".join(kinds) or "nothing"
         raise ValueError(f"{path} would have to show {found}; choose the heads of one kind: {', '.join(KINDS)}")
     try:
-        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -56,8 +55,7 @@ def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = Non
         "svg.hashsalt": "sightline",  # the same heads, the same file
     }
     content = io.BytesIO()
-    with rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(style):
         figure = Figure(facecolor="white")
         FigureCanvasAgg(figure)
         _panels(figure, heads, title)
@@ -118,7 +116,7 @@ def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[floa
     axes.xaxis.tick_top()
     for axis, tokens, wanted, room, turned in sides:
         places = _chosen(len(tokens), room)
-        labels = [_shortened(visible(tokens[place])) for place in places] if wanted else []
+        labels = [_caption(tokens[place]) for place in places] if wanted else []
         axis.set_ticks(places if wanted else [], labels=labels, fontsize=7, color=_INK, rotation=turned)
     axes.tick_params(axis="both", pad=2)
     found = head.measures
@@ -144,7 +142,7 @@ def _layer(path: str) -> str:
 def _above(head: Head, room: float) -> float:
     """Inches the labels over the first row take, near enough."""
     places = _chosen(len(head.keys), room)
-    longest = max((len(_shortened(visible(head.keys[place]))) for place in places), default=0)
+    longest = max((breadth(_caption(head.keys[place])) for place in places), default=0)
     return 0.2 + longest * 0.085
 
 
@@ -159,5 +157,5 @@ def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float], hi
     bar.set_label("attention (columns: looked at; rows: looking)", fontsize=8, color=_INK, labelpad=6)
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+def _caption(token: str) -> str:
+    return shortened(visible(token), _LONGEST_LABEL)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.files import write_atomically
-from sightline.inspection.picture import fonts_for
+from sightline.inspection.captions import breadth
+from sightline.inspection.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,17 +69,15 @@ def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None)
     check_figure(path)
     if not any(panel.lines for panel in panels):
         raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
     words = [title or "", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", *names, *(p.title + p.x_label + p.y_label for p in panels)]
     content, form = io.BytesIO(), path.suffix.lower()[1:]
-    with rc_context(_style("".join(words))), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(_style("".join(words))):
         width = _PANEL * max(len(panels), 1) + 0.6
-        columns = max(1, min(len(names), int(width * 12 / (max(map(len, names)) + 8))))
+        columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
         height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)

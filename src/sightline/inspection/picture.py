@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import unicodedata
-import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.files import write_atomically
 from sightline.inspection.alignment import Alignment, visible
+from sightline.inspection.captions import breadth, shortened
+from sightline.inspection.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,21 +30,6 @@ _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _NUMBERED_FROM = 0.05
 _UPRIGHT = 4  # labels wider than this are turned
 _LONGEST_LABEL = 28
-_GOOD_FONTS = (  # tried first, in this order, where the plain one lacks a character
-    "Noto Sans",
-    "Noto Sans CJK JP",
-    "Noto Sans JP",
-    "Source Han Sans",
-    "Hiragino Sans",
-    "Yu Gothic",
-    "WenQuanYi Zen Hei",
-    "Noto Naskh Arabic",
-    "Noto Sans Arabic",
-    "Noto Sans Hebrew",
-    "Noto Sans Devanagari",
-    "Noto Sans Thai",
-    "Arial Unicode MS",
-)
 
 
 def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> None:
@@ -58,12 +42,12 @@ def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> N
             "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
         ) from error
 
-    sources = [_shortened(visible(token)) for token in alignment.source]
-    targets = [_shortened(visible(token)) for token in alignment.target]
+    sources = [shortened(visible(token), _LONGEST_LABEL) for token in alignment.source]
+    targets = [shortened(visible(token), _LONGEST_LABEL) for token in alignment.target]
     if not sources or not targets:
         raise ValueError(f"there is nothing to draw: {len(sources)} source and {len(targets)} target tokens")
     fonts = fonts_for("".join([*sources, *targets, title or ""]))
-    cell = 0.46 if max(map(_breadth, sources)) > 2 else 0.36
+    cell = 0.46 if max(map(breadth, sources)) > 2 else 0.36
     figure = Figure(
         figsize=(min(cell * len(sources) + 2.2, _LARGEST), min(cell * len(targets) + 1.6, _LARGEST)),
         facecolor="white",
@@ -80,55 +64,15 @@ def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> N
             title,
             fontsize=11,
             color=_INK,
-            pad=30 if max(map(_breadth, sources)) <= _UPRIGHT else 14,
+            pad=30 if max(map(breadth, sources)) <= _UPRIGHT else 14,
             loc="left",
             family=fonts,
             parse_math=False,
         )
     content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing({}):
         figure.savefig(content, format="png", dpi=160, metadata={"Software": None}, bbox_inches="tight", pad_inches=0.2)
     write_atomically(path, content.getvalue())
-
-
-def fonts_for(text: str) -> list[str]:
-    """Installed font families that have the characters of `text` between them, the plain one first."""
-    return _fonts(text)[0]
-
-
-def covers(text: str) -> bool:
-    """Whether the installed fonts have every character of `text`."""
-    return not _fonts(text)[1]
-
-
-def _fonts(text: str) -> tuple[list[str], set[int]]:
-    """The families to use for `text`, and the characters that none of them has."""
-    from matplotlib.font_manager import fontManager
-    from matplotlib.ft2font import FT2Font
-
-    plain = "DejaVu Sans"  # comes with matplotlib
-    files: dict[str, str] = {}
-    for entry in fontManager.ttflist:
-        if (
-            entry.style == "normal"
-            and entry.weight in (400, "normal", "regular", "book")
-            and "Last Resort" not in entry.name
-        ):
-            files.setdefault(entry.name, entry.fname)
-    chosen: list[str] = []
-    missing = {ord(character) for character in text if not unicodedata.category(character).startswith(("C", "Z"))}
-    for name in dict.fromkeys([plain, *_GOOD_FONTS, *sorted(files)]):
-        if name not in files or not missing:
-            continue
-        try:
-            has = missing.intersection(FT2Font(files[name]).get_charmap())
-        except (OSError, RuntimeError):  # a broken font file is passed over
-            continue
-        if has:
-            chosen.append(name)
-            missing -= has
-    return (chosen if plain in chosen else [plain, *chosen]), missing
 
 
 def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
@@ -156,7 +100,7 @@ def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
 
 def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str]) -> None:
     axes.xaxis.tick_top()
-    upright = max(map(_breadth, sources)) <= _UPRIGHT
+    upright = max(map(breadth, sources)) <= _UPRIGHT
     turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(sources)), sources, family=fonts, fontsize=10, color=_INK, parse_math=False, **turned)
     axes.set_yticks(range(len(targets)), targets, family=fonts, fontsize=10, color=_INK, parse_math=False)
@@ -187,14 +131,3 @@ def _colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
     bar.set_label("attention", fontsize=9, color=_INK, labelpad=6)
-
-
-def _shortened(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-
-
-def _breadth(label: Iterable[str]) -> int:
-    """Width in columns, near enough: East Asian characters are two wide, marks none."""
-    return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in label
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ import numpy as np
 
 from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
+from sightline.inspection.captions import breadth, shortened
+from sightline.inspection.fonts import drawing, fonts_for
 from sightline.inspection.line_picture import check_figure
-from sightline.inspection.picture import fonts_for
 from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 
 if TYPE_CHECKING:
@@ -34,21 +34,19 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
     Colours follow the first component in the last layer, so that a place can be told in every panel.
     """
     check_figure(path)
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     planes = _planes(found)
-    contexts = [_short(visible(context)) for context in found.contexts]
+    contexts = [shortened(visible(context), _LONGEST) for context in found.contexts]
     across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
     down = math.ceil(len(planes) / across)
     width = _PANEL * across
-    columns = max(1, min(int(width / (_CHARACTER * (max(map(len, contexts)) + 7))), math.ceil(len(contexts) / 4)))
+    columns = max(1, min(int(width / (_CHARACTER * (max(map(breadth, contexts)) + 7))), math.ceil(len(contexts) / 4)))
     listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
     heading = title or f"“{found.word}” in {len(contexts)} places"
     content = io.BytesIO()
-    with rc_context(_style(heading + "".join(contexts))), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box is drawn, which says it as well
+    with drawing(_style(heading + "".join(contexts))):
         figure = Figure(figsize=(width, _PANEL * down + listed + 0.5))
         FigureCanvasAgg(figure)
         bottom = listed / figure.get_figheight()
@@ -130,7 +128,3 @@ def _style(text: str) -> dict[Any, Any]:
         "ytick.left": False,
         "svg.hashsalt": "sightline",  # the same places, the same file
     }
-
-
-def _short(context: str) -> str:
-    return context if len(context) <= _LONGEST else context[: _LONGEST - 1] + "…"

@@ -84,7 +84,7 @@ class Trace:
 
     steps: list[Step] = field(default_factory=list)  # unnamed ones too
     weights: dict[str, Tensor] = field(default_factory=dict)  # those that steps refer to
-    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens: what sightline.tracing puts there
+    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens: what tracing.py puts there
 
     @property
     def entries(self) -> list[Step]:

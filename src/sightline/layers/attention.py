@@ -82,10 +82,8 @@ def attend(
     alone = causal and tap is None and isinstance(keys, Packed) and queries is keys
     seen = None if alone else keys.key_mask()  # (B, S)
     seen = combine(mask, None if seen is None else seen[:, None, None, :])
-    query, key, value = queries.pad(query), keys.pad(key), keys.pad(value)  # (B, ·, H, K)
-    output = _attend_heads(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), score, seen, bias, causal, dropout, tap
-    )
+    query, key, value = queries.pad_heads(query), keys.pad_heads(key), keys.pad_heads(value)  # (B, H, ·, K)
+    output = _attend_heads(query, key, value, score, seen, bias, causal, dropout, tap)
     return queries.unpad(output.transpose(1, 2))
 
 

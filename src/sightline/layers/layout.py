@@ -45,6 +45,10 @@ class Padded:
     def pad(self, x: Tensor) -> Tensor:
         return x
 
+    def pad_heads(self, x: Tensor) -> Tensor:
+        """(B, T, H, K) → (B, H, T, K)."""
+        return x.transpose(1, 2)
+
     def unpad(self, x: Tensor) -> Tensor:
         return x
 
@@ -104,13 +108,25 @@ class Packed:
         """(N, …) → (B, longest, …), zeros where nothing is."""
         if self.full:
             return x.view(self.batch, self.longest, *x.shape[1:])
-        size = self.batch * self.longest
-        if len(x) and x.device.type == "cpu" and not torch.is_grad_enabled():  # to fetch rows is faster than to place
-            tokens = self.slots.new_full((size,), -1).index_copy_(0, self.slots, torch.arange(len(self.slots)))
-            flat = x.index_select(0, tokens.clamp(min=0)).index_fill_(0, (tokens < 0).nonzero()[:, 0], 0)
-        else:
-            flat = x.new_zeros(size, *x.shape[1:]).index_copy(0, self.slots, x)
+        if _fetches(x):
+            return _fetch(x, self._tokens())
+        flat = x.new_zeros(self.batch * self.longest, *x.shape[1:]).index_copy(0, self.slots, x)
         return flat.view(self.batch, self.longest, *x.shape[1:])
+
+    def pad_heads(self, x: Tensor) -> Tensor:
+        """(N, H, K) → (B, H, longest, K), zeros where nothing is.
+
+        Without gradients on the CPU they lie position by position, (longest, B, H, K) in memory: there B and H are one
+        axis, and a batched product takes them as they are. Sentence by sentence, it would copy them all once more.
+        """
+        if self.full or not _fetches(x):
+            return self.pad(x).transpose(1, 2)
+        return _fetch(x, self._tokens().t()).permute(1, 2, 0, 3)
+
+    def _tokens(self) -> Tensor:
+        """(B, longest): which of the N stands there, −1 where none does."""
+        tokens = self.slots.new_full((self.batch * self.longest,), -1)
+        return tokens.index_copy_(0, self.slots, torch.arange(len(self.slots))).view(self.batch, self.longest)
 
     def unpad(self, x: Tensor) -> Tensor:
         """(B, longest, …) → (N, …)."""
@@ -128,6 +144,18 @@ class Packed:
             return None
         lengths = self.offsets.diff()
         return torch.arange(self.longest, device=lengths.device)[None, :] < lengths[:, None]
+
+
+def _fetches(x: Tensor) -> bool:
+    """Whether to fetch rows is possible, and faster than to place them: on the CPU, where no gradient must go back."""
+    return len(x) > 0 and x.device.type == "cpu" and not torch.is_grad_enabled()
+
+
+def _fetch(x: Tensor, tokens: Tensor) -> Tensor:
+    """Rows (…, ·) of x (N, ·), zeros where the token is −1."""
+    wanted = tokens.flatten()
+    rows = x.index_select(0, wanted.clamp(min=0)).index_fill_(0, (wanted < 0).nonzero()[:, 0], 0)
+    return rows.view(*tokens.shape, *x.shape[1:])
 
 
 Layout = Padded | Packed

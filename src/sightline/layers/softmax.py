@@ -41,6 +41,8 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
         return result
     if mask is None:
         return torch.softmax(scores, dim=-1)
+    if _all_see(scores, mask):
+        return torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
     # bfloat16 is widened here: CUDA's autocast would do it inside, where the derivative does not expect it
     wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
     return torch._safe_softmax(wide.masked_fill(~mask, float("-inf")), dim=-1).to(scores.dtype)
@@ -48,9 +50,14 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def _few(scores: Tensor) -> bool:
     """Whether rows are shorter than a vector register, on the CPU."""
-    return (
-        scores.device.type == "cpu"
-        and 0 < scores.shape[-1] < 16
-        and scores.dtype == torch.float32
-        and not torch.compiler.is_compiling()
-    )
+    return _plain(scores) and 0 < scores.shape[-1] < 16
+
+
+def _all_see(scores: Tensor, mask: Tensor) -> bool:
+    """Whether no row is without keys, where it is cheaper to ask the mask (all heads have one) than to look for NaN."""
+    return _plain(scores) and not torch.is_grad_enabled() and bool(mask.any(-1).all())
+
+
+def _plain(scores: Tensor) -> bool:
+    """Float32 on the CPU, not on its way into a compiled graph."""
+    return scores.device.type == "cpu" and scores.dtype == torch.float32 and not torch.compiler.is_compiling()

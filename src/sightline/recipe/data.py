@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from sightline.plural import plural
 from sightline.recipe.noise import AnyNoise
 from sightline.recipe.sections import Probability, Section
 
@@ -149,7 +150,7 @@ class SequencesSource(Source):
         """What a model card shows in place of a file name."""
         fewest, most = self.lengths
         what = f"built-in sequences of {fewest} to {most} letters, {self.change}"
-        return f"{what}, part {self.part}, {self.examples:,} examples"
+        return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
 
 
 AnySource = Annotated[
@@ -196,6 +197,10 @@ class Data(Section):
     validation_limit: int | None = Field(None, ge=1, description="use only the first so many validation examples")
     clean: Clean = Clean()
     noise: AnyNoise | None = Field(None, description="spoil plain text, for the model to learn to mend it")
+
+    def held_out(self, name: str) -> AnySource:
+        """A test set, or `validation`."""
+        return self.validation if name == "validation" else self.tests[name]
 
 
 # --- tokenizer -----------------------------------------------------------------------------------------------------

@@ -189,6 +189,13 @@ class Recipe(Section):
         """Whether examples are windows of plain text: there are no pairs, and no outputs to hold against others."""
         return self.task == "language-model" or self.data.noise is not None
 
+    def gathers(self, name: str) -> bool:
+        """Whether all translations of a source in this test set are its references.
+
+        So it is in a list of pairs, which may have many of one source; of files that go line by line, each line counts.
+        """
+        return self.task == "seq2seq" and not self.of_text and self.data.held_out(name).kind != "text"
+
     def longest_sequence(self) -> tuple[int, str]:
         """The most tokens of a training sequence, marks included, and the key that says so."""
         if self.of_text:

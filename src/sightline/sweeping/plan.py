@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from sightline.data.preparation import data_folder, with_folder
 from sightline.data.sources import source_files
 from sightline.files import write_atomically
-from sightline.preparation import data_folder, with_folder
+from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.changes import differences
 from sightline.recipe.files import load_recipe
@@ -124,7 +125,7 @@ def _checked(given: str, wanted: Sequence[Combination]) -> list[tuple[Combinatio
             problems.setdefault(str(error), []).append(combination)
     if problems:
         lines = [_told(problem, where, len(wanted)) for problem, where in problems.items()]
-        more = [f"and {len(lines) - _TOLD} more problems"] if len(lines) > _TOLD else []
+        more = [f"and {plural(len(lines) - _TOLD, 'more problem')}"] if len(lines) > _TOLD else []
         raise SweepError("\n".join([*lines[:_TOLD], *more]))
     return found
 

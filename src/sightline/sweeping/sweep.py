@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.plural import plural
 from sightline.run_folder import RunError, locked
 from sightline.sweeping.board import LiveBoard, PlainBoard, count_states
 from sightline.sweeping.grid import Axes, SweepError
@@ -123,7 +124,7 @@ def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None
 
 def opening(plan: Plan) -> list[str]:
     """What is about to be done."""
-    lines = [f"{len(plan.runs)} run{'s' if len(plan.runs) > 1 else ''} in {plan.folder}"]
+    lines = [f"{plural(len(plan.runs), 'run')} in {plan.folder}"]
     finished = sum(run.state == "finished" for run in plan.runs)
     begun = sum(run.state == "begun" for run in plan.runs)
     if finished or begun:

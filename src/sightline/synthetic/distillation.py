@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from sightline.data.preparation import data_folder
 from sightline.data.sources import Example, read
 from sightline.files import checksum
-from sightline.preparation import data_folder
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sightline.answerer import Prediction
+from sightline.answering.answerer import Prediction
+from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.run import Run
 from sightline.text.tokenizer import SPECIALS, UNK
@@ -105,5 +106,5 @@ def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
 def told(counts: dict[str, int]) -> str:
     """Counts in words."""
     dropped = [f"{count:,} {reason}" for reason, count in counts.items() if reason not in ("read", "kept") and count]
-    kept = f"{counts['kept']:,} of {counts['read']:,} pairs kept"
+    kept = f"{counts['kept']:,} of {plural(counts['read'], 'pair')} kept"
     return kept + (f"; dropped {', '.join(dropped)}" if dropped else "")

@@ -20,6 +20,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.files import write_atomically
+from sightline.plural import plural
 from sightline.recipe.data import (
     AnyTokenizer,
     BpeTokenizer,
@@ -84,7 +85,7 @@ class Tokenizer:
         inner.train_from_iterator(counted, trainer)
         if inner.get_vocab_size() <= len(specials):
             raise TokenizerError(
-                f"no {section.kind} vocabulary can be learned from {counted.lines:,} lines of text: "
+                f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
                 f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
             )
         if isinstance(section, UnigramTokenizer):
@@ -365,8 +366,8 @@ class Vocabulary:
             for text, tagged, own, words in zip(sources, targets, tags, cut, strict=True):
                 if len(own) != len(words):
                     raise TokenizerError(
-                        f"{len(own)} labels ({tagged!r}) for {len(words)} words ({text!r}); give each word one label, "
-                        f"and set both apart by single spaces"
+                        f"{plural(len(own), 'label')} ({tagged!r}) for {plural(len(words), 'word')} ({text!r}); give "
+                        f"each word one label, and set both apart by single spaces"
                     )
             spread = [
                 [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]

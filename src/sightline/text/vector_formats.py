@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.compression import BROKEN, open_bytes
+from sightline.plural import plural
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Matrix = NDArray[np.float32]
@@ -78,7 +79,7 @@ def _text_entries(
             yield word, _vector(parts[1:], f"{path}, line {number:,}")
     if total is not None and number + 1 - start != total:
         raise WordVectorError(
-            f"{path} has {number + 1 - start:,} words, and its first line says {total:,}; {AGAIN}, "
+            f"{path} has {plural(number + 1 - start, 'word')}, and its first line says {total:,}; {AGAIN}, "
             f"or mend the first line"
         )
 
@@ -121,7 +122,7 @@ def _binary_entries(
         at = end
     if (buffer[at:] + file.read(2)).strip(b"\n"):
         raise WordVectorError(
-            f"{path}, byte {offset + at:,}: there is more after the {total:,} words that the first line says; "
+            f"{path}, byte {offset + at:,}: there is more after the {plural(total, 'word')} that the first line says; "
             f"{AGAIN}, or set the format"
         )
 

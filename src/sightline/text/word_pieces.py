@@ -2,6 +2,8 @@
 
 Which characters a piece covers is known, so words may be any cut of the text: what stands between spaces, or the tokens
 of somebody else's file (`Don't` as `do n't`), whatever their case. A piece that reaches into two words counts for both.
+
+Where sums over pieces must stay sums over words, each piece belongs to one alone: `word_groups`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.text.tokenizer import SPACE, Tokenizer
+from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,26 @@ def cut_pieces(ids: list[int], pieces: Sequence[str]) -> Cut:
     lengths = [len("".join(piece.replace(SPACE, " ").split())) for piece in pieces]
     ends = np.cumsum([0, *lengths]).tolist()
     return Cut(ids, words, _members(list(pairwise(ends)), words))
+
+
+def word_groups(pieces: Sequence[str]) -> list[list[int]]:
+    """The places of the pieces of each word, each in one word: one begins at a space, at a mark, and behind a mark.
+
+    Marks are punctuation, and what the tokenizer names in angle brackets: <s>, <mask>. What is unknown ("<unk 犬>" says
+    what it stands for) is a mark of its own, with the space before it.
+    """
+    groups: list[list[int]] = []
+    alone = True
+    for place, piece in enumerate(pieces):
+        unknown = piece.startswith(SPECIALS[UNK][:-1])
+        is_mark = not any(character.isalnum() for character in piece) or (piece[0] == "<" and piece[-1] == ">")
+        spaced = unknown and place > 0 and pieces[place - 1] == SPACE
+        if not spaced and (alone or unknown or is_mark or piece.startswith(SPACE)):
+            groups.append([place])
+        else:
+            groups[-1].append(place)
+        alone = unknown or (is_mark and piece != SPACE)
+    return groups
 
 
 def _members(spans: Sequence[tuple[int, int]], words: Sequence[str]) -> NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sightline.compression import packed
 from sightline.files import write_atomically
+from sightline.plural import plural
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 from sightline.text.vector_formats import AGAIN, Format, Matrix, WordVectorError, has_surplus, vector_entries
 
@@ -90,7 +91,9 @@ def read_word_vectors(
     Where a file has a word twice, the first counts.
     """
     if counts is not None and len(counts) != len(vocabulary):
-        raise WordVectorError(f"{len(counts):,} counts for {len(vocabulary):,} words; give one for each word")
+        raise WordVectorError(
+            f"{plural(len(counts), 'count')} for {plural(len(vocabulary), 'word')}; give one for each word"
+        )
     exact = _rows(vocabulary)
     lowered = _rows([word.lower() for word in vocabulary]) if lowercase else {}
     wanted = exact.keys() | lowered.keys()
@@ -156,7 +159,7 @@ def initial_embeddings(
             f"({tokenizer.size}, {width}); build it from the same tokenizer and model.width"
         )
     if counts is not None and len(counts) != tokenizer.size:
-        raise WordVectorError(f"{len(counts):,} counts for {tokenizer.size:,} pieces; give one for each id")
+        raise WordVectorError(f"{plural(len(counts), 'count')} for {tokenizer.size:,} pieces; give one for each id")
     first = len(SPECIALS)
     pieces = tokenizer.pieces(range(first, tokenizer.size))
     words = [piece.removeprefix(SPACE) or SPACE for piece in pieces]
@@ -191,7 +194,9 @@ def write_word_vectors(
 ) -> None:
     """Write word2vec text or binary, compressed if the name ends so; float32 values come back to the last bit."""
     if matrix.ndim != 2 or len(words) != len(matrix) or not matrix.shape[1]:
-        raise WordVectorError(f"{len(words):,} words and a matrix of shape {matrix.shape}; give one row for each word")
+        raise WordVectorError(
+            f"{plural(len(words), 'word')} and a matrix of shape {matrix.shape}; give one row for each word"
+        )
     binary = format == "word2vec-binary"
     lines = [f"{len(words)} {matrix.shape[1]}".encode()]
     for word, row in zip(words, matrix, strict=True):

@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from sightline.plural import plural
 from sightline.training.checkpoints import Progress
 
 
@@ -134,7 +135,7 @@ class LiveDisplay:
 
     def count(self, what: str, examples: int) -> None:
         """How far the preparation of the data is."""
-        self.bar.update(self.task, description=f"{what}: {examples:,} examples")
+        self.bar.update(self.task, description=f"{what}: {plural(examples, 'example')}")
 
     def note(self, text: str) -> None:
         from rich.text import Text

@@ -38,6 +38,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
 from sightline.data.sources import read_lines
+from sightline.plural import plural
 from sightline.recipe.data import WordTokenizer
 from sightline.text.tokenizer import END, SPACE, SPECIALS, Tokenizer, TokenizerError
 from sightline.text.vector_formats import Matrix
@@ -164,7 +165,7 @@ def _cut(files: Sequence[Path], options: SkipgramOptions, file: IO[bytes], repor
     words = sorted(frequent, key=lambda word: (-totals[word], word))[: options.size]
     if len(words) < 2:
         raise SkipgramError(
-            f"{len(words)} of {len(totals):,} words occur {options.min_count} times or more in {names}; "
+            f"{len(words)} of {len(totals):,} words occur {plural(options.min_count, 'time')} or more in {names}; "
             f"lower the minimum count, or give more text"
         )
     row = {word: number for number, word in enumerate(words)}

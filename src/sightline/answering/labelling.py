@@ -8,10 +8,8 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from sightline.answerer import Answerer, Prediction
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.answering.answerer import Answerer, Asked, Prediction
 from sightline.decoding.generate import length_batches
-from sightline.decoding.phrases import Phrases
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.batches import padded_batch
@@ -21,17 +19,10 @@ from sightline.training.sides import sides_of
 class Classifying(Answerer):
     """The label of each text; with n-best, the likeliest labels."""
 
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        _refuse(prefixes, phrases)
-        logs = self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], options.batch_tokens)
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        _refuse(asked)
+        sources = [np.asarray(ids, np.int64) for ids in self.encode(asked.texts, first=asked.first)]
+        logs = self._logs(sources, options.batch_tokens)
         count = min(options.nbest, len(logs[0])) if len(logs) else 0
         found = []
         for row in logs:
@@ -62,28 +53,14 @@ class Classifying(Answerer):
                 found[index] = logs[place]
         return found
 
-    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
-        together: Ensemble = self.model
-        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
-        found: np.ndarray = mean.numpy()
-        return found
-
 
 class Tagging(Classifying):
     """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
 
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        _refuse(prefixes, phrases)
-        words = self.vocabulary.encode_words(_evenly(texts))
-        flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], first)
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        _refuse(asked)
+        words = self.vocabulary.encode_words(_evenly(asked.texts))
+        flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
         filled = [number for number, ids in enumerate(flat) if ids]
         logs = dict(zip(filled, self._logs([np.asarray(flat[n]) for n in filled], options.batch_tokens), strict=True))
         found = []
@@ -105,8 +82,8 @@ def _evenly(texts: Sequence[str]) -> list[str]:
     return [" ".join(word for word in text.split(" ") if word) for text in texts]
 
 
-def _refuse(prefixes: Sequence[str] | None, phrases: Sequence[Phrases] | None) -> None:
-    if prefixes is not None:
+def _refuse(asked: Asked) -> None:
+    if asked.prefixes is not None:
         raise ValueError("labels have no beginnings to force; leave prefixes out")
-    if phrases is not None:
+    if asked.phrases is not None:
         raise ValueError("labels contain no phrases; leave them out")

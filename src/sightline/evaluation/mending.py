@@ -10,6 +10,7 @@ import torch
 
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
+from sightline.plural import plural
 from sightline.recipe import MetricName, Recipe
 from sightline.text.tokenizer import PAD, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
@@ -93,5 +94,5 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
         values=lambda sums: 100 * sums[:, 0] / sums[:, 1],
         conditions={**told, "bs": None, "seed": None, "unit": "token", "version": f"sightline-{version()}"},
         against=fingerprint("tokens", mended.answers),
-        detail=f"{right} of {answers} hidden tokens are the likeliest at their places",
+        detail=f"{right} of {plural(answers, 'hidden token')} likeliest at their places",
     )

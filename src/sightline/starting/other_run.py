@@ -11,12 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from sightline.data.preparation import LABELS, training_examples
 from sightline.data.sources import Example
 from sightline.files import write_atomically
 from sightline.layers.adapters import is_adapter
 from sightline.models.counted import CountedModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
-from sightline.preparation import LABELS, training_examples
+from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.adapting import StartFrom
 from sightline.recipe.bodies import Ngram
@@ -45,8 +46,8 @@ class Start:
 
     def notes(self) -> list[str]:
         """For a person to read."""
-        rows = f", and {self.new_rows:,} new rows for new tokens" if self.new_rows else ""
-        taken = f"weights taken: {len(self.taken)}, {self.numbers:,} numbers ({summary(self.taken)})"
+        rows = f", and {plural(self.new_rows, 'new row')} for new tokens" if self.new_rows else ""
+        taken = f"weights taken: {len(self.taken)}, {plural(self.numbers, 'number')} ({summary(self.taken)})"
         lines = [f"starting from {self.run}: {taken}{rows}"]
         lines += [f"new weights: {len(self.new)} ({summary(self.new)})"] if self.new else []
         lines += [f"weights left there: {len(self.left)} ({summary(self.left)})"] if self.left else []

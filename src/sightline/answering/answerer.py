@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from sightline.decoding.batch import Hypothesis
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
 from sightline.recipe import Decoding, Recipe
@@ -24,6 +26,17 @@ class Prediction:
     text: str
     score: float
     tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Texts to answer, and what is settled of their answers beforehand."""
+
+    texts: Sequence[str]
+    prefixes: Sequence[str] | None = None  # what each begins with
+    first: int = 0  # the number of the first text in the whole input
+    phrases: Sequence[Phrases] | None = None  # what each must or must not contain
+    scored: bool = True  # whether scores are wanted too; a greedy search is faster without
 
 
 @dataclass(frozen=True)
@@ -80,11 +93,15 @@ class Answerer:
         prefixes: Sequence[str] | None = None,
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
+        scored: bool = True,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
 
-        `phrases` say for each text what its output must or must not contain.
+        `phrases` say for each text what its output must or must not contain. Not `scored`, scores may be NaN.
         """
+        return self._answers(Asked(texts, prefixes, first, phrases, scored), options)
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         raise NotImplementedError
 
     def writer(self) -> Any:
@@ -104,24 +121,42 @@ class Answerer:
         self,
         sources: Sequence[Sequence[int]] | None,
         options: Decoding,
-        prefixes: Sequence[Sequence[int]] | None,
-        first: int,
-        phrases: Sequence[Phrases] | None,
+        asked: Asked,
+        prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """What the model writes: the hypotheses to choose from."""
-        model, device = self.writer(), self.device
+        model = self.writer()
+        settled: dict[str, Any] = {
+            "device": self.device,
+            "prefixes": prefixes,
+            "first": asked.first,
+            "marks": self.unsaid,
+        }
         if options.mbr is not None:
             options = options.model_copy(update={"nbest": options.mbr.candidates})
-        if phrases is None and not options.forbid:
-            return generate(model, sources, options, device=device, prefixes=prefixes, first=first, marks=self.unsaid)
-        return generate_with_phrases(
-            model,
-            sources,
-            options,
-            self._cutter,
-            phrases,
-            device=device,
-            prefixes=prefixes,
-            first=first,
-            marks=self.unsaid,
-        )
+        if asked.phrases is None and not options.forbid:
+            scored = asked.scored or options.mbr is not None
+            return generate(model, sources, options, scored=scored, **settled)
+        return generate_with_phrases(model, sources, options, self._cutter, asked.phrases, **settled)
+
+    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
+        """The log-probabilities of an ensemble, from those of its members."""
+        together: Ensemble = self.model
+        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
+        found: np.ndarray = mean.numpy()
+        return found
+
+
+def one_line(text: str) -> str:
+    """An output never breaks the line-by-line contract, whatever characters the vocabulary holds."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def chosen(guesses: list[Prediction], options: Decoding) -> list[Prediction]:
+    """The outputs asked for: all there are, or those of the least risk, with their expected utility as score."""
+    if options.mbr is None:
+        return guesses
+    from sightline.decoding.risk import least_risk
+
+    order = least_risk([guess.text for guess in guesses], options.mbr.utility)
+    return [Prediction(guesses[place].text, worth, guesses[place].tokens) for place, worth in order[: options.nbest]]

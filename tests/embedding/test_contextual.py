@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.contextual import Wanted, embed_texts, layer_count, pool_pieces
+from sightline.embedding.contextual import Wanted, embed_texts, layer_count, pool_pieces
+from sightline.embedding.occurrences import find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.occurrences import find_occurrences, places_of, shown_layers
 from sightline.text.tokenizer import END
 from sightline.text.word_pieces import cut_text
 from untrained_runs import MODELS, untrained

@@ -10,9 +10,18 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.answerer import Answerer
-from sightline.contextual import Layer, Pooling, check_layers, cut_words, layer_count, piece_states, pool_pieces
+from sightline.answering.answerer import Answerer
+from sightline.embedding.contextual import (
+    Layer,
+    Pooling,
+    check_layers,
+    cut_words,
+    layer_count,
+    piece_states,
+    pool_pieces,
+)
 from sightline.inspection.word_senses import Occurrences
+from sightline.plural import plural
 from sightline.text.scripts import unspaced
 from sightline.text.word_pieces import cut_text
 
@@ -60,7 +69,9 @@ def find_occurrences(
         for own, each in zip(rows, states, strict=True):
             own.append(pool_pieces(each, mine[:, None], pooling)[0])
     if len(contexts) < 2:
-        raise ValueError(f"{word!r} stands {len(contexts)} times in the text; to compare its places there must be two")
+        raise ValueError(
+            f"{word!r} stands {plural(len(contexts), 'time')} in the text; to compare its places there must be two"
+        )
     names = [f"layer {layer}" if isinstance(layer, int) else layer for layer in layers]
     return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})
 

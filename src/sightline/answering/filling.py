@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sightline.answerer import Answerer, Prediction
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.answering.answerer import Answerer, Asked, Prediction
 from sightline.decoding.generate import length_batches
-from sightline.decoding.phrases import Phrases
 from sightline.recipe import Decoding
 from sightline.recipe.noise import MASK
 from sightline.text.gaps import encode_gaps
@@ -34,18 +32,10 @@ class Filling(Answerer):
         mark = [source.mark(MASK)]
         return self._checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
 
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-    ) -> list[list[Prediction]]:
-        if prefixes is not None or phrases is not None:
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        if asked.prefixes is not None or asked.phrases is not None:
             raise ValueError("gaps are filled piece by piece: there is nothing to begin with or to contain; leave it")
-        return self.answer_ids(self.encode(texts, first=first), options)
+        return self.answer_ids(self.encode(asked.texts, first=asked.first), options)
 
     def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
         """The same for texts as ids, with marks for gaps."""
@@ -94,12 +84,6 @@ class Filling(Answerer):
             ends = np.cumsum([len(gaps[number]) for number in numbers])
             for number, own in zip(numbers, np.split(logs, ends[:-1]), strict=True):
                 found[number] = own
-        return found
-
-    def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
-        together: Ensemble = self.model
-        mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
-        found: np.ndarray = mean.numpy()
         return found
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from sightline.data.preparation import data_folder
 from sightline.layers.embedding import Embedding
 from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
-from sightline.preparation import data_folder
 from sightline.recipe import Recipe
-from sightline.starting import Start, other_bodies, read_start, start_from_run
+from sightline.starting.other_run import Start, other_bodies, read_start, start_from_run
 from sightline.text.tokenizer import Vocabulary
 from sightline.text.word_vectors import initial_embeddings
 from sightline.training.adapting import freeze_for, rates_for

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sightline.data.preparation import Prepared
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramModel
-from sightline.preparation import Prepared
 from sightline.recipe.bodies import Ngram
 from sightline.text.tokenizer import END, START
 from sightline.training.checkpoints import Progress

@@ -15,13 +15,14 @@ import yaml
 
 import sightline
 import task_runs
-from sightline.answering import Continuer
+from sightline.answering.continuing import Continuer
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import export_script, recompute
 from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.run import Run
 from sightline.text.tokenizer import END, START
+from watched_runs import Silent
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
 GRU_DECODER = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0, "attention": {"kind": "additive"}}
@@ -57,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
         for name in PAIRS:
             path = folder / f"{name}.yaml"
             path.write_text(yaml.safe_dump(_recipe(name), sort_keys=False))
-            trained[name] = sightline.train(path, out=folder / "runs" / name, display=task_runs.Silent())
+            trained[name] = sightline.train(path, out=folder / "runs" / name, display=Silent())
         yield {name: Run.load(path, device="cpu") for name, path in trained.items()}
 
 
@@ -142,7 +143,7 @@ def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
     assert label.about["labels"][int(label["wanted"])] == "negative"
     with pytest.raises(ValueError, match="no label 'blue'; there are"):
         runs["classify-mean"].trace("x", "blue")
-    with pytest.raises(ValueError, match="1 labels were given for 4 words"):
+    with pytest.raises(ValueError, match="1 label for 4 words"):
         runs["tag-gru"].trace(TEXTS["tag"], "NOUN")
 
 

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.answerer import Answerer
-from sightline.answering import Continuer
+from sightline.answering.answerer import Answerer
+from sightline.answering.continuing import Continuer
 from sightline.decoding.generate import length_batches
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, listen

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.answerer import Answerer
-from sightline.answering import Continuer
+from sightline.answering.answerer import Answerer
+from sightline.answering.continuing import Continuer
 from sightline.inspection.trace import Recorder, Trace, record_arithmetic
 from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 from sightline.models.counted import CountedModel
+from sightline.plural import plural
 from sightline.recipe.noise import MASK
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
 from sightline.training.batches import padded_batch
@@ -203,7 +204,7 @@ def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None
     else:
         tags = [_label(asked.vocabulary, tag) for tag in target.split()]
     if len(tags) != len(words):
-        raise ValueError(f"{len(tags)} labels were given for {len(words)} words; give one for each")
+        raise ValueError(f"{plural(len(tags), 'label')} for {plural(len(words), 'word')}; give one for each")
     wanted, first = [], []
     for word, tag in zip(words, tags, strict=True):
         wanted += [tag] * len(word)

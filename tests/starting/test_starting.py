@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sightline.merging import merge_run
 from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.training.interruption import Interrupted
+from watched_runs import Silent, records
 
 BODY: dict[str, Any] = {
     "kind": "transformer",
@@ -96,21 +97,6 @@ def a_recipe(task: str, steps: int = 4, *, start: Any = None, model: Any = None,
     return recipe
 
 
-class Silent:
-    """A display that shows nothing, and may do something at a step."""
-
-    def __init__(self, at: dict[int, Callable[[], None]] | None = None) -> None:
-        self.at, self.notes = at or {}, list[str]()
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None:
-        self.at.get(progress.step, lambda: None)()
-
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the texts are."""
@@ -153,12 +139,6 @@ def started(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model.safetensors")
-
-
-def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    found = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
-    measured = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
-    return [{k: v for k, v in line.items() if k not in measured} for line in found if line["kind"] == kind]
 
 
 STAY = {"lr": 1e-12, "limits": {"steps": 1}}  # a training that changes nothing to speak of
@@ -261,7 +241,7 @@ def test_a_vocabulary_is_extended_if_asked(started: dict[str, Path], train: Trai
     assert own.vocabulary.source.size == count + 1
     table = weights(run)["target_embedding.weight"]
     torch.testing.assert_close(table[:count], weights(started["seq2seq"])["target_embedding.weight"])
-    assert any("and 1 new rows for new tokens" in note for note in train.display.notes)
+    assert any("and 1 new row for new tokens" in note for note in train.display.notes)
 
 
 def test_labels_of_the_same_task_keep_their_numbers(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Answers of a language model: the text, and what may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.answering.answerer import Answerer, Asked, Prediction, chosen
+from sightline.decoding.generate import generate
+from sightline.layers.layout import Layout
+from sightline.models.counted import CountedModel
+from sightline.models.protocol import Memory
+from sightline.recipe import Decoding
+from sightline.recipe.data import PlainSource
+from sightline.text.tokenizer import END, START
+from sightline.training.windows import carries
+
+
+class Continuer(Answerer):
+    """Each text with what may follow it; where it learned from many documents, the text is the beginning of one."""
+
+    def longest_source(self) -> int | None:
+        longest = super().longest_source()
+        return longest if longest is None or not self.begins else longest - 1  # the end mark before it
+
+    @property
+    def begins(self) -> bool:
+        """Whether there were beginnings to learn; a count of n-grams has them behind its start mark.
+
+        The models of an ensemble come with their own.
+        """
+        if self.members:
+            return False
+        train = self.recipe.data.train
+        whole = all(isinstance(source, PlainSource) and source.document == "file" for source in train)
+        return not whole and not isinstance(self.model, CountedModel)
+
+    def writer(self) -> Any:
+        return _Beginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        if asked.prefixes is not None:
+            raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
+        prompts = self.encode(asked.texts, first=asked.first)
+        found = self._search(None, options, asked, prompts)
+        texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
+        made = [[Prediction(next(texts_out), g.score, g.tokens) for g in guesses] for guesses in found]
+        return [chosen(guesses, options) for guesses in made]
+
+    def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
+        """Go on after one text and hand over what is new as soon as it is known, the text itself first.
+
+        All that is handed over, one after the other, is the text of the prediction, whatever a token is: a piece of a
+        word, or of a character.
+        """
+        if options.mbr is not None or options.forbid:
+            what = "mbr" if options.mbr is not None else "forbid"
+            raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
+        options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
+        growing = _Growing(self.vocabulary.target.decode, write)
+        (prompt,) = self.encode([text])
+        ((found, *_),) = generate(
+            self.writer(),
+            None,
+            options,
+            device=self.device,
+            prefixes=[prompt],
+            heard=growing.hear,
+            marks=self.unsaid,
+        )
+        growing.show(found.tokens, whole=True)
+        return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)
+
+
+class _Beginning(nn.Module):
+    """A language model that writes from the beginning of a text on, not from its midst.
+
+    Windows of the training text begin anywhere, so a start mark says nothing of what comes (and a model that reads on
+    from window to window never sees one); it is an end mark that stands before the beginning of a document. So the
+    start mark of a search is read as one, behind the start mark of a window where the model knows that.
+    """
+
+    def __init__(self, model: Any, *, start: bool) -> None:
+        super().__init__()
+        self.model, self.start = model, start
+        self.looks: tuple[str, ...] = model.looks
+        self.longest: int | None = None if model.longest is None else model.longest - start
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        memory: Memory = self.model.encode(source, layout)
+        return memory
+
+    def begin(self, memory: Memory) -> Any:
+        state = self.model.begin(memory)
+        if self.start:
+            marks = torch.full((len(memory.states), 1), START, device=memory.states.device)
+            _, state = self.model.advance(marks, state)
+        return state
+
+    def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
+        found: tuple[Tensor, Any] = self.model.advance(tokens.masked_fill(tokens == START, END), state, layout)
+        return found
+
+    def logits(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.model.logits(features)
+        return scores
+
+
+class _Growing:
+    """Tokens that come one by one, as the text that each adds.
+
+    A token need not have a text of its own (the space before it is not written at the start; a character may be made
+    of several), so it is always all tokens that are decoded, and only what is new is handed on.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], write: Callable[[str], None]) -> None:
+        self.decode, self.write = decode, write
+        self.tokens: list[int] = []
+        self.shown = 0
+
+    def hear(self, newest: Tensor) -> None:
+        self.tokens.append(int(newest[0, 0]))
+        self.show(self.tokens)
+
+    def show(self, tokens: Sequence[int], *, whole: bool = False) -> None:
+        text = self.decode(tokens)
+        if not whole:
+            text = text.rstrip("\ufffd")  # a character of which not all bytes have come
+        if len(text) > self.shown:
+            self.write(text[self.shown :])
+            self.shown = len(text)

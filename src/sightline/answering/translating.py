@@ -1,0 +1,78 @@
+"""Answers that are translations: the target of each source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sightline.answering.answerer import Answerer, Asked, Prediction, chosen, one_line
+from sightline.decoding.batch import Hypothesis
+from sightline.decoding.unknown_words import FILE, write_out
+from sightline.recipe import Decoding
+from sightline.recipe.copying import check_copied_words
+from sightline.text.copying import number_copied, number_unknown, without_unknown
+
+
+class Translator(Answerer):
+    """The target of each source. An empty text gives one empty output."""
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        if self.recipe.copies_unknown:
+            return self._copied(asked, options)
+        sources = self.encode(asked.texts, first=asked.first)
+        forced = None if asked.prefixes is None else self.vocabulary.target.encode_many(list(asked.prefixes))
+        found = self._search(sources, options, asked, forced)
+        texts_out = iter(self._written(asked, found, options))
+        made = [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
+        return [chosen(guesses, options) for guesses in made]
+
+    def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        """The same where words of a source may be copied that are in no vocabulary: their tokens are told as UNK."""
+        if asked.phrases is not None:
+            raise ValueError(
+                "phrases are made of words of the vocabulary, and model.copying: true with tokenizer.kind: word writes "
+                "others too; leave --require and --forbid out, or cut words into pieces (tokenizer.kind: bpe)"
+            )
+        check_copied_words(options.replace_unknown, options.forbid)
+        target = self.vocabulary.target
+        sources, words = number_unknown(
+            self.vocabulary.source, asked.texts, self.encode(asked.texts, first=asked.first)
+        )
+        forced = None
+        if asked.prefixes is not None:
+            forced = number_copied(target, asked.prefixes, target.encode_many(list(asked.prefixes)), words)
+        found = self._search(sources, options, asked, forced)
+        made = [
+            [
+                Prediction(
+                    one_line(target.decode_copied(guess.tokens, own)),
+                    guess.score,
+                    without_unknown(guess.tokens, target.size),
+                )
+                for guess in guesses
+            ]
+            for guesses, own in zip(found, words, strict=True)
+        ]
+        return [chosen(guesses, options) for guesses in made]
+
+    def _written(self, asked: Asked, found: Sequence[Sequence[Hypothesis]], options: Decoding) -> list[str]:
+        """The texts of all hypotheses, one after the other, unknown words replaced if that is asked for."""
+        outputs = [guess.tokens for guesses in found for guess in guesses]
+        if options.replace_unknown == "none":
+            return self.vocabulary.target.decode_many(outputs)
+        self.recipe.check_replacing(options)
+        if options.replace_unknown == "dictionary" and self.dictionary is None:
+            raise ValueError(
+                f"this run has no {FILE} to replace unknown words by; make it with: sightline train RUN --resume "
+                f"decoding.replace_unknown=dictionary, or set decoding.replace_unknown (--replace-unknown) to copy"
+            )
+        numbers = [number for number, guesses in enumerate(found) for _ in guesses]
+        return write_out(
+            self.model,
+            self.vocabulary,
+            [asked.texts[number] for number in numbers],
+            outputs,
+            dictionary=self.dictionary or {} if options.replace_unknown == "dictionary" else {},
+            begun=None if asked.prefixes is None else [asked.prefixes[number] for number in numbers],
+            longest=self.recipe.data.clean.cut_source,
+            device=self.device,
+        )

@@ -1,0 +1,84 @@
+"""Marks that noise puts into texts come out nowhere: not where a model is watched, nor where it is judged.
+
+The models are untrained and would say nothing but marks, if they might.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.data.preparation import prepare_data
+from sightline.experiment import build_model
+from sightline.inspection.beam_record import record_beam
+from sightline.recipe import Recipe
+from sightline.reward import expected_reward
+from sightline.run import Run
+from sightline.text.tokenizer import Vocabulary
+from sightline.validation import TextValidator
+
+CPU = torch.device("cpu")
+GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
+MARKS = ("<gap-0>", "<gap-1>")
+TEXT = "one two three four five six seven eight nine ten"
+
+
+def built(task: str, data: dict[str, Any], **changes: Any) -> tuple[Recipe, Vocabulary, Any]:
+    """A model that likes the marks of its vocabulary beyond all else."""
+    model = (
+        {"decoder": {**GRU, "attention": {"kind": "none"}}}
+        if task == "language-model"
+        else {"encoder": GRU, "decoder": GRU}
+    )
+    recipe = Recipe.model_validate(
+        {"task": task, "data": data, "tokenizer": {"kind": "word", "min_count": 1}, "model": {"width": 8, **model}}
+        | changes
+    )
+    vocabulary = Vocabulary.train(recipe.tokenizer, lambda: iter([(TEXT, TEXT)]), "none", MARKS)
+    torch.manual_seed(1)
+    made: Any = build_model(recipe, vocabulary).eval()
+    with torch.no_grad():
+        made.output.bias[list(vocabulary.target.marks.values())] = 50.0
+    return recipe, vocabulary, made
+
+
+PAIRS = {"train": [{"kind": "tsv", "file": "a.tsv"}], "validation": {"kind": "tsv", "file": "b.tsv"}}
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_recorded_beam_goes_on_with_none(beam: int) -> None:
+    run = Run(Path("none"), *built("seq2seq", PAIRS), CPU)
+    options = run.options(beam=beam, min_length=2, max_length=8)
+    record = record_beam(run, "two three four", options)
+    said = {node.piece for node in record.nodes if node.fate in ("continued", "finished")}
+    assert said and not said & set(MARKS)
+    ((best,),) = run.predict_nbest(["two three four"], options)
+    assert record.nbest()[0].tokens == best.tokens
+
+
+def test_samples_of_a_language_model_hold_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text(f"{TEXT}\n" * 8)
+    plain = {"kind": "plain", "file": "text.txt"}
+    data = {"folder": str(tmp_path), "train": [plain], "validation": plain}
+    training = {"batches": {"context": 12}, "samples": 3}
+    recipe, vocabulary, model = built("language-model", data, training=training, decoding={"beam": 1})
+    prepared = prepare_data(recipe, vocabulary=vocabulary)
+    samples = TextValidator(prepared, CPU).samples(model)
+    assert len(samples) == 3
+    assert not any("<gap-" in sample["output"] for sample in samples)
+    assert any(len(sample["output"]) > len(sample["source"]) for sample in samples)
+
+
+def test_no_expected_reward_is_lost_to_them() -> None:
+    reward = {"samples": 4, "max_length": 2}
+    training = {"reward": reward, "stopping": {"on": "reward"}}
+    recipe, vocabulary, model = built("seq2seq", PAIRS, training=training)
+    ids = vocabulary.target.encode("three")
+    with torch.no_grad():
+        model.output.bias[ids] = 25.0  # what it says next to marks
+    sources = [vocabulary.source.encode("one two")]
+    assert expected_reward(model, recipe, vocabulary, sources, [ids], CPU) == pytest.approx(1.0)
