@@ -282,7 +282,7 @@ def candidates(settings: list[Setting]) -> list[Setting]:
     found: list[Setting] = []
     for one in settings:
         if one.program == "sightline":
-            found += [replace(one, name=f"{one.name}, {n} tokens", batch=n) for n in (1_024, 2_048, 4_096, 8_192)]
+            found += [replace(one, name=f"{one.name}, {n} tokens", batch=n) for n in (2_048, 4_096, 8_192, 16_384)]
         elif one.program == "transformers":
             found += [replace(one, name=f"{one.name}, {n} sentences", batch=n) for n in (32, 64, 128, 256)]
         else:
