@@ -1,0 +1,118 @@
+"""Commands in processes of their own, which may be told to die.
+
+They are forked from a server that has PyTorch loaded, and go through the command line's own entry point. They are
+killed by themselves, from a hook that Python calls on every file it opens, renames or removes, so each dies at an exact
+moment, every time the same.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When something happens to a process: an event of Python's audit hooks and what its arguments must hold."""
+
+    event: str
+    holds: str
+    signal: int = signal.SIGKILL
+
+    def install(self) -> None:
+        def watch(event: str, arguments: tuple[Any, ...]) -> None:
+            if event == self.event and any(self.holds in str(argument) for argument in arguments):
+                os.kill(os.getpid(), self.signal)
+
+        sys.addaudithook(watch)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One call of the command line in a process of its own."""
+
+    arguments: tuple[str, ...]
+    folder: Path
+    environment: dict[str, str]
+    moment: Moment | None = None
+    largest_file: int | None = None
+    lines_in: bytes = b""
+
+    def obey(self) -> None:
+        """In the child: run the command with its streams in files."""
+        (self.folder / "in").write_bytes(self.lines_in)
+        for number, name, flags in ((0, "in", os.O_RDONLY), (1, "out", os.O_WRONLY), (2, "err", os.O_WRONLY)):
+            os.dup2(os.open(self.folder / name, flags | os.O_CREAT), number)
+        sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        os.environ.update(self.environment)
+        torch.set_num_threads(1)  # two threads that wait for each other on a busy machine take a hundred times as long
+        sys.argv = ["sightline", *self.arguments]
+        if self.largest_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.largest_file, self.largest_file))
+        if self.moment is not None:
+            _tell_steps()
+            self.moment.install()
+        from sightline.cli import main
+
+        try:
+            main()
+        finally:
+            sys.stdout.flush()
+
+
+def _tell_steps() -> None:
+    """Make the display's calls events too, so that a process can die between two steps."""
+    from sightline.training.display import PlainDisplay
+
+    for name in ("step", "validation"):
+
+        def told(self: Any, progress: Any, record: Any, name: str = name) -> None:
+            sys.audit(f"sightline.{name}", f"<{progress.step}>")
+
+        setattr(PlainDisplay, name, told)
+
+
+def obey(order: Order) -> None:
+    order.obey()
+
+
+@dataclass
+class Result:
+    code: int | None
+    out: str
+    err: str
+
+
+@dataclass
+class Server:
+    """Starts commands in forked processes."""
+
+    folder: Path
+    environment: dict[str, str]
+    context: Any = field(default_factory=lambda: multiprocessing.get_context("forkserver"))
+    count: int = 0
+
+    def start(self, *arguments: Any, **how: Any) -> tuple[Any, Path]:
+        self.count += 1
+        folder = self.folder / f"process-{self.count}"
+        folder.mkdir()
+        order = Order(tuple(map(str, arguments)), folder, self.environment, **how)
+        process = self.context.Process(target=obey, args=(order,))
+        process.start()
+        return process, folder
+
+    def __call__(self, *arguments: Any, **how: Any) -> Result:
+        process, folder = self.start(*arguments, **how)
+        process.join(300)
+        if process.exitcode is None:
+            process.kill()
+        return Result(process.exitcode, (folder / "out").read_text(), (folder / "err").read_text())
