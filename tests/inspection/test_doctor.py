@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,15 @@ def test_a_missing_package_names_the_feature_it_serves(monkeypatch: pytest.Monke
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     assert found("matplotlib").state == "missing"
-    assert found("matplotlib").remedy == "alignment pictures: pip install 'sightline[viz]'"
+    assert found("matplotlib").remedy == "pictures: pip install 'sightline[viz]'"
+
+
+def test_what_it_asks_for_is_what_the_package_needs_and_offers() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
+    assert {*doctor._REQUIRED, "torch"} == needed
+    extras = set(re.findall(r"sightline\[(\w+)\]", str(doctor._OPTIONAL)))
+    assert extras and extras <= set(project["optional-dependencies"])
 
 
 def test_torch_that_is_not_installed_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,14 +22,14 @@ State = Literal["ok", "note", "missing", "broken"]
 _OLDEST_TORCH, _NEWEST_TORCH = (2, 11), (2, 13)
 _PYTHONS = ((3, 11), (3, 12))
 _REQUIRED = (
-    "numpy", "pydantic", "PyYAML", "pyarrow", "safetensors", "tokenizers", "sacrebleu", "jiwer", "typer", "rich",
-    "babel",
+    "numpy", "pydantic", "PyYAML", "pyarrow", "safetensors", "tokenizers", "sacrebleu", "jiwer", "rouge-score",
+    "typer", "rich", "babel",
 )  # fmt: skip
 _OPTIONAL = (  # module, what it serves, how to get it
-    ("matplotlib", "alignment pictures", "pip install 'sightline[viz]'"),
-    ("tensorboard", "training.tensorboard: true", "pip install tensorboard"),
-    ("ctranslate2", "export to CTranslate2, decoding benchmark", "pip install 'sightline[fast]'"),
-    ("transformers", "Hugging Face folders in and out, benchmarks", "pip install transformers"),
+    ("matplotlib", "pictures", "pip install 'sightline[viz]'"),
+    ("tensorboard", "training.tensorboard: true", "pip install 'sightline[tensorboard]'"),
+    ("ctranslate2", "the decoding benchmark", "pip install 'sightline[bench]'"),
+    ("transformers", "the benchmarks", "pip install 'sightline[bench]'"),
 )
 _SCRIPTS = (
     ("Chinese and Japanese", "日本語", "fonts-noto-cjk"),
