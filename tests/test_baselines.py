@@ -13,9 +13,11 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.baselines.extracts import lead, oracle
+from sightline.baselines.written import write_baseline
 from sightline.cli.app import app
 from sightline.comparison import compare
 from sightline.evaluation.rouge import scorer
+from sightline.recipe import Recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
 
@@ -92,8 +94,18 @@ def test_a_baseline_prints_scores_with_signatures_and_keeps_its_outputs(folder: 
     assert told[0] == "test: 20 texts, oracle"
     assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words" in told[1]
     records = [json.loads(line) for line in (folder / "lead" / "outputs.jsonl").read_text().splitlines()]
-    assert records[0]["output"] == "intro 40 words." and records[0]["on"] == "test" and len(records) == 20
+    assert records[0]["output"] == "intro 40 words." and len(records) == 20
     assert json.loads((folder / "lead" / "config.json").read_text())["baseline"] == "lead-1"
+
+
+def test_an_oracle_of_a_source_that_comes_twice_knows_both_references(tmp_path: Path) -> None:
+    (tmp_path / "a.src").write_text("The cat sat. Birds sang.\n" * 2)
+    (tmp_path / "a.tgt").write_text("the cat sat\nbirds sang\n")
+    files = {"kind": "text", "source": "a.src", "target": "a.tgt"}
+    data = {"folder": str(tmp_path), "train": [files], "validation": files, "tests": {"test": files}}
+    (report,) = write_baseline("oracle", Recipe.model_validate({**recipe(), "data": data}), ["test"], tmp_path / "out")
+    assert report.sentences == 2
+    assert report.outputs == [oracle("The cat sat. Birds sang.", ["the cat sat", "birds sang"], None)] * 2
 
 
 def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: Path) -> None:

@@ -198,6 +198,13 @@ def test_greedy_without_scores_says_the_same_words(
     assert all(math.isnan(found.score) and math.isnan(found.log_probability) for (found,) in quick)
 
 
+def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
+    heard: list[Tapped] = []
+    with listen(model, heard.append, points=("logits",)):
+        generate(model, SOURCES, Decoding(beam=1, max_length=8), scored=False)
+    assert heard and all(tapped.tensor.isfinite().all() for tapped in heard)
+
+
 def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
     options = Decoding(nbest=3, sample={"seed": 5}, max_length=8)
     assert generate(model, SOURCES, options, scored=False) == generate(model, SOURCES, options)

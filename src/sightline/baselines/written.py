@@ -105,12 +105,15 @@ def write_baseline(
     name = kind if count is None else f"{kind}-{count}"
     run = WrittenRun(folder, recipe, name, {})
     sets = [run.test_set(on) for on in tests]
-    lines = []
+    wanted: dict[str, list[str]] = {}  # of a source that comes twice, both references
     for test in sets:
         for source, references in zip(test.sources, test.references, strict=True):
-            output = lead(source, count or 3) if kind == "lead" else oracle(source, references, count)
-            run.outputs[digest(source)] = output
-            lines.append(json.dumps({"on": test.name, "source": digest(source), "output": output}, ensure_ascii=False))
+            wanted.setdefault(source, []).extend(references)
+    lines = []
+    for source, references in wanted.items():
+        output = lead(source, count or 3) if kind == "lead" else oracle(source, references, count)
+        run.outputs[digest(source)] = output
+        lines.append(json.dumps({"source": digest(source), "output": output}, ensure_ascii=False))
     folder.mkdir(parents=True, exist_ok=True)
     save_recipe(recipe, folder / "recipe.yaml")
     write_atomically(folder / FILE, "".join(line + "\n" for line in lines))

@@ -54,7 +54,7 @@ def show_corpus(
     if csv_file is not None:
         write_atomically(csv_file, view.to_csv(order))
     if json_file is not None:
-        lengths = [{"low": each.low, "high": each.high, **each.scores} for each in qualities]
+        lengths = [{"low": each.low, "high": each.high, "scores": each.scores} for each in qualities]
         record = {**view.to_dict(order), **({"metric": metric, "quality": lengths} if lengths else {})}
         write_atomically(json_file, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
     if figure is not None:

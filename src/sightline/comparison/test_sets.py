@@ -53,7 +53,7 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
             continue
         seen.add(origin)
         _check_same(name, first, examples, other, _examples(other, name))
-    test = TestSet.of(name, examples, gathered=first.run.recipe.gathers(name))
+    test = TestSet.of(name, examples, gathered=all(each.run.recipe.gathers(name) for each in contestants))
     _check_not_empty(test)
     shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]

@@ -28,7 +28,7 @@ from sightline.decoding.batch import (
 from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
 from sightline.decoding.topk import top_k
-from sightline.layers.tap import listen
+from sightline.layers.tap import is_listened, listen
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END, PAD, START
 
@@ -106,6 +106,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
     scored = batch.scored or sampling is not None  # the best word has the highest logit: it needs no softmax
+    shared = is_listened(model)  # then logits are not the search's own to write to
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:
@@ -126,6 +127,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         logs = model.logits(features[:, 0]).float()  # (B·W, V)
         if scored:
             logs = logs.log_softmax(-1)
+        elif shared:
+            logs = logs.clone()
         logs = next_scores(logs, batch, step, tokens[places, :, :step] if batch.rules else tokens[: len(places)])
         if sampling is None or luck is None:
             value, word = top_k(logs, 1)

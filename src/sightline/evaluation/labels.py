@@ -65,7 +65,7 @@ def token_accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]
         values=share,
         conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze"),
         against=fingerprint("references", references),
-        detail=f"{outcomes.sum()} of {plural(outcomes.size, 'token')}",
+        detail=f"{outcomes.sum():,} of {plural(outcomes.size, 'token')}",
         outcomes=outcomes,
     )
 

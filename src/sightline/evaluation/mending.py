@@ -94,5 +94,5 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
         values=lambda sums: 100 * sums[:, 0] / sums[:, 1],
         conditions={**told, "bs": None, "seed": None, "unit": "token", "version": f"sightline-{version()}"},
         against=fingerprint("tokens", mended.answers),
-        detail=f"{right} of {plural(answers, 'hidden token')} likeliest at their places",
+        detail=f"{right:,} of {plural(answers, 'hidden token')} likeliest at their places",
     )

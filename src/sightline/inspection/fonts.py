@@ -156,7 +156,9 @@ def _made_known(missing: set[str]) -> bool:
         if missing & _characters(path):
             try:
                 fontManager.addfont(path)
-            except (NotImplementedError, OSError, RuntimeError):  # colour emoji are pictures, not outlines
+            except (
+                Exception
+            ):  # a broken font, or colour emoji, which are pictures and not outlines: one fewer to draw with
                 continue
             found = True
     return found

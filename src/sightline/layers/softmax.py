@@ -34,7 +34,10 @@ class ShortSoftmax(torch.autograd.Function):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN."""
+    """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN.
+
+    Scores are finite: what may not be seen is said by the mask.
+    """
     if _few(scores):
         hidden = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
         result: Tensor = ShortSoftmax.apply(hidden)  # type: ignore[no-untyped-call]

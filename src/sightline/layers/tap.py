@@ -86,6 +86,11 @@ class TapModule(nn.Module):
         return self.tap if self.heard else None
 
 
+def is_listened(model: object) -> bool:
+    """Whether somebody listens to any part of a model."""
+    return isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.listened for m in model.modules())
+
+
 @contextmanager
 def listen(
     model: nn.Module,

@@ -30,12 +30,12 @@ def compiled_loss(model: nn.Module, training: Training) -> Callable[[TrainingBat
         return training_loss(model, _from_tensors(tensors, shapes), training)
 
     compiled = torch.compile(run, dynamic=False)
+    warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")  # nothing a user could act on
     # Layers that are computed twice (models/recomputing.py) hand what they collect on the first time alone
     once = torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True)  # type: ignore[no-untyped-call]
 
     def loss(batch: TrainingBatch) -> Loss:
-        with once, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")  # nothing a user could act on
+        with once:
             result: Loss = compiled(_tensors(batch), _shapes(batch))
         return result
 
