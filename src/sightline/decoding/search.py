@@ -6,6 +6,8 @@ that are done leave the batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
 from sightline.decoding.topk import top_k
 from sightline.layers.tap import is_listened, listen
-from sightline.recipe import Decoding
+from sightline.recipe import Decoding, Sampling
 from sightline.text.tokenizer import END, PAD, START
 
 
@@ -92,9 +94,18 @@ def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[T
     return scores, words
 
 
-def _uniforms(seed: int, number: int, samples: int, longest: int) -> np.ndarray:
-    """(W, longest) in [0, 1): the luck of one sentence, whatever else is in its batch."""
-    return np.random.Generator(np.random.Philox(key=[seed, number])).random((longest, samples)).T
+def _luck(seed: int, numbers: Sequence[int], samples: int, longest: int) -> Tensor:
+    """(B, W, longest) in [0, 1): the luck of each sentence, whatever else is in its batch."""
+    draws = [np.random.Generator(np.random.Philox(key=[seed, number])) for number in numbers]
+    return torch.from_numpy(np.stack([draw.random((longest, samples)).T for draw in draws]))
+
+
+def _drawn(logs: Tensor, sampling: Sampling, luck: Tensor) -> Tensor:
+    """(R, 1): the word of each row (R, V) that its luck (R, 1) falls on."""
+    scores, words = _nucleus(logs / sampling.temperature, sampling.top_k, sampling.top_p)
+    mass = torch.softmax(scores.double(), dim=-1).cumsum(-1)
+    pick = torch.searchsorted(mass, luck * mass[:, -1:], right=True)
+    return words.gather(1, pick.clamp(max=words.shape[1] - 1))
 
 
 @torch.inference_mode()
@@ -114,8 +125,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     luck = None
     if sampling is not None:
         numbers = batch.numbers or range(sentences)
-        luck = torch.from_numpy(np.stack([_uniforms(sampling.seed, number, width, longest) for number in numbers]))
-        luck = luck.to(device)  # (B, W, longest)
+        luck = _luck(sampling.seed, numbers, width, longest).to(device)
     word = torch.full((sentences * width, 1), START, device=device)
     total = torch.zeros(sentences, width, device=device)
     over = torch.zeros(sentences, width, dtype=torch.bool, device=device)
@@ -133,10 +143,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         if sampling is None or luck is None:
             value, word = top_k(logs, 1)
         else:
-            scores, words = _nucleus(logs / sampling.temperature, sampling.top_k, sampling.top_p)
-            mass = torch.softmax(scores.double(), dim=-1).cumsum(-1)
-            pick = torch.searchsorted(mass, luck[:, :, step].reshape(-1, 1) * mass[:, -1:], right=True)
-            word = words.gather(1, pick.clamp(max=words.shape[1] - 1))
+            word = _drawn(logs, sampling, luck[:, :, step].reshape(-1, 1))
             value = logs.gather(1, word)
         gain = value.view(-1, width)
         total = total + gain.masked_fill(over, 0.0)
