@@ -89,9 +89,10 @@ class SightlineDecoder(Decoder):
 
     def decode(self) -> list[list[int]]:
         from sightline.decoding.generate import generate
+        from sightline.decoding.request import Request
 
-        model, device = self.loaded.model, self.loaded.device
-        found = generate(model, self.sources, self.options, device=device, scored=False)  # as CTranslate2's are not
+        request = Request(self.sources, scored=False)  # as CTranslate2's are not
+        found = generate(self.loaded.model, request, self.options, device=self.loaded.device)
         return [hypotheses[0].tokens for hypotheses in found]
 
 
@@ -190,13 +191,15 @@ def prepare(run: str, folder: Path) -> tuple[Any, float]:
 @torch.inference_mode()
 def logit_difference(loaded: Any, model: Any, sources: list[list[int]]) -> float:
     """The largest difference between Sightline's logits and Marian's, over the first tokens of some sentences."""
-    from sightline.decoding.generate import generate, make_batch, pad_tokens
+    from sightline.decoding.generate import generate
+    from sightline.decoding.padding import pad_tokens
+    from sightline.decoding.request import Request, make_batch
 
-    options = loaded.options(beam=1)
-    outputs = [found[0].tokens for found in generate(loaded.model, sources, options, device="cpu")]
+    options, request = loaded.options(beam=1), Request(sources)
+    outputs = [found[0].tokens for found in generate(loaded.model, request, options, device="cpu")]
     shortest = min(len(output) for output in outputs)
     given = pad_tokens([[SPECIALS.index("<s>"), *output[:shortest]] for output in outputs], "cpu")
-    batch = make_batch(sources, options, "cpu")
+    batch = make_batch(request, options, "cpu")
     state = loaded.model.begin(loaded.model.encode(batch.source, batch.layout))
     worst = 0.0
     for step in range(given.shape[1]):

@@ -13,7 +13,6 @@ command again goes on where it was stopped. A model with learned positions has n
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import multiprocessing
 import os
@@ -184,33 +183,14 @@ def _means(rows: list[dict[str, Any]], change: str, kind: str, metric: str) -> I
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Tasks side by side; above how many are all right, below how many symbols are wrong."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from sightline.inspection.pictures.figure_files import chart_style, new_figure, write_figure
+    from sightline.inspection.pictures.fonts import drawing, fonts_for
 
-    style: dict[Any, Any] = {
-        "font.size": 9,
-        "text.color": INK,
-        "axes.edgecolor": GRID,
-        "axes.labelcolor": INK,
-        "axes.titlecolor": INK,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "grid.color": GRID,
-        "grid.linewidth": 0.7,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "svg.hashsalt": "sightline",
-    }
     rows = result["rows"]
     changes = list(dict.fromkeys(row["change"] for row in rows))
     kinds = [kind for kind in KINDS if any(row["positions"] == kind for row in rows)]
-    content = io.BytesIO()
-    with rc_context(style):
-        figure = Figure(figsize=(5.6 * len(changes), 6.6), layout="constrained", facecolor="white")
-        FigureCanvasAgg(figure)
+    with drawing(chart_style(fonts_for("".join(changes)), {"font.size": 9})):
+        figure = new_figure(figsize=(5.6 * len(changes), 6.6), layout="constrained", facecolor="white")
         grid = figure.subplots(len(METRICS), len(changes), squeeze=False, sharex=True, sharey="row")
         for axes_row, metric in zip(grid, METRICS, strict=True):
             for axes, change in zip(axes_row, changes, strict=True):
@@ -224,10 +204,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         handles = grid[0][0].get_lines()[: len(kinds)]
         names = [f"{kind} (its table ends)" if kind in ended else kind for kind in kinds]
         figure.legend(handles, names, loc="outside lower center", ncols=len(kinds), frameon=False)
-        form = path.suffix.lower()[1:]
-        metadata = {"png": {"Software": None}, "svg": {"Date": None}}.get(form, {"CreationDate": None})
-        figure.savefig(content, format=form, dpi=130, metadata=metadata)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path, dpi=130, margin=None)
 
 
 def _panel(axes: Any, result: dict[str, Any], change: str, metric: str, kinds: list[str]) -> None:

@@ -29,9 +29,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from sightline.inspection.line_picture import Line, Panel, draw_lines
-from sightline.layers.attention import MultiHeadAttention
+from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 from sightline.layers.layout import Packed
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.recomputing import recompute_layers
 from sightline.models.transformer import TransformerDecoder
 from sightline.recipe.bodies import TransformerBody

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import sightline
-from watched_runs import Silent
+from watched_runs import Silent, own_cache
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
 ALONE = {**GRU, "attention": {"kind": "none"}}
@@ -142,9 +141,7 @@ def trained_tasks(folder: Path, names: list[str]) -> Iterator[dict[str, Path]]:
             (folder / f"{name}.{suffix}").write_text(write(size, seed), encoding="utf-8")
     pieces = {"train": chorales(20, 1), "valid": chorales(4, 2), "test": chorales(4, 3)}
     (folder / "chorales.json").write_text(json.dumps(pieces))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIGHTLINE_CACHE", str(folder / "cache"))
-        patch.setenv("SIGHTLINE_CORPORA", "")
+    with own_cache(folder / "cache"):
         runs = {}
         for name in names:
             path = folder / f"{name}.yaml"

@@ -25,7 +25,7 @@ from sightline.training.batches import padded_batch
 from sightline.training.interruption import Interrupted
 from sightline.training.sides import translation
 from sightline.training.step import batch_loss
-from watched_runs import Silent, records
+from watched_runs import Silent, own_cache, records
 
 CPU = torch.device("cpu")
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
@@ -66,8 +66,7 @@ def write(folder: Path, recipe: dict[str, Any]) -> Path:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A model of the toy task that is half learned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIGHTLINE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("started")
         yield sightline.train(write(folder, a_recipe()), out=folder / "run", display=Silent())
 

@@ -1,4 +1,4 @@
-"""Every task from a recipe file to a score: trained, killed, resumed, asked, evaluated; and recipes that cannot be."""
+"""Every task from a recipe file to a score: trained, killed, resumed, asked, evaluated; and texts that cannot be."""
 
 from __future__ import annotations
 
@@ -6,156 +6,21 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
 import sightline
 from sightline.experiment import dry_run, open_recipe
-from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
-from watched_runs import records
-
-LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.2}
-WRITER = {**LSTM, "attention": {"kind": "none"}}
-TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
-LEARNED = {"kind": "learned", "longest": 34}
-CHARACTERS, WORDS = {"kind": "character"}, {"kind": "word", "min_count": 1}
-BPE = {"kind": "bpe", "size": 40, "dropout": 0.2, "variants": 2}
-
-NOUNS = ["cat", "dog", "cow", "hen", "owl", "naïve 🦉"]
-SENTENCES = [f"{article} {noun} {verb} ." for verb in ("sat", "ran") for article in ("the", "a") for noun in NOUNS]
-FILES = {
-    "seq2seq": [f"{text}\t{' '.join(reversed(text.split()))}\n" for text in SENTENCES],
-    "language-model": [text + "\n" for text in SENTENCES],
-    "classify": [f"{text}\t{'one thing' if text[0] == 'a' else 'that thing'}\n" for text in SENTENCES],
-    "tag": [
-        f"{text}\t{' '.join(['DET', *['NOUN'] * (len(text.split()) - 3), 'VERB', 'PUNCT'])}\n" for text in SENTENCES
-    ],
-}
-
-
-def case(task: str, model: dict[str, Any], tokenizer: dict[str, Any] = CHARACTERS, **training: Any) -> dict[str, Any]:
-    source = {"kind": "plain" if task == "language-model" else "tsv"}
-    clean = {} if task == "language-model" else {"clean": {"max_tokens": 32}}
-    files = {name: {**source, "file": f"{name}.txt"} for name in ("train", "valid", "test")}
-    return {
-        "task": task,
-        "data": {"train": [files["train"]], "validation": files["valid"], "tests": {"other": files["test"]}, **clean},
-        "tokenizer": tokenizer,
-        "model": {"width": 8, **model},
-        "training": {
-            "lr": 1e-2,
-            "schedule": {"kind": "constant", "warmup": 0},
-            "batches": {"tokens": 128, "context": 16},
-            "limits": {"steps": 4},
-            "validate_every": 2,
-            "save_every": 2,
-            "log_every": 1,
-            "samples": 1,
-            "device": "cpu",
-            "threads": 1,
-            **training,
-        },
-        "decoding": {"beam": 2, "max_length": 9},
-        "evaluation": {"bootstrap": 10},
-    }
-
-
-def metrics(recipe: dict[str, Any], *names: str, stop: bool = False) -> dict[str, Any]:
-    training = {**recipe["training"], **({"stopping": {"on": "metric"}} if stop else {})}
-    return {**recipe, "training": training, "evaluation": {**recipe["evaluation"], "metrics": list(names)}}
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "translator": metrics(case("seq2seq", {"encoder": LSTM, "decoder": LSTM}), "exact", "perplexity"),
-    "decoder alone, lstm": metrics(case("seq2seq", {"decoder": WRITER}), "exact", "perplexity", "chrf"),
-    "decoder alone, transformer": metrics(
-        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 66}}}, BPE),
-        "bleu",
-        "perplexity",
-        stop=True,
-    ),
-    "decoder alone, window": metrics(case("seq2seq", {"decoder": {"kind": "window"}}, WORDS), "wer", "perplexity"),
-    "language model, lstm": metrics(
-        case("language-model", {"decoder": WRITER}, batches={"tokens": 48, "context": 16}),
-        "perplexity",
-        "bits-per-character",
-    ),
-    "language model, gru, accumulated": metrics(
-        case(
-            "language-model",
-            {"decoder": {**WRITER, "cell": "gru", "layers": 2}},
-            BPE,
-            batches={"tokens": 32, "context": 8, "accumulate": 2, "layout": "packed"},
-            averaging={"kind": "ema", "decay": 0.9},
-        ),
-        "bits-per-character",
-        stop=True,
-    ),
-    "language model, lstm that begins anew": case(
-        "language-model", {"decoder": WRITER}, batches={"tokens": 48, "context": 16, "carry": False}
-    ),
-    "language model, transformer": metrics(
-        case("language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 16}}}, WORDS),
-        "perplexity",
-        stop=True,
-    ),
-    "language model, window": metrics(case("language-model", {"decoder": {"kind": "window"}}), "bits-per-character"),
-    "language model, counted": metrics(
-        case("language-model", {"decoder": {"kind": "ngram", "order": 3}}), "perplexity", "bits-per-character"
-    ),
-    "classifier, lstm": case("classify", {"encoder": LSTM, "pooling": {"kind": "last"}}, BPE),
-    "classifier, transformer": metrics(
-        case("classify", {"encoder": {**TRANSFORMER, "positions": LEARNED}, "pooling": {"kind": "class"}}),
-        "macro-f1",
-        "accuracy",
-        stop=True,
-    ),
-    "classifier, window": case("classify", {"encoder": {"kind": "window"}, "pooling": {"kind": "max"}}, WORDS),
-    "tagger, lstm": metrics(case("tag", {"encoder": LSTM}, BPE), "token-accuracy", "span-f1", stop=True),
-    "tagger, transformer": case("tag", {"encoder": {**TRANSFORMER, "positions": LEARNED}}),
-    "tagger, window": case("tag", {"encoder": {"kind": "window"}}, {"kind": "unigram", "size": 40}),
-}
-
-
-class Killed(Exception):
-    """Somebody pulled the plug."""
-
-
-class Watched:
-    """A display that shows nothing, and may pull the plug after a step."""
-
-    def __init__(self, last: int | None = None) -> None:
-        self.last, self.notes = last, []  # type: ignore[var-annotated]
-
-    def step(self, progress: Any, record: dict[str, Any]) -> None:
-        if progress.step == self.last:
-            raise Killed
-
-    def validation(self, progress: Any, record: dict[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-def write(folder: Path, recipe: dict[str, Any]) -> Path:
-    lines = FILES[recipe["task"]]
-    for name, part in (("train", lines), ("valid", lines[::7]), ("test", lines[1::5])):
-        (folder / f"{name}.txt").write_text("".join(part), encoding="utf-8")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    return folder / "recipe.yaml"
+from task_cases import CASES, FILES, NEURAL, write
+from watched_runs import Killed, Silent, own_cache, pull_the_plug, records
 
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Stores are built once for all tests here, and not in the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("SIGHTLINE_CACHE", str(folder))
-        patch.setenv("SIGHTLINE_CORPORA", "")
+    """Stores are built once for all tests here."""
+    with own_cache(tmp_path_factory.mktemp("cache")) as folder:
         yield folder
 
 
@@ -167,13 +32,10 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     def get(name: str) -> Path:
         if name not in done:
             folder = tmp_path_factory.mktemp("task")
-            done[name] = sightline.train(write(folder, CASES[name]), out=folder / "run", display=Watched())
+            done[name] = sightline.train(write(folder, CASES[name]), out=folder / "run", display=Silent())
         return done[name]
 
     return get
-
-
-NEURAL = [name for name in CASES if "counted" not in name]
 
 
 @pytest.mark.parametrize("name", NEURAL)
@@ -182,8 +44,8 @@ def test_killed_in_an_epoch_and_resumed_it_ends_as_if_it_had_never_been(
 ) -> None:
     whole, run = trained(name), tmp_path / "run"
     with pytest.raises(Killed):
-        sightline.train(whole.parent / "recipe.yaml", out=run, display=Watched(last=3))
-    display = Watched()
+        sightline.train(whole.parent / "recipe.yaml", out=run, display=Silent({3: pull_the_plug}))
+    display = Silent()
     sightline.train(whole.parent / "recipe.yaml", out=run, resume=True, display=display)
     assert any(note.startswith("resumed at step 2,") for note in display.notes)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
@@ -195,7 +57,7 @@ def test_a_carried_state_is_part_of_a_checkpoint(name: str, trained: Callable[[s
     """In the middle of an epoch: at its beginning there would be none to hand on."""
     whole, run = trained(name), tmp_path / "run"
     with pytest.raises(Killed):
-        sightline.train(whole.parent / "recipe.yaml", out=run, display=Watched(last=3))
+        sightline.train(whole.parent / "recipe.yaml", out=run, display=Silent({3: pull_the_plug}))
     progress = json.loads((run / "checkpoints" / "step-00000002" / "progress.json").read_text())
     assert progress["epoch"] == 0
     assert progress["batch"] > 0
@@ -280,7 +142,7 @@ def test_counts_are_scored_as_they_were_when_counted(trained: Callable[[str], Pa
     (record,) = records(run)
     scores = {score.name: score.value for score in Run.load(run, device="cpu").evaluate("validation").scores}
     assert scores["perplexity"] == pytest.approx(record["perplexity"], rel=1e-6)
-    again = sightline.train(run.parent / "recipe.yaml", out=run, resume=True, display=Watched())
+    again = sightline.train(run.parent / "recipe.yaml", out=run, resume=True, display=Silent())
     assert records(again)[-1] == record
 
 
@@ -341,98 +203,17 @@ def test_a_validation_text_past_the_learned_positions_is_known_before_training(
     with (tmp_path / "valid.txt").open("a", encoding="utf-8") as file:
         file.write(long)
     with pytest.raises(ValueError, match=rf"data\.validation, example \d+: {match}, more than positions\.longest"):
-        sightline.train(recipe, out=tmp_path / "run", display=Watched())
+        sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 
-# --- recipes that cannot be ----------------------------------------------------------------------------------------
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a tagger that writes": (
-        case("tag", {"encoder": LSTM, "decoder": LSTM}),
-        r"task: tag has no use for model\.decoder; leave it out, or change the task",
-    ),
-    "a language model that reads": (
-        case("language-model", {"encoder": LSTM, "decoder": WRITER}),
-        r"task: language-model has no use for model\.encoder; leave it out",
-    ),
-    "a tagger that pools": (
-        case("tag", {"encoder": LSTM, "pooling": {"kind": "max"}}),
-        r"task: tag has no use for model\.pooling; leave it out",
-    ),
-    "a classifier without pooling": (case("classify", {"encoder": LSTM}), r"task: classify needs model\.pooling"),
-    "a tagger without an encoder": (case("tag", {}), r"task: tag needs model\.encoder"),
-    "a translator without a decoder": (case("seq2seq", {"encoder": LSTM}), r"task: seq2seq needs model\.decoder"),
-    "counts that translate": (
-        case("seq2seq", {"encoder": LSTM, "decoder": {"kind": "ngram"}}),
-        r"model\.decoder\.kind: ngram counts text and cannot look at a source; use it with task: language-model",
-    ),
-    "counts that translate alone": (case("seq2seq", {"decoder": {"kind": "ngram"}}), r"use it with task: language-mod"),
-    "attention to nothing": (
-        case("language-model", {"decoder": LSTM}),
-        r"model\.decoder\.attention\.kind: additive has no encoder to look at; set it to none",
-    ),
-    "attention of a decoder alone": (case("seq2seq", {"decoder": LSTM}), r"has no encoder to look at; set it to none"),
-    "a decoder alone with two embeddings": (
-        case("seq2seq", {"decoder": WRITER, "tie": "output"}),
-        r"has one embedding; set model\.tie: all",
-    ),
-    "a class token read forwards": (
-        case("classify", {"encoder": {**LSTM, "bidirectional": False}, "pooling": {"kind": "class"}}),
-        r"model\.pooling\.kind: class .* set it to last, or model\.encoder\.bidirectional: true",
-    ),
-    "a metric of another task": (
-        metrics(case("tag", {"encoder": LSTM}), "bleu"),
-        r"evaluation\.metrics: bleu is not for task: tag; use token-accuracy, span-f1",
-    ),
-    "a metric that needs a translation": (
-        metrics(case("language-model", {"decoder": WRITER}), "perplexity", "exact"),
-        r"evaluation\.metrics: exact is not for task: language-model; use perplexity, bits-per-character",
-    ),
-    "too few learned positions": (
-        case("language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 15}}}),
-        r"model\.decoder\.positions\.longest \(15\) is less than training\.batches\.context \(16\); raise it, or lower",
-    ),
-    "too few learned positions for a class token": (
-        case(
-            "classify",
-            {
-                "encoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}},
-                "pooling": {"kind": "class"},
-            },
-        ),
-        r"model\.encoder\.positions\.longest \(33\) is less than .* class token \(34\)",
-    ),
-    "too few learned positions for a pair": (
-        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 65}}}),
-        r"model\.decoder\.positions\.longest \(65\) is less than .* end to end \(66\)",
-    ),
-    "text that is cleaned in pairs": (
-        {**CASES["language model, lstm"], "data": {**CASES["tagger, lstm"]["data"]}},
-        r"data\.clean is for pairs of texts, and task: language-model has none; leave it out",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_recipe_that_cannot_be_names_the_key_and_the_remedy(name: str, tmp_path: Path) -> None:
-    recipe, match = WRONG[name]
-    with pytest.raises(RecipeError, match=match):
-        load_recipe(write(tmp_path, recipe))
-
-
-@pytest.mark.parametrize("task", ["language-model", "classify", "tag"])
-def test_a_task_has_metrics_of_its_own(task: str, tmp_path: Path) -> None:
-    parts = {"language-model": {"decoder": WRITER}, "tag": {"encoder": LSTM}}
-    model = parts.get(task, {"encoder": LSTM, "pooling": {"kind": "mean"}})
-    wanted = {"language-model": "perplexity", "classify": "accuracy", "tag": "token-accuracy"}
-    assert load_recipe(write(tmp_path, case(task, model))).evaluation.metrics[0] == wanted[task]
+# --- texts that cannot be ----------------------------------------------------------------------------------------
 
 
 def test_too_little_text_is_an_error_before_training(tmp_path: Path) -> None:
     recipe = write(tmp_path, CASES["language model, lstm"])
     (tmp_path / "train.txt").write_text("cat .\n")
     with pytest.raises(ValueError, match=r"6 tokens of text are too few for 3 rows; lower training\.batches\.tokens"):
-        sightline.train(recipe, out=tmp_path / "run", display=Watched())
+        sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 
 def test_words_and_tags_that_are_not_as_many_are_named(tmp_path: Path) -> None:
@@ -440,4 +221,4 @@ def test_words_and_tags_that_are_not_as_many_are_named(tmp_path: Path) -> None:
     with (tmp_path / "train.txt").open("a") as file:
         file.write("the cat sat\tDET NOUN\n")
     with pytest.raises(ValueError, match=r"2 labels \('DET NOUN'\) for 3 words \('the cat sat'\)"):
-        sightline.train(recipe, out=tmp_path / "run", display=Watched())
+        sightline.train(recipe, out=tmp_path / "run", display=Silent())

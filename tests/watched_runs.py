@@ -1,12 +1,16 @@
-"""What tests see of a training: a display that shows nothing, and the journal without what the clock says."""
+"""What tests see of a training, and do to it: a display that shows nothing and may pull the plug, a cache of its own,
+the journal without what the clock says."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 MEASURED = ("seconds", "tokens_per_second", "validation_seconds", "peak_memory")
 
@@ -25,6 +29,23 @@ class Silent:
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+class Killed(Exception):
+    """Stands for a power cut: nothing is saved on the way out."""
+
+
+def pull_the_plug() -> None:
+    raise Killed
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[Path]:
+    """Stores are built in this folder and not in the user's cache, and no corpora are at hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIGHTLINE_CACHE", str(folder))
+        patch.setenv("SIGHTLINE_CORPORA", "")
+        yield folder
 
 
 def records(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

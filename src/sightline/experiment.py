@@ -16,8 +16,16 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
 from sightline.allocation import keep_freed_memory
-from sightline.data.preparation import LABELS, Prepared, Progress, prepare_data, training_examples, with_folder
-from sightline.data.store import CUT, REASONS
+from sightline.data.cleaning import CUT, REASONS
+from sightline.data.preparation import (
+    LABELS,
+    Prepared,
+    Progress,
+    held_out_notes,
+    prepare_data,
+    training_examples,
+    with_folder,
+)
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
 from sightline.layers.adapters import add_adapters
@@ -246,20 +254,24 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     begun = resume and (run / "config.json").exists()
     vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
+    prepared.train(0)  # text and batches that cannot be used are known before the folder is begun: it stays free
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)  # weights that are loaded bring their own
     notes, start = first_weights(model, recipe, prepared.vocabulary, run if resume else None)
     rates = adapt(model, recipe, start)
-    _begin_folder(run, recipe, prepared, model, start)
     if isinstance(model, CountedModel):
+        _begin_folder(run, recipe, prepared, model, start)
         count_text(run, model, prepared, display)
         write_model_card(run, recipe, 0)
         return
-    model = model.to(device)
     plan = plan_for(prepared, device)
+    plan.epoch(0)
+    _begin_folder(run, recipe, prepared, model, start)
+    model = model.to(device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    for line in (*describe(prepared, plan, model, device), *notes, *_objective(recipe)):
+    told = (*describe(prepared, plan, model, device), *held_out_notes(prepared), *notes, *_objective(plan))
+    for line in told:
         display.note(line)
     flops = step_cost(model, plan, device)
     job = Fit(
@@ -313,17 +325,25 @@ def _gradients(
     return GraphedGradients(model, training, device)
 
 
-def _objective(recipe: Recipe) -> list[str]:
-    """What is minimized, where it is not the likelihood alone."""
-    rdrop, reward, guide = recipe.training.rdrop, recipe.training.reward, recipe.training.guided_alignment
+def _objective(plan: Plan) -> list[str]:
+    """What is minimized, where it is not the likelihood alone; and what is asked of the step but cannot be had."""
+    training = plan.recipe.training
+    rdrop, reward, guide = training.rdrop, training.reward, training.guided_alignment
     if rdrop is not None:
-        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model"]
+        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model", *_uncompiled(plan)]
     if reward is not None:
         drawn = f"{reward.samples} outputs drawn for each source"
         return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
     if guide is not None:
         return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
-    return []
+    return _uncompiled(plan)
+
+
+def _uncompiled(plan: Plan) -> list[str]:
+    if not plan.recipe.training.compile or plan.shape is not None:
+        return []
+    why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
+    return [f"training.compile: true is left undone: {why}"]
 
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:

@@ -24,7 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.decoding.generate import generate, length_batches, make_batch
+from sightline.decoding.generate import generate
+from sightline.decoding.padding import length_batches
+from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.linear import linear
@@ -101,7 +103,7 @@ def expected_reward(
     section = recipe.training.reward
     assert section is not None
     options = drawing(section, recipe.decoding.max_ratio, recipe.seed, model.longest)
-    found = generate(model, sources, options, device=device, marks=len(vocabulary.target.marks))
+    found = generate(model, Request(sources, marks=len(vocabulary.target.marks)), options, device=device)
     judge = Judge(section, vocabulary)
     rewards = [
         float(judge([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
@@ -146,7 +148,7 @@ class RewardGradients(ObservedGradients):
         """N outputs for each source, and which of them were cut off by the limit: those did not choose to end."""
         seed = int(torch.randint(2**62, ()))
         options = drawing(self.section, self.recipe.decoding.max_ratio, seed, self.writer.longest)
-        batch = make_batch(sources, options, self.device, marks=self.marks)
+        batch = make_batch(Request(sources, marks=self.marks), options, self.device)
         self.model.eval()
         with autocast(self.precision, self.device):
             found = walk(self.writer, batch, options)

@@ -278,11 +278,15 @@ class Run:
             return Confusion.of_tokens(outputs, test.references, lowercase=lowercase)
         return None
 
-    def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
-        """One metric of this run on a test set, given its outputs there; some look only at the references."""
+    def check_metric(self, metric: MetricName) -> None:
+        """Refuse a metric of another task."""
         if metric not in TASK_METRICS[self.recipe.task]:
             known = ", ".join(TASK_METRICS[self.recipe.task])
             raise ValueError(f"{metric} is not for task: {self.recipe.task} ({self.folder}); use {known}")
+
+    def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
+        """One metric of this run on a test set, given its outputs there; some look only at the references."""
+        self.check_metric(metric)
         if self.recipe.task == "language-model":
             return self._text_measure(metric, test)
         if self.recipe.data.noise is not None:

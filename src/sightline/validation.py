@@ -16,6 +16,7 @@ from sightline.answering.restoring import Restorer
 from sightline.answering.tasks import build_answerer
 from sightline.data.preparation import Prepared
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
@@ -140,14 +141,8 @@ class TextValidator(Validator):
         starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
         prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
         options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
-        found = generate(
-            model,  # type: ignore[arg-type]
-            None,
-            options,
-            device=self.device,
-            prefixes=prompts,
-            marks=len(target.marks),
-        )
+        request = Request(prefixes=prompts, marks=len(target.marks))
+        found = generate(model, request, options, device=self.device)  # type: ignore[arg-type]
         return [
             {
                 "source": target.decode(prompt),

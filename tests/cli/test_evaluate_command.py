@@ -55,6 +55,17 @@ def test_a_text_of_ones_own(tasks: Runs, tmp_path: Path) -> None:
         evaluate(tasks["lm-gru"], "--source", "x", "--reference", "y")
 
 
+@pytest.mark.parametrize(("name", "suffix"), [("tag-gru", "conllu"), ("names-gru", "col")])
+def test_a_tagged_file_of_ones_own_is_read_as_those_that_were_learned_from(
+    tasks: Runs, tmp_path: Path, name: str, suffix: str
+) -> None:
+    run = Run.load(tasks[name], device="cpu")
+    other = tmp_path / f"other.{suffix}"
+    other.write_text((tasks[name].parent.parent / f"test.{suffix}").read_text(encoding="utf-8"), encoding="utf-8")
+    mine, own = (evaluate(tasks[name], *how).splitlines() for how in (["--reference", str(other)], ["--on", "test"]))
+    assert mine[0].startswith(f"other.{suffix}: {len(run.test_set('test').sources)} sentences") and mine[1:] == own[1:]
+
+
 @pytest.mark.parametrize(("name", "items"), [("classify-mean", "30 texts"), ("tag-gru", "30 sentences, 122 words")])
 def test_what_is_taken_for_what_is_printed_drawn_and_written(
     tasks: Runs, name: str, items: str, tmp_path: Path
@@ -90,7 +101,7 @@ def test_of_many_labels_only_the_most_frequent_confusions_are_printed(capsys: py
         ("lm-gru", ["--confusion", "c.png"], "--confusion is for classifiers and taggers"),
         ("lm-gru", ["--outputs", "o.txt"], "measured by the text itself"),
         ("lm-gru", ["--metrics", "bleu"], "bleu is not for task: language-model .*use perplexity, bits-per-character"),
-        ("tag-gru", ["--confusion", "c.gif"], "drawn as .png or .svg"),
+        ("tag-gru", ["--confusion", "c.gif"], "a figure is a .png"),
         ("tag-gru", ["--metrics", "accuracy"], "accuracy is not for task: tag"),
         ("tag-gru", ["--source", "x"], "--source and --reference go together"),
     ],

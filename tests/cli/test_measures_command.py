@@ -70,6 +70,14 @@ def test_losses_by_length_are_drawn_where_there_are_lengths(tasks: dict[str, Pat
         inspect(tasks["lm-bpe"], "--corpus", "test", "--figure", figure)
 
 
+def test_what_experts_had_in_training_is_drawn(tmp_path: Path) -> None:
+    shares = {"encoder.1": [0.25, 0.75], "decoder.0": [0.5, 0.5]}
+    record = {"kind": "train", "step": 5, "experts": shares, "dropped": 0.1}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    inspect(tmp_path, "--expert-shares", "--figure", tmp_path / "shares.png")
+    assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -79,6 +87,8 @@ def test_losses_by_length_are_drawn_where_there_are_lengths(tasks: dict[str, Pat
         (["--attribute", "occlusion"], "looks at a text"),
         (["--layer-norms"], "--figure"),
         (["--layer-norms", "--figure", "norms.png"], "training.log_layers=true"),
+        (["--expert-shares"], "--figure"),
+        (["--expert-shares", "--figure", "shares.png"], "says nothing of experts"),
         (["--gradient-flow", "--figure", "flow.gif"], "flow.gif"),
         (["--corpus", "test", "--figure", "lengths.gif"], "lengths.gif"),
         (["--corpus", "test", "--save", "folder"], "--save folder is for a view"),

@@ -18,7 +18,7 @@ import sightline
 from sightline.cli.app import app
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.text.tokenizer import UNK
-from watched_runs import Silent
+from watched_runs import Silent, own_cache
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 RARE = {f"Ding{number}": f"thing{number}" for number in range(20)}  # each seen once, so unknown
@@ -49,8 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "evaluation": {"metrics": ["bleu"], "bootstrap": 2},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIGHTLINE_CACHE", str(folder / "cache"))
+    with own_cache(folder / "cache"):
         trained = sightline.train(folder / "recipe.yaml", out=folder / "run", display=Silent())
         weights = load_file(trained / "model.safetensors")
         weights["output.bias"][UNK] = 100.0

@@ -14,7 +14,7 @@ import yaml
 import sightline
 from sightline.comparison import Comparison
 from task_runs import trained_tasks
-from watched_runs import Silent
+from watched_runs import Silent, own_cache
 
 WORDS = {
     "hund": "dog",
@@ -76,9 +76,7 @@ def write_recipe(folder: Path) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """Run folders by name; shared, so not to be changed."""
     folder = tmp_path_factory.mktemp("comparison")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIGHTLINE_CACHE", str(folder / "cache"))
-        patch.setenv("SIGHTLINE_CORPORA", "")
+    with own_cache(folder / "cache"):
         recipe = write_recipe(folder)
         runs: dict[str, Path] = {}
         for name in NAMES:

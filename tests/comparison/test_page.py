@@ -126,7 +126,7 @@ def test_pictures_are_inside_for_light_and_for_dark(text: str) -> None:
 
 
 def test_without_matplotlib_the_rest_of_the_page_is_there(seeded: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "can_draw", lambda: False)
+    monkeypatch.setattr("sightline.comparison.page.can_draw", lambda: False)
     text = page(seeded)
     assert "Pictures need matplotlib" in text and "base64" not in text
     assert 'id="where"' in text

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sightline.data.ingredients import Dropped, Ingredients
 from sightline.data.sources import DataError
 from sightline.data.store import Store, prepare
 from sightline.recipe.data import BpeTokenizer, Data
@@ -33,17 +34,16 @@ def store(folder: Path, lines: list[str], *, dropout: float = 0.0, variant: int 
         }
     )
     vocabulary = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS))
-    return prepare(
-        data,
+    ingredients = Ingredients(
         data.train,
         vocabulary,
-        folder=folder,
-        cache=folder / "cache",
-        dropout=dropout,
-        variant=variant,
+        folder,
+        clean=data.clean,
         limit=limit,
+        dropped=Dropped(dropout, variant, 0) if dropout else None,
         links=folder / "links.txt",
     )
+    return prepare(ingredients, cache=folder / "cache")
 
 
 def linked_words(found: Store, number: int) -> set[tuple[int, int]]:

@@ -181,7 +181,7 @@ def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
     recipe, corpora = tmp_path / "recipes" / "a.yaml", tmp_path / "corpora"
     (corpora / "m30k").mkdir(parents=True)
     monkeypatch.delenv("SIGHTLINE_CORPORA", raising=False)
-    with pytest.raises(DataError, match=r"'m30k' is neither .*recipes/m30k \(\$SIGHTLINE_CORPORA is not set\); set"):
+    with pytest.raises(DataError, match=r"'m30k' is not .*recipes/m30k \(\$SIGHTLINE_CORPORA is not set\); set"):
         resolve_folder("m30k", recipe)
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(corpora))
     assert resolve_folder("m30k", recipe) == corpora / "m30k"

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 from sightline.data import store
+from sightline.data.ingredients import Dropped, Ingredients, content_hash
 from sightline.data.sources import DataError, Example
-from sightline.data.store import Store, cache_folder, content_hash, prepare
-from sightline.recipe.data import AnySource, BpeTokenizer, Clean, Data, DatesSource, TsvSource
+from sightline.data.store import Store, cache_folder, prepare
+from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, TsvSource
 from sightline.text.tokenizer import Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
@@ -35,11 +37,9 @@ def write(folder: Path, pairs: Sequence[tuple[str, str]], name: str = "a.tsv") -
     return folder
 
 
-def make(folder: Path, *sources: AnySource, clean: Clean | None = None, swap: bool = False, **options: Any) -> Store:
-    chosen = sources or (TsvSource(file="a.tsv"),)
-    data = Data(train=chosen, validation=chosen[0], clean=clean or Clean(), swap=swap)
-    options = {"clean": clean is not None, "vocabulary": VOCABULARY, **options}
-    return prepare(data, chosen, folder=folder, cache=folder / "cache", **options)
+def make(folder: Path, *sources: AnySource, progress: Callable[[int], None] | None = None, **options: Any) -> Store:
+    made = Ingredients(sources or (TsvSource(file="a.tsv"),), VOCABULARY, folder)
+    return prepare(replace(made, **options), cache=folder / "cache", progress=progress)
 
 
 def texts(made: Store) -> list[tuple[str, str]]:
@@ -132,9 +132,9 @@ def test_all_that_goes_in_makes_another_store(place: Path) -> None:
     make(place, clean=Clean())
     make(place, clean=Clean(max_tokens=20))
     make(place, TsvSource(file="a.tsv", columns=(2, 1)))
-    make(place, dropout=0.1, variant=1)
-    make(place, dropout=0.1, variant=2)
-    make(place, dropout=0.1, variant=1, seed=1)
+    make(place, dropped=Dropped(0.1, 1, 0))
+    make(place, dropped=Dropped(0.1, 2, 0))
+    make(place, dropped=Dropped(0.1, 1, 1))
     make(place, vocabulary=Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS)))
     assert len(stores(place)) == 10
     write(place, PAIRS[:3])
@@ -170,7 +170,7 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
     write(tmp_path, PAIRS[:3] * 20)
 
     def cut(variant: int) -> list[list[int]]:
-        made = make(tmp_path, dropout=0.5, variant=variant, seed=3)
+        made = make(tmp_path, dropped=Dropped(0.5, variant, 3))
         assert texts(made) == PAIRS[:3] * 20
         return [row.tolist() for row in made.take(range(60))[0]]
 
@@ -195,15 +195,14 @@ def test_a_half_built_store_is_never_used(place: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
+from sightline.data.ingredients import Ingredients
 from sightline.data.store import prepare
-from sightline.recipe.data import Data, TsvSource
+from sightline.recipe.data import TsvSource
 from sightline.text.tokenizer import Vocabulary
 folder = Path({str(place)!r})
-source = TsvSource(file="a.tsv")
-data = Data(train=(source,), validation=source)
 kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-vocabulary = Vocabulary.load(folder)
-prepare(data, data.train, vocabulary, folder=folder, cache=folder / "cache", clean=False, progress=kill)
+ingredients = Ingredients((TsvSource(file="a.tsv"),), Vocabulary.load(folder), folder)
+prepare(ingredients, cache=folder / "cache", progress=kill)
 """
     VOCABULARY.save(place)
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
@@ -254,9 +253,8 @@ def test_bad_input_is_named_through_the_store(place: Path) -> None:
 
 
 def test_the_dates_need_no_folder(tmp_path: Path) -> None:
-    source = DatesSource(part="test", examples=5)
-    data = Data(train=(source,), validation=source)
-    assert len(prepare(data, [source], VOCABULARY, folder=None, cache=tmp_path, clean=False)) == 5
+    ingredients = Ingredients((DatesSource(part="test", examples=5),), VOCABULARY, None)
+    assert len(prepare(ingredients, cache=tmp_path)) == 5
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data import store as stores
+from sightline.data.ingredients import Ingredients
 from sightline.data.store import Store, prepare
 from sightline.data.stream import FullWindows, TextStream, full_windows
-from sightline.recipe.data import CharacterTokenizer, Data, PlainSource, TsvSource
+from sightline.recipe.data import CharacterTokenizer, PlainSource, TsvSource
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.windows import stream_of
 
@@ -26,12 +27,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     for name, count in (("a", 40), ("b", 25)):
         words = ["".join(random.choice(list("abcdef"), random.integers(1, 9))) for _ in range(count)]
         (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
-    sources = [PlainSource(file="a.txt"), PlainSource(file="b.txt")]
-    data = Data(train=sources, validation=sources[0])
+    sources = (PlainSource(file="a.txt"), PlainSource(file="b.txt"))
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("", "abcdef")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "_CHUNK", 7)
-        return prepare(data, sources, vocabulary, folder=folder, cache=folder / "cache", clean=False, text_alone=True)
+        return prepare(Ingredients(sources, vocabulary, folder, text_alone=True), cache=folder / "cache")
 
 
 def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: Store) -> None:
@@ -97,9 +97,7 @@ def test_windows_are_known_by_their_places_in_the_epoch(store: Store) -> None:
 
 def test_pairs_read_as_text_leave_their_sources_out(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("aaa\tbcd\nfff\tde\n")
-    source = TsvSource(file="pairs.tsv")
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("abcdef", "abcdef")]))
-    data = Data(train=[source], validation=source)
-    made = prepare(data, [source], vocabulary, folder=tmp_path, cache=tmp_path, clean=False, text_alone=True)
+    made = prepare(Ingredients((TsvSource(file="pairs.tsv"),), vocabulary, tmp_path, text_alone=True), cache=tmp_path)
     assert made.source_lengths.tolist() == [0, 0]
     assert made.target_lengths.tolist() == [3, 2]

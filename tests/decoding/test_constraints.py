@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding.generate import Constraints, generate
+from sightline.decoding.generate import generate
+from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges
 from sightline.decoding.scoring import log_probabilities
 from sightline.models.seq2seq import Seq2Seq
@@ -67,8 +68,8 @@ def best(model: Seq2Seq, source: list[int], wanted: Callable[[list[int]], bool],
 
 
 def constrained(model: Any, sources: list[list[int]], demands: Sequence[Demands], options: Decoding) -> list[Any]:
-    constraints = Constraints(demands, NOTHING, range(len(sources)))
-    found = generate(model, sources, options, constraints=constraints)
+    constraints = Constraints(demands, NOTHING)
+    found = generate(model, Request(sources, constraints=constraints), options)
     return [[h.tokens for h in beams] for beams in found]
 
 
@@ -93,7 +94,7 @@ def test_a_narrow_beam_says_all_that_it_must(tiny: Seq2Seq, beam: int) -> None:
 
 def test_sentences_without_demands_are_searched_as_ever_among_others_with_some(tiny: Seq2Seq) -> None:
     options = Decoding(beam=4, nbest=4, max_length=9)
-    plain = [[h.tokens for h in beams] for beams in generate(tiny, SOURCES, options)]
+    plain = [[h.tokens for h in beams] for beams in generate(tiny, Request(SOURCES), options)]
     free = Demands()
     assert constrained(tiny, SOURCES, [free, DEMANDS[1], free], options)[::2] == plain[::2]
     assert constrained(tiny, SOURCES, [free, DEMANDS[5], free], options)[::2] == plain[::2]
@@ -138,7 +139,7 @@ def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any])
     for edges, expected in ((NOTHING, True), (Edges(within, goes_on), False)):
         edges = Edges(edges.within[:12], edges.goes_on[:12])
         options = Decoding(beam=4, max_length=6)
-        found = generate(script(rule), [[5]], options, constraints=Constraints(demands, edges, [0]))
+        found = generate(script(rule), Request([[5]], constraints=Constraints(demands, edges)), options)
         assert contains(found[0][0].tokens, [6, 7]) is expected
         assert 6 in found[0][0].tokens
 
@@ -149,14 +150,14 @@ def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> 
     model = script(lambda first, said: {7: 0.9, 6: 0.1} if len(said) < 3 else {END: 1.0})
     demands = [Demands(apart=((7,),))]
     edges = Edges(within, torch.zeros(12, dtype=torch.bool))
-    (found,) = generate(model, [[5]], Decoding(beam=1), constraints=Constraints(demands, edges, [0]))
+    (found,) = generate(model, Request([[5]], constraints=Constraints(demands, edges)), Decoding(beam=1))
     assert found[0].tokens == [6, 7, 7]  # not at the beginning, where no word stands before it
 
 
 def test_a_forced_prefix_is_above_the_rules(tiny: Seq2Seq) -> None:
     options = Decoding(beam=3, max_length=9, no_repeat=1, min_length=5)
-    constraints = Constraints([Demands(forbidden=((8,),))], NOTHING, [0])
-    (found,) = generate(tiny, SOURCES[:1], options, prefixes=[[8, 8]], constraints=constraints)
+    constraints = Constraints([Demands(forbidden=((8,),))], NOTHING)
+    (found,) = generate(tiny, Request(SOURCES[:1], prefixes=[[8, 8]], constraints=constraints), options)
     assert found[0].tokens[:2] == [8, 8] and 8 not in found[0].tokens[2:]
     assert torch.isfinite(torch.tensor(found[0].score))
 
@@ -174,16 +175,16 @@ WAYS = [
 def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: int) -> None:
     sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(12)]
     shape = {"max_length": 16, "min_length": 9 if count > 1 else 0, **changes}
-    found = generate(tiny, sources, Decoding.model_validate({**shape, "no_repeat": count}))
+    found = generate(tiny, Request(sources), Decoding.model_validate({**shape, "no_repeat": count}))
     assert not any(repeats(h.tokens, count) for beams in found for h in beams)
-    plain = generate(tiny, sources, Decoding.model_validate(shape))
+    plain = generate(tiny, Request(sources), Decoding.model_validate(shape))
     assert count == 3 or any(repeats(h.tokens, count) for beams in plain for h in beams)  # else it would show nothing
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_without_repeats_and_with_a_least_length_it_is_an_exhaustive_search(tiny: Seq2Seq, count: int) -> None:
     options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2)
-    (found,) = generate(tiny, SOURCES[:1], options)
+    (found,) = generate(tiny, Request(SOURCES[:1]), options)
     wanted = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
     assert [h.tokens for h in found] == wanted[:6]
 
@@ -193,7 +194,7 @@ def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: 
     """Nor than what the source's length alone would allow: a source of one token may become 13 otherwise."""
     model = script(lambda first, said: {END: 0.9, 6: 0.06, 7: 0.04})
     options = {"max_length": 30, "max_ratio": 1.0, **changes}
-    found = generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "min_length": 20}))
+    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "min_length": 20}))
     assert {len(h.tokens) for beams in found for h in beams} & {20} and all(
         len(h.tokens) >= 20 for beams in found for h in beams
     )
@@ -202,12 +203,12 @@ def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: 
 def test_an_output_that_has_nothing_left_to_say_ends(script: type[Any]) -> None:
     model = script(lambda first, said: {6: 0.6, 7: 0.3, END: 0.1})
     options = Decoding(beam=1, no_repeat=1, min_length=5, max_length=9)
-    (found,) = generate(model, [[5]], options)
+    (found,) = generate(model, Request([[5]]), options)
     assert found[0].tokens == [6, 7]
 
 
 def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any]) -> None:
     model = script(lambda first, said: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
     options = Decoding(beam=2, min_length=3, max_length=8)
-    found = generate(model, None, options, prefixes=[[7, 7], [8]])
+    found = generate(model, Request(prefixes=[[7, 7], [8]]), options)
     assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]

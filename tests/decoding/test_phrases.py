@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, PhraseWarning, generate_with_phrases, occurrences
+from sightline.decoding.request import Request
 from sightline.recipe import Decoding
 from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, Tokenizer
@@ -49,11 +51,11 @@ def written(
     model: Any, kind: str, phrases: Phrases, *, given: list[int] | None = None, **options: Any
 ) -> tuple[str, list[str]]:
     """The best output for one source and the warnings that came with it."""
-    prefixes = None if given is None else [given]
+    request = Request([[5]], prefixes=None if given is None else [given]).counted_from(6)
     chosen = Decoding.model_validate({"beam": 6, "max_length": 60, "max_ratio": 60.0, **options})
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = generate_with_phrases(model, [[5]], chosen, cutter(kind), [phrases], prefixes=prefixes, first=6)
+        found = generate_with_phrases(model, request, chosen, cutter(kind), [phrases])
     return cutter(kind).tokenizer.decode(found[0][0].tokens), [str(each.message) for each in told]
 
 
@@ -79,7 +81,7 @@ def test_a_phrase_stands_in_a_text_as_whole_words(phrase: str, text: str, count:
 def test_what_is_forbidden_is_not_said(script: type[Any], kind: str, beam: int) -> None:
     text = "the cat and the dog (cat)"
     model = parrot(script, kind, text)
-    plain = generate(model, [[5]], Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
+    plain = generate(model, Request([[5]]), Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
     assert occurrences("cat", cutter(kind).tokenizer.decode(plain))
     found, told = written(model, kind, Phrases(forbidden=("cat",)), beam=beam)
     assert not occurrences("cat", found) and "the dog" in found and not told
@@ -134,7 +136,7 @@ def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]
 
 def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
-    found = generate_with_phrases(model, [[5], [6], []], options, cutter("word"), None)
+    found = generate_with_phrases(model, Request([[5], [6], []]), options, cutter("word"), None)
     texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in found])
     assert texts[0] == texts[1] and "the" in texts[0] and not occurrences("cat", texts[0])
     assert texts[2] == ""
@@ -144,18 +146,29 @@ def test_what_is_drawn_with_rules_does_not_depend_on_how_the_input_is_cut(script
     model = parrot(script, "bpe", "the cat sat")
     options = Decoding.model_validate({"forbid": ["cat"], "sample": {"seed": 4}, "max_length": 9})
     sources = [[5], [6], [7], [8]]
-    whole = generate_with_phrases(model, sources, options, cutter("bpe"), None)
+    whole = generate_with_phrases(model, Request(sources), options, cutter("bpe"), None)
     parts = [
-        generate_with_phrases(model, [each], options, cutter("bpe"), None, first=n) for n, each in enumerate(sources)
+        generate_with_phrases(model, Request([each]).counted_from(n), options, cutter("bpe"), None)
+        for n, each in enumerate(sources)
     ]
     assert whole == [guesses for part in parts for guesses in part]
+
+
+def test_greedy_search_keeps_to_phrases_without_scores_too(script: type[Any]) -> None:
+    model, options = parrot(script, "word", "the cat sat"), Decoding(beam=1, forbid=("cat",), max_length=9)
+    plain, quick = (
+        generate_with_phrases(model, Request([[5], [6]], scored=scored), options, cutter("word"), None)
+        for scored in (True, False)
+    )
+    assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
+    assert all(math.isnan(found.score) for (found,) in quick)
 
 
 def test_contradictions_are_refused(script: type[Any]) -> None:
     model = parrot(script, "word", "the cat")
 
     def ask(phrases: Phrases, **options: Any) -> None:
-        generate_with_phrases(model, [[5]], Decoding.model_validate(options), cutter("word"), [phrases])
+        generate_with_phrases(model, Request([[5]]), Decoding.model_validate(options), cutter("word"), [phrases])
 
     with pytest.raises(ValueError, match="line 1: 'cat' is required and forbidden"):
         ask(Phrases(required=("cat",)), forbid=("cat",))

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from made_sources import many_sources
 
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -21,12 +23,6 @@ SHARES = {4: 0.3, 5: 0.2, 6: 0.15, 7: 0.12, 8: 0.1, 9: 0.06, 10: 0.04, END: 0.03
 def options(nbest: int = 1, **sampling: Any) -> Decoding:
     limits = {key: sampling.pop(key) for key in ("max_length", "max_ratio", "batch_tokens") if key in sampling}
     return Decoding.model_validate({"beam": 1, "nbest": nbest, "sample": sampling, "max_length": 12, **limits})
-
-
-def many_sources(count: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
-    return [torch.randint(4, 13, (length,), generator=generator).tolist() for length in lengths]
 
 
 def tokens(found: list[list[Any]]) -> list[list[list[int]]]:
@@ -45,7 +41,7 @@ def chi_square(counts: Counter[Any], shares: dict[Any, float]) -> float:
 
 def test_the_same_seed_draws_the_same_and_another_one_another(model: Seq2Seq) -> None:
     sources = many_sources(12)
-    one, same, other = (tokens(generate(model, sources, options(3, seed=seed))) for seed in (1, 1, 2))
+    one, same, other = (tokens(generate(model, Request(sources), options(3, seed=seed))) for seed in (1, 1, 2))
     assert one == same
     assert one != other
 
@@ -55,24 +51,29 @@ def test_what_is_drawn_does_not_depend_on_the_batch(model: Seq2Seq, nbest: int) 
     """Nor on the neighbours' limits: a source of n tokens (its end counted) may become n + 10 here."""
     sources = many_sources(10)
     limits = {"max_length": 30, "max_ratio": 1.0}
-    one, all_ = (tokens(generate(model, sources, options(nbest, **limits, batch_tokens=size))) for size in (1, 9999))
+    one, all_ = (
+        tokens(generate(model, Request(sources), options(nbest, **limits, batch_tokens=size))) for size in (1, 9999)
+    )
     assert one == all_
 
 
 def test_what_is_drawn_does_not_depend_on_how_the_input_is_cut_into_calls(model: Seq2Seq) -> None:
     sources = many_sources(10)
-    whole = generate(model, sources, options(2))
-    parts = [*generate(model, sources[:4], options(2)), *generate(model, sources[4:], options(2), first=4)]
+    whole = generate(model, Request(sources), options(2))
+    parts = [
+        *generate(model, Request(sources[:4]), options(2)),
+        *generate(model, Request(sources[4:]).counted_from(4), options(2)),
+    ]
     assert tokens(whole) == tokens(parts)
 
 
 def test_equal_sentences_are_drawn_differently(model: Seq2Seq) -> None:
-    found = tokens(generate(model, [[5, 6]] * 8, options(1)))
+    found = tokens(generate(model, Request([[5, 6]] * 8), options(1)))
     assert len({tuple(beams[0]) for beams in found}) > 1
 
 
 def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> None:
-    found = generate(constant(script), [[5]] * 1000, options(4, max_length=2))
+    found = generate(constant(script), Request([[5]] * 1000), options(4, max_length=2))
     counts = Counter(beams[w].tokens[0] if beams[w].tokens else END for beams in found for w in range(4))
     assert sum(counts.values()) == 4000
     assert chi_square(counts, SHARES) < 24.3  # 7 degrees of freedom: less in 999 of 1000 draws; the seed is fixed
@@ -81,14 +82,14 @@ def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> Non
 def test_the_words_of_one_output_are_drawn_independently(script: type[Any]) -> None:
     words = {4: 0.5, 5: 0.3, 6: 0.2}
     model = script(lambda first, said: words if len(said) < 2 else {END: 1.0})
-    found = generate(model, [[5]] * 1000, options(2))
+    found = generate(model, Request([[5]] * 1000), options(2))
     counts = Counter(tuple(h.tokens) for beams in found for h in beams)
     shares = {(a, b): words[a] * words[b] for a in words for b in words}
     assert chi_square(counts, shares) < 26.1  # 8 degrees of freedom, as above
 
 
 def test_temperature_sharpens_the_distribution(script: type[Any]) -> None:
-    found = generate(constant(script), [[5]] * 2000, options(1, max_length=2, temperature=0.5))
+    found = generate(constant(script), Request([[5]] * 2000), options(1, max_length=2, temperature=0.5))
     counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
     total = sum(share**2 for share in SHARES.values())
     assert chi_square(counts, {word: share**2 / total for word, share in SHARES.items()}) < 24.3
@@ -96,8 +97,8 @@ def test_temperature_sharpens_the_distribution(script: type[Any]) -> None:
 
 def test_a_low_temperature_is_greedy(model: Seq2Seq) -> None:
     sources = many_sources(12)
-    greedy = generate(model, sources, Decoding(beam=1, max_length=12))
-    assert tokens(generate(model, sources, options(1, temperature=1e-5))) == tokens(greedy)
+    greedy = generate(model, Request(sources), Decoding(beam=1, max_length=12))
+    assert tokens(generate(model, Request(sources), options(1, temperature=1e-5))) == tokens(greedy)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_a_low_temperature_is_greedy(model: Seq2Seq) -> None:
 def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
     script: type[Any], cut: dict[str, Any], nucleus: set[int]
 ) -> None:
-    found = generate(constant(script), [[5]] * 400, options(1, max_length=2, **cut))
+    found = generate(constant(script), Request([[5]] * 400), options(1, max_length=2, **cut))
     counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
     assert set(counts) == nucleus
     total = sum(SHARES[word] for word in nucleus)
@@ -126,7 +127,7 @@ def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
 
 def test_a_drawn_output_has_the_models_own_probability_whatever_the_temperature(model: Seq2Seq) -> None:
     sources = many_sources(8)
-    found = generate(model, sources, options(3, temperature=0.7, top_k=5))
+    found = generate(model, Request(sources), options(3, temperature=0.7, top_k=5))
     for source, beams in zip(sources, found, strict=True):
         logs = log_probabilities(model, [source] * 3, [h.tokens for h in beams])
         # some ten float32 log-probabilities near −3, added in two orders
@@ -134,7 +135,7 @@ def test_a_drawn_output_has_the_models_own_probability_whatever_the_temperature(
 
 
 def test_several_samples_come_best_first(script: type[Any]) -> None:
-    (found,) = generate(constant(script), [[5]], options(6))
+    (found,) = generate(constant(script), Request([[5]]), options(6))
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
     for hypothesis in found:
         logs = sum(math.log(SHARES[word]) for word in hypothesis.tokens) + math.log(SHARES[END])
@@ -145,16 +146,17 @@ def test_several_samples_come_best_first(script: type[Any]) -> None:
 def test_every_token_is_heard_as_it_is_chosen(model: Seq2Seq, drawn: bool) -> None:
     chosen = options(2, seed=5) if drawn else Decoding(beam=1, max_length=12)
     heard: list[Any] = []
-    found = generate(model, [[5, 6, 7]], chosen, prefixes=[[8, 9]], heard=lambda newest: heard.append(newest.clone()))
+    request = Request([[5, 6, 7]], prefixes=[[8, 9]])
+    found = generate(model, request, chosen, heard=lambda newest: heard.append(newest.clone()))
     said = torch.stack(heard, dim=2)[0].tolist()  # (W, steps)
     ended = sorted([token for token in row if token not in (0, END)] for row in said)
     assert ended == sorted(hypothesis.tokens for hypothesis in found[0])
     assert all(row[:2] == [8, 9] for row in said)
-    assert tokens(found) == tokens(generate(model, [[5, 6, 7]], chosen, prefixes=[[8, 9]]))
+    assert tokens(found) == tokens(generate(model, request, chosen))
 
 
 def test_a_beam_or_several_sentences_cannot_be_heard(model: Seq2Seq) -> None:
     with pytest.raises(ValueError, match="a beam of 3 has no words to tell before its end"):
-        generate(model, [[5]], Decoding(beam=3), heard=lambda newest: None)
+        generate(model, Request([[5]]), Decoding(beam=3), heard=lambda newest: None)
     with pytest.raises(ValueError, match="only one sentence can be heard at a time, not 2"):
-        generate(model, [[5], [6]], options(), heard=lambda newest: None)
+        generate(model, Request([[5], [6]]), options(), heard=lambda newest: None)

@@ -11,11 +11,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from made_sources import many_sources
 
-from sightline.decoding.batch import Hypothesis, coverage_penalty, length_penalty, staying
-from sightline.decoding.generate import few_of, generate, make_batch, pad_tokens
+from sightline.decoding.batch import Hypothesis
+from sightline.decoding.generate import generate
+from sightline.decoding.padding import pad_tokens
+from sightline.decoding.request import Request, make_batch
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import beam_search, search, walk
+from sightline.decoding.steps import coverage_penalty, length_penalty, staying
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
@@ -80,7 +84,7 @@ def assert_same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_a_beam_wide_enough_is_an_exhaustive_search(model: Seq2Seq, alpha: float) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=alpha, max_length=3)  # 1 + 10 + 100 outputs
-    for source, found in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+    for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
         assert_same(found, exhaustive(model, source, 3, alpha)[:10])
 
 
@@ -89,7 +93,7 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
     body = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
     model = build_model(body, body, seed=seed)
     options = Decoding(beam=1111, nbest=20, length_penalty=1.5, max_length=4)
-    (found,) = generate(model, SOURCES[:1], options)
+    (found,) = generate(model, Request(SOURCES[:1]), options)
     assert_same(found, exhaustive(model, SOURCES[0], 4, 1.5)[:20])
 
 
@@ -97,7 +101,7 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
 def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alpha: float) -> None:
     prefixes = [[7, UNK], [9], []]
     options = Decoding(beam=111, nbest=6, length_penalty=alpha, max_length=3)
-    results = generate(model, SOURCES, options, prefixes=prefixes)
+    results = generate(model, Request(SOURCES, prefixes=prefixes), options)
     for source, prefix, found in zip(SOURCES, prefixes, results, strict=True):
         wanted = exhaustive(model, source, 3, alpha, prefix)[:6]
         assert_same(found, wanted)
@@ -106,7 +110,7 @@ def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alp
 
 def test_with_a_coverage_penalty_too(looking_model: Seq2Seq) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=0.8, coverage_penalty=0.4, max_length=3)
-    (found,) = generate(looking_model, SOURCES[:1], options)
+    (found,) = generate(looking_model, Request(SOURCES[:1]), options)
     wanted = exhaustive(looking_model, SOURCES[0], 3, 0.8, beta=0.4)
     assert_same(found, wanted[:10])
     plain = exhaustive(looking_model, SOURCES[0], 3, 0.8)
@@ -156,30 +160,24 @@ def beam_by_lists(
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_narrow_beam_is_the_one_written_with_lists(model: Seq2Seq, beam: int, count: int, alpha: float) -> None:
     options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9)
-    for source, found in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+    for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
         assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count))
 
 
 # --- greedy ------------------------------------------------------------------------------------------------------
 
 
-def many_sources(count: int, seed: int = 0) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
-    return [torch.randint(4, 13, (length,), generator=generator).tolist() for length in lengths]
-
-
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_a_beam_of_one_is_greedy(model: Seq2Seq, alpha: float) -> None:
     options = Decoding(beam=1, length_penalty=alpha, max_length=12)
-    batch = make_batch(many_sources(24), options, "cpu")
+    batch = make_batch(Request(many_sources(24)), options, "cpu")
     for ours, theirs in zip(beam_search(model, batch, options), walk(model, batch, options), strict=True):
         assert_same(ours, theirs)
 
 
 def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
     options = Decoding(beam=1, max_length=9)
-    for source, (found,) in zip(SOURCES, generate(model, SOURCES, options), strict=True):
+    for source, (found,) in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
         past = [START]
         while past[-1] != END and len(past) < 9:
             (logs,) = next_logs(model, source, [past])
@@ -193,7 +191,9 @@ def test_greedy_without_scores_says_the_same_words(
     model: Seq2Seq, more: dict[str, Any], prefixes: list[list[int]] | None
 ) -> None:
     options, sources = Decoding(beam=1, max_length=12, batch_tokens=40, **more), many_sources(24)
-    plain, quick = (generate(model, sources, options, prefixes=prefixes, scored=scored) for scored in (True, False))
+    plain, quick = (
+        generate(model, Request(sources, prefixes=prefixes, scored=scored), options) for scored in (True, False)
+    )
     assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
     assert all(math.isnan(found.score) and math.isnan(found.log_probability) for (found,) in quick)
 
@@ -201,20 +201,20 @@ def test_greedy_without_scores_says_the_same_words(
 def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
     heard: list[Tapped] = []
     with listen(model, heard.append, points=("logits",)):
-        generate(model, SOURCES, Decoding(beam=1, max_length=8), scored=False)
+        generate(model, Request(SOURCES, scored=False), Decoding(beam=1, max_length=8))
     assert heard and all(tapped.tensor.isfinite().all() for tapped in heard)
 
 
 def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
     options = Decoding(nbest=3, sample={"seed": 5}, max_length=8)
-    assert generate(model, SOURCES, options, scored=False) == generate(model, SOURCES, options)
+    assert generate(model, Request(SOURCES, scored=False), options) == generate(model, Request(SOURCES), options)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
     sources = many_sources(10)
     options = Decoding(beam=beam, nbest=beam, max_length=10)
-    found = generate(model, sources, options)
+    found = generate(model, Request(sources), options)
     pairs = [(source, hypothesis) for source, beams in zip(sources, found, strict=True) for hypothesis in beams]
     logs = log_probabilities(model, [source for source, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs])
     for (_, hypothesis), log in zip(pairs, logs, strict=True):
@@ -224,116 +224,13 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
         )
 
 
-# --- the batch ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 1.5), (4, 0.0)])
-def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
-    sources = many_sources(14)
-    shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
-    one, all_ = (generate(model, sources, Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
-    assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
-
-
-@pytest.mark.parametrize("beam", [1, 2])
-def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
-    script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four batches of ten; in each, one sentence says thirty words more than all others."""
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)  # several would even the batches out
-    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
-    options = Decoding(beam=beam, batch_tokens=20 * beam, max_ratio=50.0)  # a word and an end each
-    found = generate(model, sources, options)
-    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
-    assert len(model.rows) < 4 * 33  # steps
-
-
-def test_who_ends_a_little_later_than_others_is_not_given_up(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four batches of ten; in each, one sentence says five words more than all others: no word is said twice."""
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (7 if first == 5 else 2) else {4: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
-    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
-    generate(model, sources, Decoding(beam=1, batch_tokens=20))
-    assert len(model.rows) == 4 * 8  # steps
-
-
-@pytest.mark.parametrize(
-    ("sentences", "width", "few"), [(7, 1, 0), (16, 1, 2), (118, 1, 8), (640, 1, 20), (40, 5, 1), (118, 5, 3)]
-)
-def test_a_few_rows_are_not_worth_a_step_unless_the_batch_is_small(sentences: int, width: int, few: int) -> None:
-    assert few_of(sentences, width) == few
-
-
-def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:
-    """Each sentence says its first word over and over, as often as that word's number."""
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == first else {first: 1.0}
-
-    sources = [[first] * length for first, length in [(5, 2), (9, 7), (4, 1), (8, 7), (6, 30), (4, 3)]]
-    for beam in (1, 3):
-        found = generate(script(rule), sources, Decoding(beam=beam, batch_tokens=20))
-        assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-def test_finished_sentences_leave_the_batch(script: type[Any], beam: int) -> None:
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == first - 4 else {4: 1.0}
-
-    model = script(rule)
-    generate(model, [[first] for first in range(4, 12)], Decoding(beam=beam))  # 0 to 7 words
-    alive = [sum(first - 4 >= step for first in range(4, 12)) for step in range(8)]  # 8, 7, ... 1
-    width = [1, *[beam] * 7]
-    assert model.rows == [rows * wide for rows, wide in zip(alive, width, strict=True)]
-
-
-def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any]) -> None:
-    """With few of many done, rows stay in the batch for a while; what they say there must not count.
-
-    Sentence 5 has its two finished hypotheses after two steps; the third, longer one would score better.
-    """
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        if first == 5:
-            if not said:
-                return {END: 0.4, 6: 0.35, 7: 0.25}
-            if len(said) == 1:
-                return {END: 0.9, 8: 0.1} if said == [6] else {8: 1.0}
-            return {END: 1.0}
-        return {4: 1.0} if len(said) < 6 else {END: 1.0}
-
-    options = Decoding(beam=2, nbest=2, length_penalty=2.0)
-    (alone,) = generate(script(rule), [[5]], options)
-    found = generate(script(rule), [[5], *[[9]] * 30], options)[0]
-    assert [h.tokens for h in found] == [h.tokens for h in alone]
-
-
-def test_an_empty_source_gives_an_empty_output_without_any_decoding(script: type[Any]) -> None:
-    model = script(lambda first, said: {END: 1.0} if said else {6: 1.0})
-    found = generate(model, [[], [5], []], Decoding(beam=2))
-    assert [[h.tokens for h in beams] for beams in found] == [[[]], [[6]], [[]]]
-    assert model.rows[0] == 1
-    assert generate(model, [[], []], Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
-    assert generate(model, [], Decoding()) == []
-
-
 # --- what may be said --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"sample": {"seed": 3}, "nbest": 4}])
 def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
-    for beams in generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "max_length": 8})):
+    for beams in generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": 8})):
         assert all(word in (6, 7) for hypothesis in beams for word in hypothesis.tokens)
 
 
@@ -342,7 +239,7 @@ def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]
 def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str, Any], limit: int) -> None:
     """The end mark counts, and its probability is part of the output's even where it was forced."""
     model = script(lambda first, said: {6: 0.6, 7: 0.39, END: 0.01})
-    found = generate(model, [[5], [6, 6]], Decoding.model_validate({**options, "max_length": limit}))
+    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": limit}))
     for hypothesis in (hypothesis for beams in found for hypothesis in beams):
         assert len(hypothesis.tokens) <= limit - 1
         logs = [math.log(0.6 if word == 6 else 0.39) for word in hypothesis.tokens]
@@ -354,7 +251,7 @@ def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str
 def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: int) -> None:
     """At most max_ratio tokens for each of the source (its end counted), plus ten."""
     model = script(lambda first, said: {6: 0.5, 7: 0.3, 8: 0.1, 9: 0.09, END: 0.01})  # no beam of three takes the end
-    found = generate(model, [[5], [5] * 9, [5] * 3], Decoding(beam=beam, max_ratio=1.5))
+    found = generate(model, Request([[5], [5] * 9, [5] * 3]), Decoding(beam=beam, max_ratio=1.5))
     assert [len(beams[0].tokens) + 1 for beams in found] == [3 + 10, 15 + 10, 6 + 10]
 
 
@@ -362,7 +259,7 @@ def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: in
 def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {6: 0.6, 7: 0.39, 8: 0.005, 9: 0.004, END: 0.001})
     model.longest = 4
-    found = generate(model, [[5], [6, 6]], Decoding.model_validate(options))
+    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate(options))
     assert {len(beams[0].tokens) for beams in found} == {3}  # and the end
     assert len(model.rows) == 4  # the start and three words were given
 
@@ -371,7 +268,9 @@ def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options
 def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {6: 0.9, 8: 0.001, END: 0.099})
     prefixes = [[8, 8, 8, 8], [], [8]]
-    found = generate(model, [[5], [5], [5]], Decoding.model_validate({**options, "max_length": 3}), prefixes=prefixes)
+    found = generate(
+        model, Request([[5], [5], [5]], prefixes=prefixes), Decoding.model_validate({**options, "max_length": 3})
+    )
     for beams, prefix in zip(found, prefixes, strict=True):
         for hypothesis in beams:
             assert hypothesis.tokens[: len(prefix)] == prefix
@@ -402,10 +301,10 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
     options = Decoding(beam=4, nbest=4, length_penalty=0.7, coverage_penalty=0.3, max_length=8)
     if not model.looks:
         with pytest.raises(ValueError, match="coverage_penalty needs a decoder with attention"):
-            generate(model, SOURCES, options)
+            generate(model, Request(SOURCES), options)
         return
     sources = many_sources(12)
-    for source, beams in zip(sources, generate(model, sources, options), strict=True):
+    for source, beams in zip(sources, generate(model, Request(sources), options), strict=True):
         penalties = coverages(model, source, [hypothesis.tokens for hypothesis in beams], 0.3)
         for hypothesis, penalty in zip(beams, penalties, strict=True):
             wanted = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
@@ -414,7 +313,7 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
 
 def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
     options = Decoding(beam=2, coverage_penalty=0.3 if model.looks else 0.0, max_length=4)
-    generate(model, SOURCES, options)
+    generate(model, Request(SOURCES), options)
     assert not any(getattr(part, "heard", False) for part in model.modules())
 
 
@@ -428,7 +327,7 @@ def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
 
     for beam, wanted in ((1, [6, 8]), (2, [7, 8])):
         options = Decoding(beam=beam)
-        (beams,) = search(script(rule), make_batch([[5]], options, "cpu"), options)
+        (beams,) = search(script(rule), make_batch(Request([[5]]), options, "cpu"), options)
         assert beams[0].tokens == wanted
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from sightline.inspection.attention_views import Head, attention_heads, find_head, head_names, heads_table
-from sightline.inspection.head_grid import draw_head_grid
+from sightline.inspection.pictures.heads import draw_head_grid
 from sightline.layers.tap import TapModule
 from untrained_runs import MODELS, untrained
 
@@ -124,7 +124,7 @@ def test_a_grid_is_drawn_in_any_script(suffix: str, tmp_path: Path) -> None:
 def test_a_grid_is_of_one_kind_and_one_format(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="encoder and decoder and cross; choose the heads of one kind"):
         draw_head_grid(heads("transformer"), tmp_path / "heads.png")
-    with pytest.raises(ValueError, match=r"heads.jpg: heads are drawn as .png, .svg, .pdf"):
+    with pytest.raises(ValueError, match=r"heads.jpg: a figure is a .png, .svg, .pdf file"):
         draw_head_grid(heads("recurrent"), tmp_path / "heads.jpg")
     assert not list(tmp_path.iterdir())
 

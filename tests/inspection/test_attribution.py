@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Method, Question, attribute
-from sightline.inspection.attribution_picture import draw_attribution
+from sightline.inspection.pictures.attribution import draw_attribution
 from sightline.layers.embedding import Embedding
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel

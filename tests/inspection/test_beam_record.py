@@ -11,8 +11,9 @@ from rich.console import Console
 
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
-from sightline.inspection.beam_picture import draw_beam
+from sightline.decoding.request import Request
 from sightline.inspection.beam_record import BeamRecord, record_beam
+from sightline.inspection.pictures.beam import draw_beam
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
 from untrained_runs import untrained
@@ -46,7 +47,7 @@ def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[s
     if name == "decoder-only" and "coverage_penalty" in changes:
         pytest.skip("it has no attention to the source alone")
     run, options = untrained(name), search(name, **changes)
-    (real,) = generate(run.model, run.encode_sources([text]), options)
+    (real,) = generate(run.model, Request(run.encode_sources([text])), options)
     data = json.loads(json.dumps(record_beam(run, text, options).to_dict()))
     rebuilt = BeamRecord.from_dict(data).nbest()
     assert [found.tokens for found in rebuilt] == [found.tokens for found in real]
@@ -59,8 +60,8 @@ def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[s
 
 def test_watching_changes_nothing() -> None:
     run, options, steps = untrained("transformer"), search("transformer", beam=4, nbest=4), []
-    sources = run.encode_sources(TEXTS[:1])
-    assert generate(run.model, sources, options, watch=steps.append) == generate(run.model, sources, options)
+    request = Request(run.encode_sources(TEXTS[:1]))
+    assert generate(run.model, request, options, watch=steps.append) == generate(run.model, request, options)
     assert steps
 
 
@@ -121,5 +122,5 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the record has no hypotheses"):
         draw_beam(BeamRecord(1, 1), tmp_path / "a.png")
     with pytest.raises(ValueError, match="one by one"):
-        generate(run.model, run.encode_sources(TEXTS), search("transformer", beam=2), watch=lambda told: None)
+        generate(run.model, Request(run.encode_sources(TEXTS)), search("transformer", beam=2), watch=lambda told: None)
     assert BeamRecord(2, 1).nbest() == list[Hypothesis]()

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from sightline.data.sources import Example
 from sightline.evaluation.breakdowns import LengthBucket
-from sightline.inspection import corpus_picture
 from sightline.inspection.corpus_losses import pair_losses, text_losses
 from sightline.inspection.corpus_view import (
     CorpusView,
@@ -27,7 +26,8 @@ from sightline.inspection.corpus_view import (
     sentence_table,
     token_table,
 )
-from sightline.inspection.line_picture import Panel
+from sightline.inspection.pictures import corpus
+from sightline.inspection.pictures.lines import Panel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
@@ -99,7 +99,7 @@ def test_many_sentences_make_no_more_buckets_than_asked_and_lose_none() -> None:
 def test_csv_has_a_line_for_each_token_and_json_everything() -> None:
     rows = list(csv.DictReader(io.StringIO(view().to_csv("worst"))))
     assert len(rows) == 6 and rows[0]["token"] == "w21" and rows[0]["frequency"] == "9"
-    data = json.loads(view().to_json("longest"))
+    data = json.loads(json.dumps(view().to_dict("longest")))
     assert data["sentences"][0]["number"] == 3 and len(data["sentences"][0]["tokens"]) == 3
     assert data["lengths"][0]["sentences"] == 1
 
@@ -165,10 +165,10 @@ def test_losses_and_scores_are_drawn_in_the_middle_of_their_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Panel] = []
-    monkeypatch.setattr(corpus_picture, "draw_lines", lambda panels, *_, **__: drawn.extend(panels))
+    monkeypatch.setattr(corpus, "draw_lines", lambda panels, *_, **__: drawn.extend(panels))
     losses = [LengthLoss(1, 4, 9, 30, 0.5), LengthLoss(5, 5, 8, 40, 0.7)]
     scores = [LengthBucket(2, 8, 9, {"lstm": 30.0}), LengthBucket(9, 30, 8, {"lstm": 20.0})]
-    corpus_picture.draw_lengths(losses, scores, tmp_path / "lengths.png", name="lstm", metric="BLEU")
+    corpus.draw_lengths(losses, scores, tmp_path / "lengths.png", name="lstm", metric="BLEU")
     assert [(list(line.x), list(line.y)) for panel in drawn for line in panel.lines] == [
         ([2.5, 5.0], [0.5, 0.7]),
         ([5.0, 19.5], [30.0, 20.0]),

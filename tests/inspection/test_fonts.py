@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from sightline.inspection import fonts
 from sightline.inspection.alignment import Alignment, draw
-from sightline.inspection.captions import breadth, shortened
-from sightline.inspection.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
+from sightline.inspection.pictures import fonts
+from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.inspection.flow_picture import draw_flows
 from sightline.inspection.gradient_flow import Curve, Flow, flow_lines, gradient_flow
+from sightline.inspection.pictures.flow import draw_flows
 from sightline.inspection.states import keep_states
 from sightline.layers.embedding import Embedding
 from sightline.layers.recurrent import Hidden, Recurrence

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline.inspection.layer_norms_picture import draw_layer_norms, read_layer_norms
 from sightline.inspection.length_time import WORKS, draw_timings, time_lengths
-from sightline.inspection.line_picture import _between, _power
+from sightline.inspection.pictures.layer_norms import draw_layer_norms, read_layer_norms
+from sightline.inspection.pictures.lines import _between, _power
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 from sightline.training.layer_norms import LayerNorms, part_of

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from sightline.inspection.nearest import Nearest, cosines
-from sightline.inspection.senses_picture import draw_senses
+from sightline.inspection.pictures.senses import draw_senses
 from sightline.inspection.vector_files import vector_file
 from sightline.inspection.word_senses import Occurrences, principal_plane, turned_alike
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.attention import (
-    MultiHeadAttention,
     attend,
     causal_mask,
     combine,
@@ -20,7 +19,6 @@ from sightline.layers.attention import (
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.scores import Dot, ScaledDot, Score, build_score
 from sightline.layers.softmax import masked_softmax
-from sightline.layers.tap import Tapped, listen
 
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 FUSED = ("dot", "scaled-dot", "bilinear")
@@ -361,64 +359,3 @@ def test_on_cuda_too_the_last_query_stands_at_the_last_key(cuda: torch.device, l
     found = attend(*(part.to(cuda) for part in three), score=score, causal=True, layout=layout)
     step = torch.finfo(torch.bfloat16).eps
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-
-
-# --- heads -------------------------------------------------------------------------------------------------------
-
-
-def like_torch(width: int, count: int) -> tuple[MultiHeadAttention, nn.MultiheadAttention]:
-    """Ours and PyTorch's with the same weights."""
-    ours = MultiHeadAttention(width, count).double().eval()
-    theirs = nn.MultiheadAttention(width, count, batch_first=True, dtype=torch.float64).eval()
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(ours.project.weight)
-        theirs.in_proj_bias.copy_(ours.project.bias.normal_())
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias.normal_())
-    return ours, theirs
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("causal", [False, True])
-def test_self_attention_is_that_of_torch(count: int, causal: bool) -> None:
-    ours, theirs = like_torch(8, count)
-    x, layout = torch.randn(3, 5, 8, dtype=torch.float64), Padded.of([5, 2, 4])
-    found = ours(*ours.queries_keys_values(x, layout.positions(x.device)), causal=causal, layout=(layout, layout))
-    future = ~causal_mask(5, 5, x.device) if causal else None
-    wanted, _ = theirs(x, x, x, key_padding_mask=~layout.key_mask(), attn_mask=future, need_weights=False)
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
-
-
-@pytest.mark.parametrize("count", [1, 2, 4])
-def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> None:
-    ours, theirs = like_torch(8, count)
-    x, source = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, 6, 8, dtype=torch.float64)
-    target, layout = Padded.of([4, 4, 4]), Padded.of([6, 1, 3])
-    three = (ours.queries(x), *ours.keys_values(source))
-    wanted, weights = theirs(x, source, source, key_padding_mask=~layout.key_mask(), average_attn_weights=False)
-    torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
-    heard: list[Tapped] = []
-    with listen(ours, heard.append):
-        torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
-    shown = {tapped.name: tapped.tensor for tapped in heard}
-    stations = ["products", "scores", "masked", "weights", "context", "joined", "output"]
-    assert list(shown) == ["query", "key", "value", *stations]
-    torch.testing.assert_close(shown["weights"], weights, **SIXTY_FOUR)
-
-
-def test_dropout_on_the_weights_happens_in_training_only() -> None:
-    attention = MultiHeadAttention(8, 2, dropout=0.5)
-    x, layout = torch.randn(2, 4, 8), Padded.of([4, 4])
-    three = attention.queries_keys_values(x, layout.positions(x.device))
-
-    def run() -> Tensor:
-        return attention(*three, layout=(layout, layout))
-
-    assert not torch.equal(run(), run())
-    attention.eval()
-    assert torch.equal(run(), run())
-
-
-def test_a_width_that_the_heads_cannot_share_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"width \(10\) is not divisible by heads \(4\)"):
-        MultiHeadAttention(10, 4)

@@ -10,15 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import (
-    MultiHeadAttention,
-    attend,
-    causal_mask,
-    combine,
-    explicit_attention,
-    repeat_heads,
-)
+from sightline.layers.attention import attend, causal_mask, combine, explicit_attention, repeat_heads
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import rotate
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score

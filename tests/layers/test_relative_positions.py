@@ -9,8 +9,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from sightline.layers.attention import MultiHeadAttention, attend, causal_mask, explicit_attention
+from sightline.layers.attention import attend, causal_mask, explicit_attention
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.relative_positions import (
     Alibi,
     Buckets,

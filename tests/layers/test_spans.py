@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from sightline.layers import cuts
-from sightline.layers.attention import MultiHeadAttention, attend, causal_mask, combine, explicit_attention
+from sightline.layers.attention import attend, causal_mask, combine, explicit_attention
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import rotate
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
 from sightline.layers.spans import Compressed, Local, Span

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.layout import Padded
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 

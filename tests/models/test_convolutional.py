@@ -27,7 +27,6 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetBody
 from sightline.recipe.model import Model
-from sightline.training.plan import choose_layout
 
 WIDTH, END = 8, 3
 SOURCES = [[5, 9, 4, 7, END], [6, END], [12, 8, 5, END]]
@@ -371,13 +370,6 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
     body = {**CONVOLUTIONAL, "positions": {"longest": 300}}
     run = sightline.train(written(tmp_path, body), out=tmp_path / "run")
     assert "| decoder | gated convolutions, 2 layers, kernel 3, learned positions |" in (run / "README.md").read_text()
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("body", [CONVOLUTIONAL, BYTENET], ids=["convolutional", "bytenet"])
-def test_convolutions_are_trained_on_padded_batches(tmp_path: Path, body: dict[str, Any], device: str) -> None:
-    recipe = written(tmp_path, {**body, "positions": {"longest": 300}} if body is CONVOLUTIONAL else body)
-    assert choose_layout(recipe, torch.device(device)) == "padded"
 
 
 @pytest.mark.parametrize(

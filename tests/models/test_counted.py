@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities, stream_losses
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramModel
@@ -60,7 +61,7 @@ def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:
 def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
     """Of all continuations of up to three tokens by trying them all; the beam is as wide as there are."""
     options = Decoding(beam=300, nbest=3, max_length=3, length_penalty=0.0)
-    (found,) = generate(model, None, options, prefixes=[[4]])
+    (found,) = generate(model, Request(prefixes=[[4]]), options)
     every = [[4, *rest] for length in range(4) for rest in product([1, 4, 5, 6, 7, 8], repeat=length)]
     totals = np.array([logs.sum() for logs in model.trained.log_probabilities(every)])
     best = np.argsort(-totals, kind="stable")[:3]
@@ -74,9 +75,9 @@ def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
 def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, options: dict[str, Any]) -> None:
     decoding = Decoding.model_validate({"max_length": 6, **options})
     prefixes = [[4], [], [7, 8, 7], [4, 5]]
-    together = generate(model, None, decoding, prefixes=prefixes)
+    together = generate(model, Request(prefixes=prefixes), decoding)
     for number, prefix in enumerate(prefixes):
-        (single,) = generate(model, None, decoding, prefixes=[prefix], first=number)
+        (single,) = generate(model, Request(prefixes=[prefix]).counted_from(number), decoding)
         assert together[number] == single
         assert all(guess.tokens[: len(prefix)] == prefix for guess in single)
         assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)

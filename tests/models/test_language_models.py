@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from silent_parameters import silent_parameters
 from torch import Tensor
 
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities
 from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly, LanguageModel
@@ -149,13 +151,7 @@ def test_what_is_begun_without_a_source_is_blank(model: LanguageModel) -> None:
 def test_the_gradient_reaches_every_parameter(model: LanguageModel) -> None:
     logits = model.logits(torch.cat([alone(model, target) for target in TARGETS]))
     loss = torch.nn.functional.cross_entropy(logits, torch.arange(len(logits)))
-    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    silent = [
-        name
-        for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True)
-        if gradient is None or not gradient.abs().max() > 0
-    ]
-    assert silent == []
+    assert silent_parameters(model, loss) == []
 
 
 def test_a_window_sees_so_many_tokens_and_no_more() -> None:
@@ -237,9 +233,9 @@ SEARCHES: dict[str, dict[str, Any]] = {
 def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly, options: dict[str, Any]) -> None:
     decoding = Decoding.model_validate({"max_length": 7, **options})
     sources = [source[:-1] for source in SOURCES] + [[7, 7, 7], [11]]
-    together = generate(translator, sources, decoding)
+    together = generate(translator, Request(sources), decoding)
     for number, source in enumerate(sources):
-        (single,) = generate(translator, [source], decoding, first=number)
+        (single,) = generate(translator, Request([source]).counted_from(number), decoding)
         assert [guess.tokens for guess in together[number]] == [guess.tokens for guess in single]
         scores = [[guess.log_probability for guess in guesses] for guesses in (together[number], single)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
@@ -248,7 +244,7 @@ def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly,
 def test_what_a_search_finds_is_worth_what_the_whole_sequence_says(translator: DecoderOnly) -> None:
     sources = [source[:-1] for source in SOURCES]
     targets = [target[1:] for target in TARGETS]
-    found = generate(translator, sources, Decoding(beam=3, max_length=7))
+    found = generate(translator, Request(sources), Decoding(beam=3, max_length=7))
     best = [guesses[0].tokens for guesses in found]
     for outputs in (best, targets):
         wanted = []
@@ -276,7 +272,7 @@ def endless() -> Iterator[DecoderOnly]:
 @pytest.mark.parametrize("beam", [1, 3])
 def test_learned_positions_end_source_and_output_together(endless: DecoderOnly, beam: int) -> None:
     lengths = [28, 3, *range(1, 21)]  # so many that some that have ended stand beside those that go on
-    found = generate(endless, [[5] * length for length in lengths], Decoding(beam=beam, max_ratio=99.0))
+    found = generate(endless, Request([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
     # the source and its end mark, the start mark, the output; its own end mark is not read
     assert [len(guesses[0].tokens) for guesses in found] == [32 - length - 2 for length in lengths]
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import MultiHeadAttention, causal_mask
+from sightline.layers.attention import causal_mask
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer import DecoderLayer, EncoderLayer, Seen, TransformerDecoder, TransformerEncoder

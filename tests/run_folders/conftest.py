@@ -12,16 +12,13 @@ import pytest
 import sightline
 from dated_runs import KINDS, Trained, write_recipe
 from ordered_commands import Server
-from watched_runs import Silent
+from watched_runs import Silent, own_cache
 
 
 @pytest.fixture(scope="package")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Stores are built once for all tests here, and not in the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("SIGHTLINE_CACHE", str(folder))
-        patch.setenv("SIGHTLINE_CORPORA", "")
+    """Stores are built once for all tests here."""
+    with own_cache(tmp_path_factory.mktemp("cache")) as folder:
         yield folder
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import sightline
-from watched_runs import Silent
+from watched_runs import Silent, own_cache
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "elf"}
@@ -55,9 +55,7 @@ def write_recipe(folder: Path, *, steps: int = 80) -> Path:
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run folder; shared, so not to be changed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SIGHTLINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("SIGHTLINE_CORPORA", "")
+    with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("translator")
         yield sightline.train(write_recipe(folder), out=folder / "run", display=Silent())
 

@@ -129,6 +129,12 @@ def test_of_the_beam_the_output_nearest_to_the_reference_can_be_taken(
         assert likeness(target, references[source]) == max(scores)
 
 
+def test_of_one_output_none_can_be_chosen(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
+    with pytest.raises(ValueError, match="--choose chrf takes one of the outputs of a beam, and a beam of 1 has one"):
+        made(translator, recipe_with(4), tmp_path / "run", Distilling(beam=1, choose="chrf"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_original_pairs_can_stay_with_a_weight_and_the_limit_holds_for_both(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:

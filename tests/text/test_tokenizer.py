@@ -183,6 +183,12 @@ def test_no_vocabulary_can_come_from_no_text() -> None:
         Tokenizer.train(UnigramTokenizer(), [])
 
 
+def test_a_size_without_room_for_the_characters_is_refused_by_name() -> None:
+    match = r"no unigram vocabulary of tokenizer\.size \(8\) can be learned: .* raise tokenizer\.size, or take"
+    with pytest.raises(TokenizerError, match=match):
+        Tokenizer.train(UnigramTokenizer(size=8), ["the quick brown fox"] * 4)
+
+
 def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Path) -> None:
     def pairs() -> Iterator[tuple[str, str]]:
         return iter([("ab ab", "cd cd"), ("ab", "cd")])

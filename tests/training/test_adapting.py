@@ -103,6 +103,27 @@ def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) ->
     assert {rates[name] for name in matching(names(model), "decoder.1")} == {1.0}
 
 
+def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_model: Callable[..., Seq2Seq]) -> None:
+    convolutions = {"kind": "convolutional", "layers": 2}
+    linked = {"kind": "recurrent", "layers": 2, "links": "fast-forward", "experts": {"count": 2}}
+    window = {"kind": "window", "layers": 2}
+    model = build_model(convolutions, convolutions)
+    rates = layer_rates(names(model), 0.5)
+    assert {rates[name] for name in names(model) if name.startswith("decoder.attentions.0.")} == {0.5}
+    assert rates["encoder.entrance.positions.table"] == rates["source_embedding.weight"] == 0.25
+    assert "decoder.attentions.0.project.direction" in matching(names(model), "decoder.0")
+    model = build_model(linked, linked)
+    rates = layer_rates(names(model), 0.5)
+    assert rates["encoder.links.0.map.weight"] == 0.5
+    assert rates["encoder.links.1.map.weight"] == rates["encoder.between.experts.1.gate"] == 1.0
+    assert "decoder.links.0.map.weight" in matching(names(model), "decoder.0")
+    model = build_model(window, GRU)
+    lowest = matching(names(model), "encoder.0")
+    assert lowest and {layer_rates(names(model), 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
+    with pytest.raises(ValueError, match=r"it has embeddings, .*encoder\.0, encoder\.1, encoder\.2, decoder\.0"):
+        freeze(model, ["encoder.net.0"])
+
+
 def test_the_optimizer_moves_each_parameter_by_its_rate(model: Seq2Seq) -> None:
     rates = layer_rates(names(model), 0.5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

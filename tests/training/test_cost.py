@@ -150,6 +150,14 @@ def test_slots_of_experts_and_blocks_are_known_for_static_batches_too(
         assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
 
 
+@pytest.mark.parametrize("kind", ["convolutional", "bytenet", "bytenet to convolutional", "bytenet to transformer"])
+def test_convolutions_over_static_batches_cost_what_is_counted(build_model: Callable[..., Seq2Seq], kind: str) -> None:
+    plan, model = some_plan("static"), build_model(*BODIES[kind])
+    cost = step_cost(model, plan, CPU)
+    for batch in batches(plan):
+        assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
+
+
 def test_blocks_are_known_where_their_number_may_not_be_counted(
     build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,27 @@ from typing import get_args
 import pytest
 
 from sightline.recipe import MetricName
-from sightline.training.display import sample_line, validation_line
+from sightline.training.display import sample_line, step_line, validation_line
 
 
 @pytest.mark.parametrize("metric", get_args(MetricName))
 def test_every_metric_is_shown(metric: MetricName) -> None:
     line = validation_line({"step": 7, "best": True, "loss": 1.5, metric: 12.3456})
     assert line.startswith("validation at step 7: loss 1.500, ") and "12.346" in line
+
+
+def test_choices_that_found_their_expert_full_are_shown_where_there_are_some() -> None:
+    record = {
+        "step": 7,
+        "epoch": 0,
+        "loss": 1.5,
+        "lr": 1e-3,
+        "gradient_norm": 1.0,
+        "tokens_per_second": 9,
+        "seconds": 3,
+    }
+    assert step_line({**record, "dropped": 0.025, "dropped_choices": 12}) == step_line(record) + "  dropped 2.5%"
+    assert step_line({**record, "dropped": 0.0, "dropped_choices": 0}) == step_line(record)
 
 
 def test_what_a_language_model_adds_stands_apart_in_one_line() -> None:

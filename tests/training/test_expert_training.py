@@ -117,9 +117,10 @@ def test_windows_that_go_on_have_them_too() -> None:
 
 def test_counts_become_shares() -> None:
     model = build()
-    record = routing_record(model, [1.0, 2.0, 0.0, 1.0, 1.0, 0.0, 6.0, 0.0, 0.0, 2.0])
-    assert record == {"experts": {"encoder.0": [0.25, 0.5, 0.0, 0.25], "decoder.0": [0, 1, 0, 0]}, "dropped": 0.3}
-    assert routing_record(model, []) == {}
+    record = routing_record(model, [1.0, 2.0, 0.0, 1.0, 1.0, 0.0, 6.0, 0.0, 0.0, 2.0], 5)
+    assert record.pop("experts") == {"encoder.0": [0.25, 0.5, 0.0, 0.25], "decoder.0": [0, 1, 0, 0]}
+    assert record == {"dropped": 0.3, "dropped_choices": 15}
+    assert routing_record(model, [], 5) == {}
 
 
 @pytest.fixture
@@ -156,9 +157,10 @@ def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same
         for shares in record["experts"].values():
             assert len(shares) == 4 and sum(shares) == pytest.approx(1.0, abs=2e-3) and min(shares) >= 0
         assert 0 < record["dropped"] < 0.6
+        assert record["dropped_choices"] > 3 and isinstance(record["dropped_choices"], int)
     part = sightline.train("dates", [*small, "training.limits.steps=4"], out=tmp_path / "parts")  # in between records
     sightline.train("dates", small, out=part, resume=True)
-    keys = ("step", "loss", "nll", "experts", "dropped", "flops")
+    keys = ("step", "loss", "nll", "experts", "dropped", "dropped_choices", "flops")
     assert [{key: record[key] for key in keys} for record in records(part)] == [
         {key: record[key] for key in keys} for record in found
     ]

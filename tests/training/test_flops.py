@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sightline.layers.attention import MultiHeadAttention, attend, explicit_attention
+from sightline.layers.attention import attend, explicit_attention
 from sightline.layers.embedding import Output
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.linear import Linear
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq

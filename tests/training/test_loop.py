@@ -1,123 +1,22 @@
-"""The loop: what it stops at, what it keeps, and that it goes on as if it had never stopped."""
+"""The loop: what it stops at, what it keeps, and what it says when something goes wrong."""
 
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from tiny_jobs import Job, TinyPlan, assert_equal
 
-from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Recipe
 from sightline.training.averages import mean_weights
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.checkpoints import Checkpoints, Progress, parameters_of
-from sightline.training.interruption import Interrupted
-from sightline.training.job import Fit, Validation
-from sightline.training.loop import NotFinite, fit
+from sightline.training.batches import TrainingBatch
+from sightline.training.checkpoints import Checkpoints, parameters_of
+from sightline.training.loop import NotFinite
 from sightline.training.objectives import Loss
-from sightline.training.sides import translation
-from sightline.training.step import PlainGradients, batch_loss, step_seed
-from watched_runs import Silent
-
-DATES = {"kind": "dates", "part": "train", "examples": 1}
-BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
-
-
-def recipe(**training: Any) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "data": {"train": [DATES], "validation": {**DATES, "part": "validation"}},
-            "tokenizer": {"kind": "character"},
-            "model": {"width": 8, "encoder": BODY, "decoder": BODY},
-            "training": {
-                "lr": 0.01,
-                "schedule": {"kind": "constant", "warmup": 0},
-                "limits": {"steps": 6},
-                "log_every": 1,
-                "validate_every": 2,
-                "keep": 10,
-                "device": "cpu",
-                **training,
-            },
-        }
-    )
-
-
-class TinyPlan:
-    """Five batches of two examples an epoch, in another order each epoch."""
-
-    def epoch(self, number: int) -> Sequence[np.ndarray]:
-        order = np.random.default_rng(number).permutation(10)
-        return [order[at : at + 2] for at in range(0, 10, 2)]
-
-    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
-        def text(example: int, side: int) -> np.ndarray:
-            random = np.random.default_rng([int(example), side])
-            return random.integers(4, 13, random.integers(1, 6)).astype(np.uint16)
-
-        return padded_batch(translation([text(e, 0) for e in examples], [text(e, 1) for e in examples]), examples)
-
-    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
-        return [{"source": f"source {example}", "target": f"target {example}"} for example in examples]
-
-
-class Job:
-    """A training with everything around it, and what came out."""
-
-    def __init__(self, run: Path, build: Callable[..., Seq2Seq], **training: Any) -> None:
-        self.run, self.recipe = run, recipe(**training)
-        self.model = build(BODY, BODY, tie="all")
-        self.display, self.plan = Silent(), TinyPlan()
-        self.scores: list[float] = []  # to be found by the validations, the last one again and again
-        self.validated: list[dict[str, Tensor]] = []
-        self.exported: list[dict[str, Tensor]] = []
-        self.loss: Callable[[TrainingBatch], Loss] | None = None
-        run.mkdir(exist_ok=True)
-
-    def validate(self, model: nn.Module) -> Validation:
-        self.validated.append({name: weight.clone() for name, weight in parameters_of(model).items()})
-        number = min(len(self.validated), len(self.scores)) - 1
-        return Validation(self.scores[number] if self.scores else 0.0, {"loss": 1.0})
-
-    def fit(self, *, resume: bool = False) -> Progress:
-        job = Fit(
-            recipe=self.recipe,
-            run=self.run,
-            model=self.model,
-            plan=self.plan,
-            device=torch.device("cpu"),
-            validate=self.validate,
-            export=lambda weights: self.exported.append({name: weight.clone() for name, weight in weights.items()}),
-            display=self.display,
-            flops=lambda batch: 100 * batch.tokens + len(batch.examples),
-            gradients=PlainGradients(self.model, self.recipe.training, torch.device("cpu"), self.loss),
-        )
-        return fit(job, resume=resume)
-
-    def journal(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture
-def job(tmp_path: Path, build_model: Callable[..., Seq2Seq]) -> Callable[..., Job]:
-    def make(name: str = "run", **training: Any) -> Job:
-        return Job(tmp_path / name, build_model, **training)
-
-    return make
-
-
-def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
-
+from sightline.training.step import batch_loss
 
 # --- when it ends ------------------------------------------------------------------------------------------------
 
@@ -206,6 +105,18 @@ def test_with_checkpoint_averaging_the_mean_of_the_newest_is_exported(job: Calla
     checkpoints = Checkpoints(run.run, 2)
     assert {5, 6, 7} <= set(checkpoints.steps())
     assert_equal(run.exported[-1], mean_weights([checkpoints.weights(step) for step in (5, 6, 7)]))
+    told = "the finished model is the mean of 3 checkpoints, at step 5, 6, 7; validations were of single ones"
+    assert run.display.notes[-1] == told
+
+
+def test_fewer_checkpoints_to_average_than_asked_for_are_told(job: Callable[..., Job]) -> None:
+    run = job(averaging={"kind": "checkpoints", "count": 30})
+    run.fit()
+    told = r"the mean of 3 checkpoints \(of the 30 that training.averaging.count asks for\), at step 2, 4, 6"
+    assert re.search(told, run.display.notes[-1])
+    plain = job("plain")
+    plain.fit()
+    assert not any("mean of" in note for note in plain.display.notes)
 
 
 def test_every_new_best_can_be_used_while_training_goes_on(job: Callable[..., Job]) -> None:
@@ -304,163 +215,3 @@ def test_with_accumulation_the_batch_that_is_saved_is_the_bad_one(job: Callable[
     bad = json.loads((run.run / "bad-batch.json").read_text())
     sources = {example["source"] for example in bad["examples"]}
     assert {f"source {example}" for example in TinyPlan().epoch(0)[3]} <= sources
-
-
-# --- interruptions -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_stop_it_finishes_the_step_saves_and_exports(job: Callable[..., Job], number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    run = job()
-    run.display.at[3] = lambda: signal.raise_signal(number)
-    with pytest.raises(Interrupted):
-        run.fit()
-    assert Checkpoints(run.run, 3).newest() == 3
-    assert_equal(run.exported[-1], run.validated[0])  # of step 2, the best so far
-    assert signal.getsignal(number) is before
-
-
-def test_a_second_ctrl_c_stops_at_once(job: Callable[..., Job]) -> None:
-    run = job()
-    run.display.at[3] = lambda: [signal.raise_signal(signal.SIGINT) for _ in range(2)]
-    with pytest.raises(KeyboardInterrupt):
-        run.fit()
-    assert Checkpoints(run.run, 3).newest() == 2
-
-
-class Crash(Exception):
-    """Stands for a power cut: nothing is saved on the way out."""
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "ema": {"averaging": {"kind": "ema", "decay": 0.9}},
-    "checkpoint-averaging": {"averaging": {"kind": "checkpoints", "count": 2}},
-    "accumulation": {"batches": {"accumulate": 2}},
-    "cosine": {"schedule": {"kind": "cosine", "warmup": 3}, "weight_decay": 0.1},
-    "own-saves": {"save_every": 3, "validate_every": None},
-    "last": {"result": "last", "averaging": {"kind": "ema", "decay": 0.9}},
-}
-
-
-def crash() -> None:
-    raise Crash
-
-
-@pytest.mark.parametrize(("kind", "at"), [("plain", 1), ("plain", 8), *((kind, 5) for kind in KINDS)])
-def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], kind: str, at: int) -> None:
-    training = {"limits": {"steps": 11}, "keep": 2, **KINDS[kind]}
-    whole = job("whole", **training)
-    scores = [5.0, 4.0, 4.5, 3.0, 6.0, 7.0]
-
-    def score(self: Job) -> Callable[[nn.Module], Validation]:
-        """Found by the step, so that it does not matter how often validation ran."""
-
-        def validate(model: nn.Module) -> Validation:
-            total = sum(weight.double().sum().item() for weight in parameters_of(model).values())
-            return Validation(scores[int(abs(total) * 1000) % len(scores)], {"loss": total})
-
-        return validate
-
-    whole.validate = score(whole)
-    wanted = whole.fit()
-
-    broken = job("broken", **training)
-    broken.validate = score(broken)
-    broken.display.at[at] = crash
-    with pytest.raises(Crash):
-        broken.fit()
-    resumed = job("broken", **training)
-    resumed.validate = score(resumed)
-    found = resumed.fit(resume=True)
-    assert_equal(resumed.exported[-1], whole.exported[-1])
-    assert_equal(parameters_of(resumed.model), parameters_of(whole.model))
-
-    timed = ("seconds", "journal")
-    assert found.after(**dict.fromkeys(timed, 0)) == wanted.after(**dict.fromkeys(timed, 0))
-
-    def untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        measured = ("seconds", "tokens_per_second", "peak_memory")
-        return [{k: v for k, v in record.items() if k not in measured} for record in records]
-
-    assert untimed(resumed.journal()) == untimed(whole.journal())
-
-
-def test_an_interrupted_training_can_be_resumed_and_ends_the_same(job: Callable[..., Job]) -> None:
-    whole = job("whole")
-    whole.fit()
-    stopped = job("stopped")
-    stopped.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
-    with pytest.raises(Interrupted):
-        stopped.fit()
-    resumed = job("stopped")
-    resumed.fit(resume=True)
-    assert resumed.display.notes == ["resumed at step 3, epoch 1"]
-    assert_equal(resumed.exported[-1], whole.exported[-1])
-
-
-def test_resuming_a_finished_training_changes_nothing(job: Callable[..., Job]) -> None:
-    run = job()
-    run.fit()
-    before = run.journal()
-    again = job()
-    again.fit(resume=True)
-    assert_equal(again.exported[-1], run.exported[-1])
-    assert again.journal() == before
-
-
-def test_a_logged_loss_is_the_mean_since_the_last_even_over_an_interruption(job: Callable[..., Job]) -> None:
-    training = {"log_every": 5, "limits": {"steps": 5}}
-    whole = job("whole", **training)
-    whole.fit()
-    broken = job("broken", **training)
-    broken.display.at[3] = crash  # after the checkpoint of step 2
-    with pytest.raises(Crash):
-        broken.fit()
-    resumed = job("broken", **training)
-    resumed.fit(resume=True)
-    (wanted,), (found,) = ([r for r in run.journal() if r["kind"] == "train"] for run in (whole, resumed))
-    assert found["loss"] == wanted["loss"]
-
-
-def test_leftovers_of_a_killed_save_are_removed(job: Callable[..., Job]) -> None:
-    run = job()
-    left = run.run / "checkpoints" / ".step-00000002.99-abcd.tmp"
-    left.mkdir(parents=True)
-    (left / "model.safetensors").write_bytes(b"half")
-    run.fit(resume=True)
-    assert not left.exists()
-
-
-def test_a_damaged_best_checkpoint_is_not_exported(job: Callable[..., Job]) -> None:
-    """The best is verified before it is used, like the newest."""
-    run = job(limits={"steps": 6})
-    run.scores = [3.0, 4.0, 5.0]
-    run.fit()
-    path = Checkpoints(run.run, 3).path(2) / "model.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 64
-    path.write_bytes(bytes(data))
-    again = job(limits={"steps": 6})
-    with pytest.warns(UserWarning, match=r"step-00000002 is damaged .* the finished model is made without it"):
-        again.fit(resume=True)
-    assert_equal(again.exported[-1], parameters_of(run.model))  # the last ones
-
-
-def test_a_damaged_checkpoint_is_not_averaged(job: Callable[..., Job]) -> None:
-    training = {"averaging": {"kind": "checkpoints", "count": 3}}
-    run = job(**training)
-    run.fit()
-    checkpoints = Checkpoints(run.run, 3)
-    (checkpoints.path(4) / "model.safetensors").unlink()
-    again = job(**training)
-    with pytest.warns(UserWarning, match="step-00000004 is damaged or gone"):
-        again.fit(resume=True)
-    assert_equal(again.exported[-1], mean_weights([checkpoints.weights(step) for step in (2, 6)]))
-
-
-def test_each_step_has_its_own_seed() -> None:
-    seeds = {step_seed(seed, step) for seed in (1, 2) for step in range(100)}
-    assert len(seeds) == 200
-    assert all(0 <= seed < 2**63 for seed in seeds)

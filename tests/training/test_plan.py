@@ -26,6 +26,10 @@ class Examples:
         )
 
 
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2}
+GATED, DILATED = {"kind": "convolutional", "layers": 1}, {"kind": "bytenet", "layers": 1}
+
+
 def recipe(tokens: int) -> Recipe:
     body = {"kind": "transformer", "layers": 1, "heads": 2}
     source = {"kind": "text", "source": "a", "target": "b"}
@@ -74,3 +78,36 @@ def test_on_cuda_what_the_packed_kernels_cannot_do_is_padded(part: dict[str, Any
     sections["model"]["decoder"] |= part
     assert choose_layout(Recipe.model_validate(sections), torch.device("cuda")) == layout
     assert choose_layout(Recipe.model_validate(sections), torch.device("cpu")) == "packed"
+
+
+@pytest.mark.parametrize(
+    ("bodies", "width", "layout"),
+    [
+        ({"encoder": GATED, "decoder": GATED}, 256, "static"),
+        ({"encoder": GATED, "decoder": GATED}, 264, "padded"),  # one head as wide as the model looks at the source
+        ({"encoder": GATED, "decoder": GATED}, 100, "padded"),  # kernels take multiples of eight
+        ({"decoder": GATED}, 512, "static"),  # where there is no source, nothing looks at it
+        ({"encoder": DILATED, "decoder": DILATED}, 512, "static"),
+        ({"encoder": GATED, "decoder": DILATED}, 512, "static"),
+        ({"encoder": TRANSFORMER, "decoder": GATED}, 64, "static"),
+        ({"encoder": DILATED, "decoder": {**TRANSFORMER, "positions": {"kind": "alibi"}}}, 64, "padded"),
+    ],
+)
+def test_convolutions_need_no_padding_where_the_packed_kernels_take_their_attention(
+    bodies: dict[str, Any], width: int, layout: str
+) -> None:
+    sections = recipe(512).model_dump()
+    sections["model"] = {"width": width, **bodies}
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    assert choose_layout(Recipe.model_validate(sections), cpu) == "packed"
+    assert choose_layout(Recipe.model_validate(sections), cuda) == "padded"  # float32
+    sections["training"]["precision"] = "bf16"
+    assert choose_layout(Recipe.model_validate(sections), cuda) == layout
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_one_recurrent_body_pads_what_convolutions_would_not(device: str) -> None:
+    sections = recipe(512).model_dump()
+    sections["training"]["precision"] = "bf16"
+    sections["model"] = {"width": 64, "encoder": {"kind": "recurrent"}, "decoder": GATED}
+    assert choose_layout(Recipe.model_validate(sections), torch.device(device)) == "padded"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.decoding.generate import make_batch
+from sightline.decoding.request import Request, make_batch
 from sightline.recipe import Decoding, Recipe
 from sightline.training.batches import packed_batch, padded_batch
 from sightline.training.sides import (
@@ -64,7 +64,7 @@ def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only(
 
 
 def test_a_decoder_alone_is_given_in_training_what_a_search_gives_it() -> None:
-    batch = make_batch([SOURCE], Decoding(), "cpu")
+    batch = make_batch(Request([SOURCE]), Decoding(), "cpu")
     (trained,) = rows(one_sequence(both(SOURCE), both(TARGET)).given) or []
     assert batch.source[0].tolist() == trained[: batch.source.shape[1]]
     assert trained[batch.source.shape[1]] == START  # which every search begins with

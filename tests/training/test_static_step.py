@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +22,8 @@ from sightline.training.step import PlainGradients, autocast, batch_loss, traini
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64
 TRAINING = Training.model_validate({"precision": "bf16", "label_smoothing": 0.1, "limits": {"steps": 1}})
+GATED = {"kind": "convolutional", "layers": 2, "positions": {"longest": LONGEST}, "dropout": 0.0}
+DILATED = {"kind": "bytenet", "layers": 3, "dilations": [1, 4, 16], "dropout": 0.0}
 RDROP = TRAINING.model_copy(update={"rdrop": 5.0})
 
 
@@ -36,24 +41,39 @@ def small_transformer(place: str, positions: str, feedforward: str, dropout: flo
     return Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), VOCABULARY, VOCABULARY)
 
 
+def small_convolutional(encoder: dict[str, Any], decoder: dict[str, Any], width: int = 64) -> Seq2Seq:
+    torch.manual_seed(0)
+    model = Model.model_validate({"width": width, "encoder": encoder, "decoder": decoder})
+    return Seq2Seq(model, VOCABULARY, VOCABULARY)
+
+
 def sentences(count: int) -> list[np.ndarray]:
     numbers = np.random.default_rng(count)
     return [numbers.integers(4, VOCABULARY, numbers.integers(0, LONGEST)).astype(np.uint16) for _ in range(count)]
 
 
+def gradients_kept(model: Seq2Seq) -> torch.Tensor:
+    return torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).cpu()
+
+
 def gradients(model: Seq2Seq) -> torch.Tensor:
-    found = torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).cpu()
+    found = gradients_kept(model)
     model.zero_grad(set_to_none=True)
     return found
 
 
-@pytest.mark.parametrize(
-    ("place", "positions", "feedforward"), [("post", "sinusoidal", "relu"), ("pre", "rotary", "swiglu")]
-)
-def test_the_compiled_static_step_is_the_padded_one(
-    cuda: torch.device, place: str, positions: str, feedforward: str
-) -> None:
-    model = small_transformer(place, positions, feedforward).to(cuda).train()
+MODELS: dict[str, Callable[[], Seq2Seq]] = {
+    "transformer, post": lambda: small_transformer("post", "sinusoidal", "relu"),
+    "transformer, pre": lambda: small_transformer("pre", "rotary", "swiglu"),
+    "gated convolutions": lambda: small_convolutional(GATED, GATED),
+    "gated convolutions as wide as the kernels": lambda: small_convolutional(GATED, GATED, width=256),
+    "dilated to gated convolutions": lambda: small_convolutional(DILATED, GATED),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: str) -> None:
+    model = MODELS[kind]().to(cuda).train()
     sources, targets = sentences(21), sentences(21)[::-1]
     examples = np.arange(21)
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
@@ -88,6 +108,29 @@ def with_adapters(model: Seq2Seq) -> Seq2Seq:
     return model
 
 
+@pytest.mark.parametrize("body", [GATED, DILATED], ids=["gated", "dilated"])
+def test_a_replayed_graph_of_convolutions_is_the_compiled_step(cuda: torch.device, body: dict[str, Any]) -> None:
+    model = small_convolutional(body, body).to(cuda).train()
+    shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
+    graphed, compiled = GraphedGradients(model, TRAINING, cuda), compiled_loss(model, TRAINING)
+    for count in (21, 9, 14):
+        sides, examples = translation(sentences(count), sentences(count)[::-1]), np.arange(count)
+        with (
+            torch.no_grad()
+        ):  # a graph alive here would bind the parameters to this stream, which is not the recorded one
+            exact = batch_loss(model, padded_batch(sides, examples).to(cuda), 0.1)  # float32
+        batch = packed_batch(sides, examples, shape).to(cuda)
+        found = float(graphed([batch]).nll)
+        assert found == pytest.approx(float(exact.nll), rel=2e-3)
+        ours = gradients_kept(model)
+        with autocast("bf16", cuda):
+            loss = compiled(batch)
+        wanted = torch.autograd.grad(loss.total / batch.tokens, list(model.parameters()))
+        assert found == pytest.approx(float(loss.nll.detach()), rel=1e-4)
+        theirs = torch.cat([gradient.float().flatten() for gradient in wanted]).cpu()
+        assert float((ours - theirs).norm()) < 1e-3 * float(theirs.norm())
+
+
 @pytest.mark.parametrize(("adapted", "training"), [(False, TRAINING), (True, TRAINING), (False, RDROP)])
 def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
     cuda: torch.device, adapted: bool, training: Training
@@ -106,8 +149,7 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
         for seed, batch in enumerate([*batches, batches[0]]):
             torch.manual_seed(seed)
             loss = gradients([batch])
-            flat = torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None]).cpu()
-            results.append((float(loss.total), float(loss.nll), flat))
+            results.append((float(loss.total), float(loss.nll), gradients_kept(model)))
         return results
 
     graphed = found(GraphedGradients(model, training, cuda))

@@ -157,7 +157,18 @@ def test_the_cost_is_what_is_counted_however_long_windows_are(kind: str, context
 
 
 @pytest.mark.parametrize("longest", [2, 24])
-@pytest.mark.parametrize("case", ["seq2seq in one rotary", "tag by transformer", "language-model of rotary"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "seq2seq in one rotary",
+        "tag by transformer",
+        "language-model of rotary",
+        "seq2seq in one convolutional",
+        "tag by bytenet",
+        "language-model of convolutional",
+        "language-model of bytenet",
+    ],
+)
 def test_static_batches_take_every_example_of_each_task(case: str, longest: int) -> None:
     made = prepared(*CASES[case], "packed")
     store: Any = made.train(0)

@@ -14,6 +14,7 @@ from sightline.decoding.batch import Hypothesis
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
+from sightline.decoding.request import Request
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.bodies import learned_positions
 from sightline.text.tokenizer import Vocabulary
@@ -125,19 +126,13 @@ class Answerer:
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Hypothesis]]:
         """What the model writes: the hypotheses to choose from."""
-        model = self.writer()
-        settled: dict[str, Any] = {
-            "device": self.device,
-            "prefixes": prefixes,
-            "first": asked.first,
-            "marks": self.unsaid,
-        }
+        scored = asked.scored or options.mbr is not None
+        request = Request(sources, prefixes, marks=self.unsaid, scored=scored).counted_from(asked.first)
         if options.mbr is not None:
             options = options.model_copy(update={"nbest": options.mbr.candidates})
         if asked.phrases is None and not options.forbid:
-            scored = asked.scored or options.mbr is not None
-            return generate(model, sources, options, scored=scored, **settled)
-        return generate_with_phrases(model, sources, options, self._cutter, asked.phrases, **settled)
+            return generate(self.writer(), request, options, device=self.device)
+        return generate_with_phrases(self.writer(), request, options, self._cutter, asked.phrases, device=self.device)
 
     def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
         """The log-probabilities of an ensemble, from those of its members."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sightline.answering.answerer import Answerer, Asked, Prediction, chosen
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
@@ -62,15 +63,8 @@ class Continuer(Answerer):
         options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
         growing = _Growing(self.vocabulary.target.decode, write)
         (prompt,) = self.encode([text])
-        ((found, *_),) = generate(
-            self.writer(),
-            None,
-            options,
-            device=self.device,
-            prefixes=[prompt],
-            heard=growing.hear,
-            marks=self.unsaid,
-        )
+        request = Request(prefixes=[prompt], marks=self.unsaid)
+        ((found, *_),) = generate(self.writer(), request, options, device=self.device, heard=growing.hear)
         growing.show(found.tokens, whole=True)
         return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)
 

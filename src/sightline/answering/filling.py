@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sightline.answering.answerer import Answerer, Asked, Prediction
-from sightline.decoding.generate import length_batches
+from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.recipe.noise import MASK
 from sightline.text.gaps import encode_gaps

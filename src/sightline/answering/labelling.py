@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sightline.answering.answerer import Answerer, Asked, Prediction
-from sightline.decoding.generate import length_batches
+from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.batches import padded_batch

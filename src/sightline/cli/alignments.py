@@ -99,10 +99,12 @@ def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
 def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> list[list[Prediction]]:
     """Outputs that are told, not searched for, with what the model thinks of them: log p."""
     from sightline.answering.answerer import Prediction
+    from sightline.answering.translating import check_written
     from sightline.decoding.scoring import log_probabilities
 
     sources = run.encode_sources(texts, first=first)
     ids = run.vocabulary.target.encode_many(targets)
+    check_written(run.recipe, ids, first=first, what="target")
     scores = log_probabilities(run.model, sources, ids, device=run.device)
     return [[Prediction(*found)] for found in zip(targets, scores.tolist(), ids, strict=True)]
 

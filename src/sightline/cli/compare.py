@@ -53,8 +53,8 @@ def compare(
     from sightline.comparison import compare as compare_runs
     from sightline.comparison import print_comparison
     from sightline.comparison.exports import Export
-    from sightline.comparison.figures import check_figure
     from sightline.comparison.progress import shown
+    from sightline.inspection.pictures.figure_files import check_figure
 
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")

@@ -34,8 +34,8 @@ def show_corpus(
 
     from sightline.evaluation.metrics import METRICS
     from sightline.files import write_atomically
-    from sightline.inspection.corpus_picture import draw_lengths
     from sightline.inspection.corpus_view import length_table, sentence_table, token_table
+    from sightline.inspection.pictures.corpus import draw_lengths
 
     if figure is not None:
         _check_lengths(run, figure)
@@ -65,7 +65,7 @@ def show_corpus(
 
 def _check_lengths(run: Run, figure: Path) -> None:
     """Before anything is measured: whether there are lengths to draw, and a file for it."""
-    from sightline.inspection.line_picture import check_figure
+    from sightline.inspection.pictures.figure_files import check_figure
 
     check_figure(figure)
     if run.recipe.task == "language-model":

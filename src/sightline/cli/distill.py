@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.writing import watching
+from sightline.cli.progress import watching
 
 
 def distill(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sightline.inspection.vector_files import VectorWriter
     from sightline.run import Run
 
+_TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
 _EVERY = 10.0  # seconds between two lines of progress
 _BLOCK = 200_000  # characters embedded together, about: what is held of a text grows with its length
 
@@ -38,12 +39,14 @@ def embed(
     nearest: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print the lines that are nearest to this one, by cosine.")
     ] = None,
-    top: Annotated[int, typer.Option(help="With --nearest: how many.")] = 10,
+    top: Annotated[int | None, typer.Option(help="With --nearest: how many; by default 10.")] = None,
     word: Annotated[str | None, typer.Option(help="With --figure: the word whose places are compared.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw the places of --word in a plane, layer by layer (.png, .svg, .pdf).")
     ] = None,
-    most: Annotated[int, typer.Option(help="With --figure: most places drawn, the first ones found.")] = 40,
+    most: Annotated[
+        int | None, typer.Option(help="With --figure: most places drawn, the first ones found; by default 40.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Write what a model makes of texts, as vectors: of sentences, of words or of pieces, each in its context.
@@ -58,7 +61,7 @@ def embed(
     - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
     """
-    from sightline.inspection.line_picture import check_figure
+    from sightline.inspection.pictures.figure_files import check_figure
     from sightline.inspection.vector_files import check_vector_file
     from sightline.run import Run
 
@@ -68,7 +71,10 @@ def embed(
         raise ValueError("--word and --figure go together: whose places are drawn, and where to")
     if nearest is not None and (words or pooling == "none"):
         raise ValueError("--nearest compares whole lines; leave --words out, and pool them by mean, max or first")
+    _check_used(nearest, figure, top, most)
     wanted = _wanted(layer, pooling, words)
+    if figure is not None and wanted != _wanted("last", "mean", words=False):
+        raise ValueError("--figure draws every layer, and the word alone; leave --layer, --pooling and --words out")
     for path, check in ((out, check_vector_file), (figure, check_figure)):
         if path is not None:
             check(path)
@@ -76,9 +82,21 @@ def embed(
     if figure is not None and word is not None:
         if out is not None or nearest is not None:
             raise ValueError("--figure reads the text for one word alone; leave --out and --nearest out")
-        _draw(loaded, file, word, figure, most)
+        _draw(loaded, file, word, figure, most or _MOST)
         return
-    _embed_lines(loaded, file, wanted, out, nearest, top)
+    _embed_lines(loaded, file, wanted, out, nearest, _TOP if top is None else top)
+
+
+def _check_used(nearest: str | None, figure: Path | None, top: int | None, most: int | None) -> None:
+    """Refuse what would be left undone: counts of what nobody asked for, neighbours of nothing."""
+    if nearest is None and top is not None:
+        raise ValueError(f"--top {top} says how many neighbours are printed; add --nearest TEXT, or leave it out")
+    if figure is None and most is not None:
+        raise ValueError(f"--most {most} says how many places are drawn; add --word and --figure, or leave it out")
+    if most is not None and most < 2:
+        raise ValueError(f"--most {most} leaves nothing to compare; give 2 or more")
+    if nearest is not None and not nearest.strip():
+        raise ValueError(f"--nearest {nearest!r} is no text, and nothing is near to it; give some words")
 
 
 def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
@@ -137,7 +155,7 @@ def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near
 
 def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
     from sightline.embedding.occurrences import find_occurrences
-    from sightline.inspection.senses_picture import draw_senses
+    from sightline.inspection.pictures.senses import draw_senses
 
     found = find_occurrences(run.answerer, lines_of(file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")

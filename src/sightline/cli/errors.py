@@ -58,5 +58,10 @@ def _invalid(error: BaseException) -> str:
     from pydantic import ValidationError
 
     assert isinstance(error, ValidationError)
-    told = (f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}" for each in error.errors())
-    return "; ".join(told)
+    return "; ".join(
+        # without a place it is said of values together, and names them itself
+        f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
+        if each["loc"]
+        else each["msg"].removeprefix("Value error, ")
+        for each in error.errors()
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.refusals import check_folder, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
     Device,
@@ -46,7 +47,11 @@ def evaluate(
     ] = None,
     source: Annotated[Path | None, typer.Option(help="A file of source lines, instead of a test set.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="The file of right answers, line by line; for language models, the text.")
+        Path | None,
+        typer.Option(
+            help="The file of right answers, line by line; alone, for language models the text, and for taggers a "
+            "CoNLL-U or column file like those they learned from."
+        ),
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,
     beam: Beam = None,
@@ -56,7 +61,7 @@ def evaluate(
     outputs: Annotated[Path | None, typer.Option(help="Write the outputs there, one a line.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the scores there.")] = None,
     confusion: Annotated[
-        Path | None, typer.Option(help="Classifiers and taggers: draw what is taken for what (.png or .svg).")
+        Path | None, typer.Option(help="Classifiers and taggers: draw what is taken for what (.png, .svg or .pdf).")
     ] = None,
     alignments: Annotated[
         Path | None,
@@ -108,6 +113,7 @@ def evaluate(
     - `sightline evaluate runs/en-de --source my.en --reference my.de --metrics bleu,chrf,ter`
     - `sightline evaluate runs/de-en --source wa.de --reference wa.en --alignments de-en.wa --shift --recase`
     - `sightline evaluate runs/sst2 --confusion confusion.png`
+    - `sightline evaluate runs/ewt --reference other.conllu`
     - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
     import json
@@ -127,7 +133,11 @@ def evaluate(
         no_repeat=no_repeat,
         min_length=min_length,
     )
-    check_searching(loaded.recipe.task, how, None)
+    changes = {"beam": beam, "length_penalty": length_penalty, "replace_unknown": replace_unknown, **how}
+    check_searching(loaded.recipe, changes, None)
+    check_measured(loaded.recipe, changes)
+    for path in (outputs, json_file, confusion):
+        check_folder(path)
     task = loaded.recipe.task
     if alignments is not None:
         from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments
@@ -139,6 +149,15 @@ def evaluate(
         who = Directions(loaded, other, symmetrize, looking(alignment_heads, shift))
         report_alignments(gold, who, outputs=outputs, json_file=json_file)
         return
+    check_unaligned(
+        {
+            "--alignment-heads": alignment_heads,
+            "--shift": shift,
+            "--reverse": reverse,
+            "--swap-alignments": swap_alignments,
+            "--recase": recase,
+        }
+    )
     if loaded.recipe.of_text and outputs is not None:
         raise ValueError("--outputs: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
@@ -149,8 +168,10 @@ def evaluate(
         changed["metrics"] = tuple(name.strip() for name in metrics.split(","))  # type: ignore[assignment]
     evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
     loaded.recipe = loaded.recipe.model_copy(update={"evaluation": evaluation})
+    for name in evaluation.metrics:
+        loaded.check_metric(name)
     tests = _tests(loaded, on, source, reference)
-    options = loaded.options(beam=beam, length_penalty=length_penalty, replace_unknown=replace_unknown, **how)
+    options = loaded.options(**changes)
     reports = [loaded.evaluate(test, options) for test in tests]
     for report in reports:
         _print_report(report, task, options)
@@ -169,7 +190,7 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
     if source is None and reference is None:
         return [run.test_set(name) for name in ([on] if on else list(run.recipe.data.tests) or ["validation"])]
     if on is not None:
-        raise ValueError("--on and --reference name two test sets; give one of them")
+        raise ValueError("--on and --source or --reference name two test sets; give one of them")
     from sightline.comparison.test_sets import from_files
 
     return [from_files(source, reference, run.recipe)]
@@ -198,7 +219,7 @@ def _size(report: Report, task: str, options: Decoding) -> str:
 
 def _print_confusion(confusion: Confusion, items: str) -> None:
     """The whole matrix, or of many labels only what goes wrong most."""
-    from sightline.inspection.confusion_picture import TerminalConfusion, confusion_text
+    from sightline.inspection.pictures.confusion import TerminalConfusion, confusion_text
 
     if len(confusion.labels) > _LARGEST_MATRIX:
         found = confusion.mistakes(_MISTAKES)
@@ -219,21 +240,16 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
 
 def _check_confusion(path: Path, task: str) -> None:
     """Better known before the work than after it."""
-    from importlib.util import find_spec
+    from sightline.inspection.pictures.figure_files import check_figure
 
     if task not in ("classify", "tag"):
         raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not task: {task}")
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"{path}: a confusion is drawn as .png or .svg; name the file so")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
+    check_figure(path)
 
 
 def _draw(reports: list[Report], path: Path, run: Path) -> None:
     """A picture for each test set; of several, each file bears the name of its own."""
-    from sightline.inspection.confusion_picture import draw_confusion
+    from sightline.inspection.pictures.confusion import draw_confusion
 
     for report in reports:
         place = path if len(reports) == 1 else path.with_stem(f"{path.stem}-{report.on}")

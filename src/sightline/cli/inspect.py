@@ -47,6 +47,7 @@ def inspect(
     gradient_flow: measures.GradientFlow = False,
     beside: measures.Beside = None,
     layer_norms: measures.LayerNorms = False,
+    expert_shares: measures.ExpertShares = False,
     attribute: measures.Attribute = None,
     corpus: measures.Corpus = None,
     sort: measures.Sort = "worst",
@@ -75,6 +76,7 @@ def inspect(
     - `sightline inspect runs/experts "A dog runs." --view experts`
     - `sightline inspect runs/en-de "A dog runs." --cell "decoder.layers.0.cross.scores[0,0,2,1]"`
     - `sightline inspect runs/en-de "A dog runs." --numpy by-hand && python by-hand/script.py`
+    - `sightline inspect runs/experts --expert-shares --figure shares.png`
     - `sightline inspect runs/elman --gradient-flow --beside runs/lstm --figure flow.png`
     - `sightline inspect runs/en-de "A dog runs." --attribute occlusion --figure grid.png`
     - `sightline inspect runs/en-de --corpus test_2016 --sort rarest --tokens`
@@ -92,6 +94,7 @@ def inspect(
         figure,
         json_file,
         device,
+        expert_shares,
     )
     if asked.anything and not (ablate or view == "ablate"):
         if run == "lecture-example":

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from sightline.plural import plural
+
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
 _BOM = "\ufeff"
@@ -23,6 +25,30 @@ def lines_of(file: Path | None) -> Iterator[str]:
         return
     for line in _decoded(sys.stdin.buffer, "standard input"):
         yield line.rstrip("\n").rstrip("\r")
+
+
+class Companion:
+    """A file that goes with the input, a line for each of its lines: no fewer, and no more."""
+
+    def __init__(self, path: Path, remedy: str) -> None:
+        self.path, self.remedy = path, remedy
+        self.lines = iter(lines_of(path))
+
+    def next(self, count: int, done: int) -> list[str]:
+        """Those of the next lines; `done` went before."""
+        taken = [text for _, text in zip(range(count), self.lines, strict=False)]
+        if len(taken) < count:
+            raise ValueError(
+                f"{self.path} has {plural(done + len(taken), 'line')}, fewer than the input; {self.remedy}"
+            )
+        return taken
+
+    def check_spent(self, done: int) -> None:
+        """Refuse lines that are left when the input, of `done` lines, has ended."""
+        if next(self.lines, None) is not None:
+            raise ValueError(
+                f"{self.path} has more lines than the input, which has {plural(done, 'line')}; {self.remedy}"
+            )
 
 
 def whole_lines(file: Path | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What `sightline inspect` measures of runs: gradient flow, gradient norms of layers, attribution, losses of a corpus.
+"""What `sightline inspect` measures of runs: gradient flow, norms of layers, experts, attribution, losses of a corpus.
 
 Each function prints what a person reads and writes the files that were asked for.
 """
@@ -39,6 +39,14 @@ LayerNorms = Annotated[
     bool,
     typer.Option(
         "--layer-norms", help="Draw the gradient norms that training.log_layers wrote.", rich_help_panel=_PANEL
+    ),
+]
+ExpertShares = Annotated[
+    bool,
+    typer.Option(
+        "--expert-shares",
+        help="Draw what share of the tokens each expert had in training, and how many were dropped.",
+        rich_help_panel=_PANEL,
     ),
 ]
 Attribute = Annotated[
@@ -83,10 +91,12 @@ class Asked:
     figure: Path | None = None
     json_file: Path | None = None
     device: str = "cpu"
+    expert_shares: bool = False
 
     @property
     def anything(self) -> bool:
-        return self.gradient_flow or self.layer_norms or self.attribute is not None or self.corpus is not None
+        drawn = self.gradient_flow or self.layer_norms or self.expert_shares
+        return drawn or self.attribute is not None or self.corpus is not None
 
 
 def show_measures(run: Path, text: str | None, target: str | None, asked: Asked) -> None:
@@ -101,6 +111,10 @@ def show_measures(run: Path, text: str | None, target: str | None, asked: Asked)
         if figure is None:
             raise ValueError("--layer-norms draws a picture; say where with --figure norms.png")
         show_layer_norms(run, figure)
+    elif asked.expert_shares:
+        if figure is None:
+            raise ValueError("--expert-shares draws a picture; say where with --figure shares.png")
+        show_expert_shares(run, figure)
     elif asked.attribute is not None:
         method = _method(asked.attribute)
         if text is None:
@@ -167,9 +181,9 @@ def show_gradient_flow(
     device: str = "auto",
 ) -> None:
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
-    from sightline.inspection.flow_picture import draw_flows
     from sightline.inspection.gradient_flow import flow_lines
-    from sightline.inspection.line_picture import check_figure
+    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.inspection.pictures.flow import draw_flows
     from sightline.run_folder import read_config
 
     if figure is not None:
@@ -214,9 +228,17 @@ def _with_gradients(run: Run) -> Run:
 
 def show_layer_norms(run: Path, figure: Path) -> None:
     """The gradient norm of each layer over the training, drawn."""
-    from sightline.inspection.layer_norms_picture import draw_layer_norms, read_layer_norms
+    from sightline.inspection.pictures.layer_norms import draw_layer_norms, read_layer_norms
 
     draw_layer_norms(read_layer_norms(run), figure, title=f"{run.name}: gradient norms over training")
+    print(f"wrote {figure}", file=sys.stderr)
+
+
+def show_expert_shares(run: Path, figure: Path) -> None:
+    """What share of the tokens each expert had over the training, drawn."""
+    from sightline.inspection.expert_shares import draw_expert_shares
+
+    draw_expert_shares(run, figure)
     print(f"wrote {figure}", file=sys.stderr)
 
 
@@ -245,8 +267,8 @@ def show_attribution(
     from rich.console import Console
 
     from sightline.inspection.alignment import render_terminal
-    from sightline.inspection.attribution_picture import draw_attribution
-    from sightline.inspection.line_picture import check_figure
+    from sightline.inspection.pictures.attribution import draw_attribution
+    from sightline.inspection.pictures.figure_files import check_figure
 
     if figure is not None:
         check_figure(figure)

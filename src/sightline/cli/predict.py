@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
-from sightline.cli.lines import escaped, lines_of, windows
+from sightline.cli.lines import Companion, escaped, lines_of, windows
+from sightline.cli.refusals import check_task, check_told
 from sightline.cli.searching import (
     Beam,
     Device,
@@ -28,6 +28,7 @@ from sightline.cli.searching import (
     With,
     check_searching,
     load_together,
+    option_of,
     phrases_told,
     searching,
 )
@@ -35,7 +36,7 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.answering.answerer import Prediction
-    from sightline.cli.pieces import Pieces
+    from sightline.cli.midi_files import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run
 
@@ -108,7 +109,7 @@ def predict(
         Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
     device: Device = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what PyTorch chooses.")] = None,
 ) -> None:
     r"""Predict one output line for each input line, in order, as the lines come.
 
@@ -156,7 +157,7 @@ def predict(
         min_length=min_length,
     )
     phrases = PhraseFiles.of(require, forbid)
-    check_searching(loaded.recipe.task, how, phrases, prompt=prompt is not None)
+    check_searching(loaded.recipe, how, phrases, prompt=prompt is not None)
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
         "beam": beam,
@@ -167,7 +168,7 @@ def predict(
         "sample": _sampling(loaded, sample, drawing, beam),
     }
     check_alignments(alignments, alignment_format, alignment_heads, shift)
-    _check_task(
+    check_task(
         loaded,
         changes,
         target=target,
@@ -178,12 +179,19 @@ def predict(
         alignments=alignments,
         midi=midi,
     )
+    if target is not None:
+        several = None if nbest == 1 else nbest  # one is what there is
+        files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
+        check_told({**{option_of(key): value for key, value in (changes | how).items()}, "--nbest": several, **files})
+    if prefixes is not None and (prompt is not None or loaded.recipe.task == "tag"):
+        what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
+        raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
     options = loaded.options(**changes, **how, nbest=nbest)
     pieces = None
     if midi is not None:
-        from sightline.cli.pieces import Pieces
+        from sightline.cli.midi_files import Pieces
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
@@ -201,6 +209,11 @@ def predict(
                 )
             tag_file(loaded, file, chosen, column)
             return
+        if column is not None:
+            raise ValueError(
+                f"--column {column} is of a file with columns, and this one is plain text; leave it out, or say what "
+                f"the file is with --format"
+            )
     looks = alignment_file(alignments, alignment_format, alignment_heads, shift)
     _each_line(loaded, file, options, nbest, prefixes, looks, pieces, target, phrases)
 
@@ -209,42 +222,14 @@ def _sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None)
     """How to draw, if that is asked for, or changed where the recipe draws by itself."""
     given = {key: value for key, value in drawing.items() if value is not None}
     own = run.recipe.decoding.sample
+    if wanted and beam is not None:
+        raise ValueError(f"--beam {beam} searches, and --sample draws; leave one of them out")
     if wanted or (given and own is not None and beam is None):
         return {**({} if own is None else own.model_dump()), **given}
     if given:
         option = next(iter(given)).replace("_", "-")
         raise ValueError(f"--{option} says how to draw, and nothing is drawn; add --sample")
     return None
-
-
-def _check_task(
-    run: Run, changes: dict[str, Any], *, nbest: int | None, alignments: Path | None, **others: Any
-) -> None:
-    """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
-    task = run.recipe.task
-    if alignments is not None and (task != "seq2seq" or not run.model.looks):
-        why = "its decoder does not look at the source" if task == "seq2seq" else f"task: {task}"
-        raise ValueError(f"{run.folder} has no attention to show ({why})")
-    belongs = {
-        "target": "seq2seq",
-        "prompt": "language-model",
-        "midi": "language-model",
-        "form": "tag",
-        "column": "tag",
-    }
-    for name, value in others.items():
-        if value is not None and belongs[name] != task:
-            option = "format" if name == "form" else name
-            raise ValueError(f"--{option} is for task: {belongs[name]}, and {run.folder} is task: {task}")
-    if task in ("classify", "tag", "masked-words"):
-        for name, value in changes.items():
-            if value is not None:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} is for models that write, and {run.folder} gives labels "
-                    f"(task: {task}); leave it out"
-                )
-    if task == "tag" and nbest is not None and nbest > 1:
-        raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
 
 
 # --- a prompt ----------------------------------------------------------------------------------------------------
@@ -292,16 +277,16 @@ def _each_line(
     phrases: PhraseFiles | None,
 ) -> None:
     unknown = _Unknown()
-    beginnings = iter(lines_of(prefixes)) if prefixes is not None else None
-    told = iter(lines_of(target)) if target is not None else None
+    beginnings = None if prefixes is None else Companion(prefixes, "give one prefix a line")
+    told = None if target is None else Companion(target, "give one target a line")
     with opened(alignments) as looks, phrases_told():
         done = 0
         for window in windows(lines_of(file)):
-            forced = None if beginnings is None else _next_lines(beginnings, len(window), done, prefixes, "prefix")
+            forced = None if beginnings is None else beginnings.next(len(window), done)
             for text in window:
                 unknown.look(run, text)
             if told is not None:
-                found = given(run, window, _next_lines(told, len(window), done, target, "target"), first=done)
+                found = given(run, window, told.next(len(window), done), first=done)
             else:
                 asked = None if phrases is None else phrases.next(len(window), done)
                 scored = nbest is not None
@@ -316,6 +301,9 @@ def _each_line(
             done += len(window)
             sys.stdout.flush()
     unknown.tell()
+    for companion in (beginnings, told, phrases):
+        if companion is not None:
+            companion.check_spent(done)
 
 
 def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
@@ -355,12 +343,3 @@ class _Unknown:
                 f"{plural(self.lines, 'line')}, {shown}",
                 file=sys.stderr,
             )
-
-
-def _next_lines(lines: Iterator[str], count: int, done: int, path: Path | None, what: str) -> list[str]:
-    taken = [text for _, text in zip(range(count), lines, strict=False)]
-    if len(taken) < count:
-        raise ValueError(
-            f"{path} has {plural(done + len(taken), 'line')}, fewer than the input; give one {what} a line"
-        )
-    return taken

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.lines import lines_of
-from sightline.plural import plural
+from sightline.cli.lines import Companion
 
 if TYPE_CHECKING:
     from sightline.decoding.phrases import Phrases
-    from sightline.recipe import Decoding
+    from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -57,6 +56,8 @@ def load_together(run: Path, others: Sequence[Path] | None, mean: str, device: s
     """A run, or the ensemble of it and others."""
     from sightline.run import Run
 
+    if not others and mean != "probabilities":
+        raise ValueError(f"--ensemble-mean {mean} is of several models, and there is one; add --with RUN")
     if not others:
         return Run.load(run, device=device)
     return Run.ensemble([run, *others], mean=mean, device=device)  # type: ignore[arg-type]
@@ -81,15 +82,24 @@ def searching(
     return {"mbr": risk(run, mbr, utility), **others, "forbid": forbidden}
 
 
-def check_searching(task: str, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False) -> None:
-    """Refuse what has no meaning for the task."""
+def option_of(key: str) -> str:
+    """The option that changes this key of the recipe's `decoding`."""
+    return {"forbid": "--forbid-everywhere"}.get(key, f"--{key.replace('_', '-')}")
+
+
+def check_searching(
+    recipe: Recipe, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False
+) -> None:
+    """Refuse what has no meaning for the task, or would be left undone."""
+    task = recipe.task
     if task in ("classify", "tag", "masked-words"):
         for name, value in changes.items():
             if value is not None:
-                option = {"forbid": "forbid-everywhere"}.get(name, name.replace("_", "-"))
                 raise ValueError(
-                    f"--{option} is for models that write, and labels are given (task: {task}); leave it out"
+                    f"{option_of(name)} is for models that write, and labels are given (task: {task}); leave it out"
                 )
+    if changes["diversity"] is not None and (changes["groups"] or recipe.decoding.groups) == 1:
+        raise ValueError("--diversity holds the groups of a beam apart, and there is one group; add --groups N")
     if phrases is not None and (prompt or task in ("classify", "tag", "masked-words")):
         what = "is one text: use --forbid-everywhere" if prompt else f"is for models that write, not task: {task}"
         raise ValueError(f"--{phrases.option} has phrases for each line; {'--prompt ' if prompt else 'it '}{what}")
@@ -111,8 +121,9 @@ class PhraseFiles:
     """Files of phrases, one line for each line of the input, tabs between phrases."""
 
     def __init__(self, require: Path | None, forbid: Path | None) -> None:
-        self.files = {"require": require, "forbid": forbid}
-        self.lines = {name: iter(lines_of(path)) for name, path in self.files.items() if path is not None}
+        remedy = "give one line of phrases for each, empty where there are none"
+        given = {"require": require, "forbid": forbid}
+        self.files = {name: Companion(path, remedy) for name, path in given.items() if path is not None}
 
     @staticmethod
     def of(require: Path | None, forbid: Path | None) -> PhraseFiles | None:
@@ -121,25 +132,25 @@ class PhraseFiles:
     @property
     def option(self) -> str:
         """The first that was given."""
-        return next(iter(self.lines))
+        return next(iter(self.files))
 
     def next(self, count: int, done: int) -> list[Phrases]:
         """Those of the next lines."""
         from sightline.decoding.phrases import Phrases
 
-        taken = {name: self._take(name, count, done) for name in self.files}
+        taken = {name: self._take(name, count, done) for name in ("require", "forbid")}
         return [Phrases(*pair) for pair in zip(taken["require"], taken["forbid"], strict=True)]
 
     def _take(self, name: str, count: int, done: int) -> list[tuple[str, ...]]:
-        if name not in self.lines:
+        if name not in self.files:
             return [()] * count
-        found = [line for _, line in zip(range(count), self.lines[name], strict=False)]
-        if len(found) < count:
-            raise ValueError(
-                f"{self.files[name]} has {plural(done + len(found), 'line')}, fewer than the input; give one line of "
-                f"phrases for each, empty where there are none"
-            )
+        found = self.files[name].next(count, done)
         return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in found]
+
+    def check_spent(self, done: int) -> None:
+        """Refuse phrases for lines that never came."""
+        for file in self.files.values():
+            file.check_spent(done)
 
 
 @contextmanager

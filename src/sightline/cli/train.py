@@ -48,6 +48,11 @@ def train(
     except Interrupted:
         print(f"interrupted and saved; go on with: sightline train {run} --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
+    except KeyboardInterrupt:  # before the first step, or again before the last one was saved
+        begun = (run / "recipe.yaml").is_file()
+        remedy = f"go on with: sightline train {run} --resume" if begun else "nothing was begun yet; start it again"
+        print(f"interrupted; {remedy}", file=sys.stderr)
+        raise typer.Exit(code=130) from None
     print(f"done: {run}", file=sys.stderr)
 
 

@@ -213,7 +213,7 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
 
     A picture that cannot be drawn is an error once all the rest is written.
     """
-    from sightline.comparison.figures import can_draw
+    from sightline.inspection.pictures.figure_files import can_draw
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

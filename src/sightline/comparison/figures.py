@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,8 @@ from sightline.comparison.journals import Validation
 from sightline.comparison.results import Comparison, System
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import chart_style, check_figure, content_of, new_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 from sightline.recipe import MetricName
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ _MARKERS = ("o", "s", "^", "D")
 _ASIDE = 9.0  # points between systems that cost the same
 _LEGEND_COLUMNS = 4
 _LONGEST_NAME = 40
-_FORMATS = (".png", ".svg", ".pdf")
-_MISSING = "pictures need matplotlib: pip install 'sightline[viz]'"
 
 
 @dataclass(frozen=True)
@@ -48,19 +45,6 @@ LIGHT = Paper()
 DARK = Paper(paper="#161b22", ink="#d8dee6", grid="#30363d")
 
 
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return find_spec("matplotlib") is not None
-
-
-def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be drawn, before there is anything to draw."""
-    if path.suffix.lower() not in _FORMATS:
-        raise ValueError(f"{path}: a figure is a {', '.join(_FORMATS)} file; name it so")
-    if not can_draw():
-        raise ModuleNotFoundError(_MISSING, name="matplotlib")
-
-
 def write_figure(comparison: Comparison, path: Path) -> None:
     """Learning curves above, quality against cost below; the suffix (.png, .svg or .pdf) chooses the format."""
     check_figure(path)
@@ -68,48 +52,20 @@ def write_figure(comparison: Comparison, path: Path) -> None:
 
 
 def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT) -> bytes:
-    """The picture as a file's content; matplotlib's global state (pyplot) is not touched."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(_MISSING, name="matplotlib") from error
-
+    """The picture as a file's content."""
     drawers: dict[str, Callable[[Comparison, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
     heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
     fonts = fonts_for("".join(system.name for system in comparison.systems) + comparison.test.name)
-    style: dict[Any, Any] = {
-        "font.family": fonts,
-        "font.size": 9,
-        "text.color": on.ink,
-        "axes.edgecolor": on.grid,
-        "axes.facecolor": on.paper,
-        "axes.labelcolor": on.ink,
-        "axes.titlecolor": on.ink,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "grid.color": on.grid,
-        "grid.linewidth": 0.7,
-        "xtick.color": on.ink,
-        "ytick.color": on.ink,
-        "figure.facecolor": on.paper,
-        "svg.hashsalt": "sightline",  # the same comparison, the same file
-    }
-    content = io.BytesIO()
-    with drawing(style):
+    style = {"font.size": 9, "axes.facecolor": on.paper, "figure.facecolor": on.paper}
+    with drawing(chart_style(fonts, style, ink=on.ink, grid=on.grid)):
         legend = 0.3 + 0.22 * math.ceil(len(comparison.systems) / _LEGEND_COLUMNS)
         sizes = [heights[part] for part in parts]
-        figure = Figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")
         below = figure.subfigures(len(parts) + 1, 1, height_ratios=[*sizes, legend], squeeze=False)[:, 0]
         for part, place in zip(parts, below, strict=False):
             drawers[part](comparison, place)
         _legend(comparison, below[-1])
-        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
-        figure.savefig(content, format=form, dpi=130, metadata=metadata)
-    return content.getvalue()
+        return content_of(figure, form, dpi=130)
 
 
 # --- curves ------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from sightline.comparison.tables import (
 from sightline.comparison.where import Contrast
 from sightline.evaluation.contrasts import ChangedSentence
 from sightline.evaluation.word_differences import Segment, word_differences
+from sightline.inspection.pictures.figure_files import can_draw
 from sightline.version import version
 
 # Nothing may be loaded from anywhere, and nothing may run: the browser is told so too.
@@ -128,7 +129,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _picture(comparison: Comparison, part: str, title: str, failed: Failed | None) -> str:
-    if not figures.can_draw():
+    if not can_draw():
         return "<p>Pictures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
     try:
         return _drawn(comparison, part, title)

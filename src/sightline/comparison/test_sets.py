@@ -11,7 +11,7 @@ from sightline.data.sources import DataError, Example, read
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.recipe import Recipe
-from sightline.recipe.data import PlainSource, TextSource
+from sightline.recipe.data import ColumnsSource, ConlluSource, PlainSource, TextSource
 from sightline.run_folder import RunError
 
 _REMEDY = "give a test set that all have with --on, or files with --source and --reference"
@@ -20,7 +20,8 @@ _REMEDY = "give a test set that all have with --on, or files with --source and -
 def from_files(source: Path | None, reference: Path | None, recipe: Recipe | None = None) -> TestSet:
     """A test set of one's own, for runs of such a recipe (by default one of pairs): two files, line by line.
 
-    Language models have one, the text; it is cut into documents as the validation text is.
+    Language models have one, the text; it is cut into documents as the validation text is. Taggers may have one too,
+    of words and labels as in the files they learned from.
     """
     if recipe is not None and recipe.of_text:
         if source is not None or reference is None:
@@ -29,10 +30,23 @@ def from_files(source: Path | None, reference: Path | None, recipe: Recipe | Non
         document = own.document if isinstance(own, PlainSource) else "line"
         text = PlainSource(file=str(reference), document=document)
         return TestSet.of(reference.name, read(text, None))
+    if recipe is not None and recipe.task == "tag" and source is None and reference is not None:
+        return TestSet.of(reference.name, read(_as_learned(reference, recipe), None))
     if source is None or reference is None:
         raise ValueError("--source and --reference go together: give both, or neither")
     pairs = read(TextSource(source=str(source), target=str(reference)), None)
     return TestSet.of(source.name, pairs)
+
+
+def _as_learned(path: Path, recipe: Recipe) -> ConlluSource | ColumnsSource:
+    """A file of words with labels, in the columns of the files that were learned from."""
+    learned = recipe.data.train[0]
+    if not isinstance(learned, ConlluSource | ColumnsSource):
+        raise ValueError(
+            f"--reference {path} alone is a file of words with their labels, and this run learned from {learned.kind}: "
+            f"give --source and --reference, line by line"
+        )
+    return learned.model_copy(update={"file": str(path), "share": None})
 
 
 def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None) -> tuple[TestSet, list[str]]:

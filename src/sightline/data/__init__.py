@@ -1,0 +1,1 @@
+"""From files to batches: sources of examples, noise, the tokenized store, and which examples go together."""

@@ -174,23 +174,6 @@ def to_events(chorale: Chorale) -> str:
     return " ".join(REST if pitch is None else str(pitch) for step in chorale.steps for pitch in step)
 
 
-def from_events(text: str) -> Chorale:
-    """The piece that a line of words stands for, the inverse of `to_events`; anything else is an error."""
-    words = text.split()
-    for number, word in enumerate(words, 1):
-        if word not in _WORDS:
-            raise ValueError(
-                f"word {number}, {word[:60]!r}: neither a MIDI pitch, 0..{HIGHEST}, nor a rest, {REST!r}; "
-                f"use salvage_events for what a model wrote"
-            )
-    if len(words) % len(VOICES):
-        raise ValueError(
-            f"{plural(len(words), 'word')}, not four for every step, {len(words) % len(VOICES)} over; "
-            f"use salvage_events for what a model wrote"
-        )
-    return salvage_events(text).chorale
-
-
 def salvage_events(text: str) -> Salvage:
     """What can be used of a text that a model wrote, with a count of what cannot.
 
@@ -228,36 +211,6 @@ def transposed(chorale: Chorale, semitones: int) -> Chorale:
                 )
     moved = [tuple(None if pitch is None else pitch + semitones for pitch in step) for step in chorale.steps]
     return Chorale(cast("tuple[Step, ...]", tuple(moved)))
-
-
-def safe_transpositions(chorales: Sequence[Chorale], *, seen: Sequence[Chorale] | None = None) -> list[range]:
-    """For each piece the semitones it can be moved by while no voice leaves its own range in `seen`.
-
-    `seen` is what the model trains on, by default the pieces themselves. Moving every piece as far as the voices go
-    is how Hadjeres et al. 2017 (DeepBach) make more chorales without a note that no singer had. A piece that leaves the
-    range as it stands has a range without 0, or an empty one.
-    """
-    limits = [_range_of(index, chorales if seen is None else seen) for index in range(len(VOICES))]
-    return [_safe(chorale, limits) for chorale in chorales]
-
-
-def _safe(chorale: Chorale, limits: Sequence[tuple[int, int] | None]) -> range:
-    down, up = [], []
-    for index, limit in enumerate(limits):
-        sung = _range_of(index, [chorale])
-        if sung is not None:
-            if limit is None:  # a voice that was never heard has no range to stay in
-                return range(0)
-            down.append(limit[0] - sung[0])
-            up.append(limit[1] - sung[1])
-    return range(max(down, default=0), min(up, default=0) + 1)
-
-
-def _range_of(index: int, chorales: Sequence[Chorale]) -> tuple[int, int] | None:
-    """The lowest and the highest pitch of a voice, if it sings at all."""
-    pitches = {pitch for chorale in chorales for pitch in chorale.voice(index)} - {None}
-    heard = cast("set[int]", pitches)
-    return (min(heard), max(heard)) if heard else None
 
 
 def write_midi(chorale: Chorale, path: Path, *, tempo: float = 80) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sightline.data.sources import Example, read, resolve_folder
+import numpy as np
+
+from sightline.data.ingredients import Dropped, Ingredients
+from sightline.data.sources import DataError, Example, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
+from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer
-from sightline.text.tokenizer import Labels, Vocabulary
+from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -89,36 +93,51 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
-    def cut(variant: int) -> Store:
-        return prepare(
-            data,
-            data.train,
-            vocabulary,
-            folder=data_folder(recipe),
-            dropout=dropout,
-            variant=variant,
-            seed=recipe.seed,
-            limit=data.limit,
-            clean=not recipe.of_text,  # there are no pairs to clean
-            text_alone=recipe.of_text,
-            copying=recipe.copies_unknown,
-            links=guiding_file(recipe),
-            progress=tell("tokenizing") if variant == 0 else None,
-        )
-
-    validation = prepare(
-        data,
-        [data.validation],
+    held_out = Ingredients(
+        (data.validation,),
         vocabulary,
-        folder=data_folder(recipe),
+        data_folder(recipe),
+        swap=data.swap,
         limit=data.validation_limit,
-        clean=False,
-        text_alone=recipe.of_text,
+        longest_source=data.clean.cut_source,
         copying=recipe.copies_unknown,
+        text_alone=recipe.of_text,
     )
+    learned = replace(
+        held_out,
+        sources=tuple(data.train),
+        limit=data.limit,
+        clean=None if recipe.of_text else data.clean,  # of text there are no pairs to clean
+        links=guiding_file(recipe),
+    )
+
+    def cut(variant: int) -> Store:
+        dropped = Dropped(dropout, variant, recipe.seed) if dropout else None
+        return prepare(replace(learned, dropped=dropped), progress=tell("tokenizing") if variant == 0 else None)
+
+    validation = prepare(held_out)
     references = list(_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
     return Prepared(recipe, vocabulary, Variants(cut, variants), validation, references)
+
+
+def held_out_notes(prepared: Prepared) -> list[str]:
+    """What would be missed only after the training: labels that are never learned, test sets that are not there."""
+    recipe, notes = prepared.recipe, []
+    if LABELS[recipe.task] != "none":
+        ids = np.concatenate([ids for _, ids in prepared.validation.targets])
+        unknown, known = int((ids == UNK).sum()), prepared.vocabulary.target.size - len(SPECIALS)
+        if unknown:
+            notes.append(
+                f"{unknown:,} of {plural(int((ids != PAD).sum()), 'validation label')} not among the {known:,} of the "
+                f"training text, so never right; check data.validation and data.train"
+            )
+    for name, source in recipe.data.tests.items():
+        try:
+            source_files(source, data_folder(recipe))
+        except DataError as error:
+            notes.append(f"data.tests.{name}: {error}")
+    return notes
 
 
 class Variants:

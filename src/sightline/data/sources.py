@@ -64,10 +64,10 @@ def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
     for place in places:
         if place.is_dir():
             return place
-    looked = " nor ".join(str(place) for place in places)
+    looked = "not " + str(places[0]) if len(places) == 1 else "neither " + " nor ".join(map(str, places))
     remedy = "" if corpora else " ($SIGHTLINE_CORPORA is not set)"
     raise DataError(
-        f"data.folder: {folder!r} is neither {looked}{remedy}; set data.folder to where the corpus lies, "
+        f"data.folder: {folder!r} is {looked}{remedy}; set data.folder to where the corpus lies, "
         f"or SIGHTLINE_CORPORA to the folder that holds it"
     )
 
@@ -152,7 +152,7 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
         file = open_bytes(path)
     except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; check the name in the recipe") from error
+        raise DataError(f"{path} does not exist; check the name") from error
     except OSError as error:
         raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
     with file:

@@ -6,14 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from sightline.decoding.rules import Rules
 from sightline.layers.layout import Layout
-from sightline.text.tokenizer import END, PAD, SPECIALS, START
-
-_MORE = 8  # an output that is longer than the sources of its batch by so many words runs on
 
 Heard = Callable[[Tensor], None]  # is told (B, W) the newest tokens, PAD where an output has ended
 
@@ -66,101 +62,25 @@ class Batch:
     layout: Layout
     limits: Tensor  # (B,) most tokens of each output, its end included
     least: int  # no limit is below
+    numbers: tuple[int, ...]  # which sentence of the whole input each is: sampling is seeded by it
     prefixes: Tensor | None = None  # (B, P) tokens the output must begin with, PAD behind shorter ones
-    numbers: tuple[int, ...] = ()  # which sentence of the whole input each is: sampling is seeded by it
     few: int = 0  # when no more than so many are unfinished, and they run on, they are given up: no hypotheses
     rules: Rules | None = None  # what the outputs must keep to
     marks: int = 0  # ids behind the specials that no output may hold: what noise put into texts
     scored: bool = True  # whether log-probabilities are asked for, where a search can do without
 
-
-def length_penalty(length: Tensor | int, alpha: float) -> Any:
-    """((5 + length) / 6)^α (Wu et al. 2016, §7); the end mark counts."""
-    return ((5.0 + length) / 6.0) ** alpha
-
-
-def coverage_penalty(coverage: Tensor, mask: Tensor | None, beta: float) -> Tensor:
-    """β Σ_j log min(Σ_t α_tj, 1) over the source positions (same source): (…, S) → (…,)."""
-    logs = coverage.clamp(min=1e-6, max=1.0).log()
-    if mask is not None:
-        logs = logs.masked_fill(~mask, 0.0)
-    return beta * logs.sum(-1)
-
-
-def next_scores(logs: Tensor, batch: Batch, step: int, said: Tensor) -> Tensor:
-    """logs (B·W, V) of what follows said (B, W, t), with what may not come at −∞.
-
-    That is padding, start, marks of noise, all but a forced prefix, all but the end where a limit is reached, and what
-    the rules say; a forced prefix is above them, and a hypothesis that has nothing left to say ends.
-    """
-    own = None if batch.rules is None else logs.clone()
-    if batch.rules is not None:
-        batch.rules.mask(logs, said)
-    logs[:, PAD] = float("-inf")
-    logs[:, START] = float("-inf")
-    logs[:, len(SPECIALS) : len(SPECIALS) + batch.marks] = float("-inf")
-    if own is not None:
-        stuck = logs.amax(-1) == float("-inf")
-        logs[:, END] = torch.where(stuck, own[:, END], logs[:, END])
-    if batch.prefixes is not None or step + 1 >= batch.least:
-        _force(logs, logs if own is None else own, batch, step, said.shape[1])
-    return logs
-
-
-def _force(logs: Tensor, own: Tensor, batch: Batch, step: int, width: int) -> None:
-    """Leave only what must come next, in the sentences where something must, with its own (B·W, V) log-probability."""
-    forced = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
-    if batch.prefixes is not None and step < batch.prefixes.shape[1]:
-        forced = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], forced)
-    rows = (forced != PAD).nonzero()[:, 0]
-    if len(rows):
-        every = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
-        tokens = forced[rows].repeat_interleave(width)
-        kept = own[every, tokens]
-        logs[every] = float("-inf")
-        logs[every, tokens] = kept
-
-
-def given_up(batch: Batch, step: int) -> int:
-    """So many unfinished sentences are given up after this step, at most.
-
-    None before an output is longer than the sources by some words: most end soon, and to decode them again from their
-    first word would take more steps than are left.
-    """
-    return batch.few if step >= batch.source.shape[1] + _MORE else 0
-
-
-def size_for(alive: int, size: int) -> int:
-    """How many sentences a batch should go on with: the living, above 16 of them rounded up to eights.
-
-    oneDNN makes a kernel for each number of rows, and keeps about a thousand of them.
-    """
-    return alive if alive <= 16 else min(size, -(-alive // 8) * 8)
-
-
-def staying(done: Tensor, count: int) -> Tensor:
-    """Indices (count,) of all that is not done, and of some that is, if there is room.
-
-    As many as possible stay in their places: the last ones fill holes.
-    """
-    rows = torch.arange(count, device=done.device)
-    movers = (~done[count:]).nonzero()[:, 0] + count
-    rows[done[:count].nonzero()[: len(movers), 0]] = movers
-    return rows
-
-
-def rows_of(batch: Batch, rows: Tensor) -> Batch:
-    """The same for some of the sentences."""
-    prefixes = None if batch.prefixes is None else batch.prefixes[rows]
-    numbers = tuple(batch.numbers[row] for row in rows.tolist()) if batch.numbers else ()
-    layout = batch.layout.select(rows)  # type: ignore[union-attr]
-    rules = None if batch.rules is None else batch.rules.keep(rows)
-    return replace(
-        batch,
-        source=batch.source[rows],
-        layout=layout,
-        limits=batch.limits[rows],
-        prefixes=prefixes,
-        numbers=numbers,
-        rules=rules,
-    )
+    def keep(self, rows: Tensor) -> Batch:
+        """The same for some of the sentences."""
+        prefixes = None if self.prefixes is None else self.prefixes[rows]
+        numbers = tuple(self.numbers[row] for row in rows.tolist())
+        layout = self.layout.select(rows)  # type: ignore[union-attr]
+        rules = None if self.rules is None else self.rules.keep(rows)
+        return replace(
+            self,
+            source=self.source[rows],
+            layout=layout,
+            limits=self.limits[rows],
+            prefixes=prefixes,
+            numbers=numbers,
+            rules=rules,
+        )

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.decoding.batch import (
-    Batch,
-    Hypothesis,
-    Stepper,
-    coverage_penalty,
-    length_penalty,
-    rows_of,
-)
+from sightline.decoding.batch import Batch, Hypothesis, Stepper
+from sightline.decoding.steps import coverage_penalty, length_penalty
 from sightline.decoding.topk import top_k
 from sightline.layers.tap import Tapped
 from sightline.recipe import Decoding
@@ -163,7 +157,7 @@ class Beam:
         """Go on with these sentences alone."""
         self.state, self.batch, self.finished = (
             self.state.keep(rows),
-            rows_of(self.batch, rows),
+            self.batch.keep(rows),
             self.finished.keep(rows),
         )
         self.alive, self.tokens, self.places = self.alive[rows], self.tokens[rows], self.places[rows]

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from sightline.decoding.batch import Hypothesis, Stepper
-from sightline.decoding.generate import Constraints, generate
+from sightline.decoding.generate import generate
+from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges, Ids
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import SPACE, SPECIALS, START, UNK, Tokenizer
@@ -115,15 +116,12 @@ class _Asked:
 
 def generate_with_phrases(
     model: Stepper,
-    sources: Sequence[Sequence[int]] | None,
+    request: Request,
     options: Decoding,
     cutter: PhraseCutter,
     phrases: Sequence[Phrases] | None,
     *,
     device: torch.device | str = "cpu",
-    prefixes: Sequence[Sequence[int]] | None = None,
-    first: int = 0,
-    marks: int = 0,
 ) -> list[list[Hypothesis]]:
     """`generate` with phrases for each sentence, beside `options.forbid` for all.
 
@@ -131,33 +129,23 @@ def generate_with_phrases(
     forbidden, put together from other pieces, is searched again without them, up to `ROUNDS` times. What cannot be had
     is a `PhraseWarning` that names the line.
     """
-    count = len(sources if sources is not None else prefixes or [])
-    asked = _ask(cutter, options, phrases or [Phrases()] * count, first)
+    asked = _ask(cutter, options, phrases or [Phrases()] * len(request), request.numbered())
     if options.sample is not None and any(each.demands.required for each in asked):
         raise ValueError("required phrases are searched for, and sample draws; leave one of them out")
     if options.groups > 1 and any(each.demands.required for each in asked):
         raise ValueError(
             f"required phrases and groups ({options.groups}) both share out the beam; leave one of them out"
         )
-    results: list[list[Hypothesis]] = [[] for _ in range(count)]
-    waiting = list(range(count))
+    results: list[list[Hypothesis]] = [[] for _ in asked]
+    given = [len(prefix) for prefix in request.begun()]
+    waiting = list(range(len(asked)))
     for turn in range(ROUNDS + 1):
-        found = generate(
-            model,
-            None if sources is None else [sources[index] for index in waiting],
-            options,
-            device=device,
-            prefixes=None if prefixes is None else [prefixes[index] for index in waiting],
-            constraints=Constraints(
-                [asked[index].demands for index in waiting], cutter.edges, [asked[index].number for index in waiting]
-            ),
-            marks=marks,
-        )
+        constrained = replace(request, constraints=Constraints([each.demands for each in asked], cutter.edges))
+        found = generate(model, constrained.take(waiting), options, device=device)
         again = []
         for index, guesses in zip(waiting, found, strict=True):
             results[index] = guesses
-            given = 0 if prefixes is None else len(prefixes[index])
-            changed = _changed(cutter, asked[index], guesses, given, last=turn == ROUNDS)
+            changed = _changed(cutter, asked[index], guesses, given[index], last=turn == ROUNDS)
             if changed is not None:
                 asked[index] = changed
                 again.append(index)
@@ -167,12 +155,12 @@ def generate_with_phrases(
     return results
 
 
-def _ask(cutter: PhraseCutter, options: Decoding, phrases: Sequence[Phrases], first: int) -> list[_Asked]:
+def _ask(cutter: PhraseCutter, options: Decoding, phrases: Sequence[Phrases], numbers: Sequence[int]) -> list[_Asked]:
     """Phrases in the tokenizer's own spelling, and in token ids."""
     normalize, asked = cutter.tokenizer.normalize, []
     everywhere = tuple(normalize(phrase) for phrase in options.forbid)
     known: dict[Phrases, tuple[Demands, list[str]]] = {}
-    for number, each in enumerate(phrases, first):
+    for number, each in zip(numbers, phrases, strict=True):
         required = tuple(filter(None, map(normalize, each.required)))
         forbidden = tuple(filter(None, [*everywhere, *map(normalize, each.forbidden)]))
         own = Phrases(required, forbidden)

@@ -10,10 +10,16 @@ import torch
 
 from sightline.decoding.batch import Stepper
 from sightline.decoding.ensemble import Ensemble, rooms
-from sightline.decoding.generate import length_batches, pad_tokens
+from sightline.decoding.padding import length_batches, pad_tokens
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.text.tokenizer import END, START
+
+
+def begun(model: Stepper, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
+    """Where a decoder stands that has read some sources (without end marks), and written nothing."""
+    rows = [[*source, END] for source in sources]
+    return model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
 
 
 @torch.inference_mode()
@@ -36,10 +42,8 @@ def log_probabilities(
                 )
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
-        rows = [[*sources[index], END] for index in indices]
         given = [[START, *targets[index]] for index in indices]
-        state = model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
-        features, _ = model.advance(pad_tokens(given, device), state)
+        features, _ = model.advance(pad_tokens(given, device), begun(model, [sources[n] for n in indices], device))
         scores = model.logits(features).float().log_softmax(-1)  # (B, T, V)
         for place, index in enumerate(indices):
             wanted = torch.tensor([*targets[index], END], device=scores.device)
@@ -73,8 +77,7 @@ def stream_losses(
         group = list(zip(starts[at:], ends[at:], strict=True))[: max(1, tokens // context)]
         wanted = [stream[start:end].astype(np.int64) for start, end in group]
         given = [[START, *part[:-1].tolist()] for part in wanted]
-        state = model.begin(model.encode(pad_tokens([[END]] * len(group), device), Padded.of([1] * len(group), device)))
-        features, _ = model.advance(pad_tokens(given, device), state)
+        features, _ = model.advance(pad_tokens(given, device), begun(model, [[]] * len(group), device))
         found = _nll(model, features, pad_tokens([part.tolist() for part in wanted], device))
         for row, (start, end) in enumerate(group):
             losses[done:end] = found[row, done - start : end - start]
@@ -153,9 +156,8 @@ def _attention(
     """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
     heard: list[Tapped] = []
     path = model.looks[max(len(model.looks) - 2, 0)]
-    rows, given = [[*source, END] for source in sources], [[START, *target] for target in targets]
     with listen(model, heard.append, (path,)):  # type: ignore[arg-type]
-        state = model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
-        model.advance(pad_tokens(given, device), state)
+        state = begun(model, sources, device)
+        model.advance(pad_tokens([[START, *target] for target in targets], device), state)
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
     return torch.cat(weights, dim=2).mean(1).float()  # at once, or step by step

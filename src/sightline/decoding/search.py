@@ -13,22 +13,10 @@ import torch
 from torch import Tensor
 
 from sightline.decoding.banks import BankedBeam
-from sightline.decoding.batch import (
-    Batch,
-    Considered,
-    Heard,
-    Hypothesis,
-    Stepper,
-    Watch,
-    given_up,
-    length_penalty,
-    next_scores,
-    rows_of,
-    size_for,
-    staying,
-)
+from sightline.decoding.batch import Batch, Considered, Heard, Hypothesis, Stepper, Watch
 from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
+from sightline.decoding.steps import given_up, length_penalty, next_scores, size_for, staying
 from sightline.decoding.topk import top_k
 from sightline.layers.tap import is_listened, listen
 from sightline.recipe import Decoding, Sampling
@@ -108,6 +96,14 @@ def _drawn(logs: Tensor, sampling: Sampling, luck: Tensor) -> Tensor:
     return words.gather(1, pick.clamp(max=words.shape[1] - 1))
 
 
+def _taken(logs: Tensor, sampling: Sampling | None, luck: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(R, 1) the score of each row's next word, and the word: the best one, or the one that is drawn."""
+    if sampling is None or luck is None:
+        return top_k(logs, 1)
+    word = _drawn(logs, sampling, luck)
+    return logs.gather(1, word), word
+
+
 @torch.inference_mode()
 def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = None) -> list[list[Hypothesis]]:
     """One token after the other, the best one (greedy) or a drawn one (sampling): `nbest` walks a sentence.
@@ -122,10 +118,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:
         state = state.select(torch.zeros(sentences, width, dtype=torch.int64, device=device))
-    luck = None
-    if sampling is not None:
-        numbers = batch.numbers or range(sentences)
-        luck = _luck(sampling.seed, numbers, width, longest).to(device)
+    luck = None if sampling is None else _luck(sampling.seed, batch.numbers, width, longest).to(device)
     word = torch.full((sentences * width, 1), START, device=device)
     total = torch.zeros(sentences, width, device=device)
     over = torch.zeros(sentences, width, dtype=torch.bool, device=device)
@@ -140,13 +133,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         elif shared:
             logs = logs.clone()
         logs = next_scores(logs, batch, step, tokens[places, :, :step] if batch.rules else tokens[: len(places)])
-        if sampling is None or luck is None:
-            value, word = top_k(logs, 1)
-        else:
-            word = _drawn(logs, sampling, luck[:, :, step].reshape(-1, 1))
-            value = logs.gather(1, word)
-        gain = value.view(-1, width)
-        total = total + gain.masked_fill(over, 0.0)
+        value, word = _taken(logs, sampling, None if luck is None else luck[:, :, step].reshape(-1, 1))
+        total = total + value.view(-1, width).masked_fill(over, 0.0)
         chosen = word.view(-1, width).masked_fill(over, PAD)
         tokens[places, :, step] = chosen
         if heard is not None:
@@ -160,7 +148,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         size = size_for(unfinished, len(done))
         if size < len(done):
             rows = staying(done, size)
-            state, batch = state.keep(rows), rows_of(batch, rows)
+            state, batch = state.keep(rows), batch.keep(rows)
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]

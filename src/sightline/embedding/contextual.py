@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sightline.answering.answerer import Answerer
 from sightline.answering.continuing import Continuer
-from sightline.decoding.generate import length_batches
+from sightline.decoding.padding import length_batches
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.counted import CountedModel
@@ -178,14 +178,14 @@ def _states(asked: Answerer, rows: Sequence[list[int]], layers: Sequence[Layer])
 
 
 def piece_states(
-    asked: Answerer, texts: Sequence[list[int]], layers: Sequence[Layer], tokens: int = _TOKENS
+    asked: Answerer, texts: Sequence[list[int]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int, list[Vectors]]]:
     """The number of each text (ids) that is not empty, with the states of its pieces (S, D) in each layer.
 
     They come batch by batch, texts of like length together: whoever pools them at once holds no more than a batch.
     """
     filled = [number for number, ids in enumerate(texts) if ids]
-    for places in length_batches([len(texts[number]) + 2 for number in filled], tokens):
+    for places in length_batches([len(texts[number]) + 2 for number in filled], _TOKENS):
         numbers = [filled[place] for place in places]
         rows, lead = _with_marks(asked, [texts[number] for number in numbers])
         starts = [0, *accumulate(len(row) for row in rows)]

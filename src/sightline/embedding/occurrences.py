@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sightline.answering.answerer import Answerer
 from sightline.embedding.contextual import (
     Layer,
-    Pooling,
     check_layers,
     cut_words,
     layer_count,
@@ -29,11 +28,11 @@ _AROUND = 24  # characters of context on either side
 _PANELS = 6  # layers shown, at most
 
 
-def shown_layers(asked: Answerer, most: int = _PANELS) -> list[Layer]:
+def shown_layers(asked: Answerer) -> list[Layer]:
     """From the embedding to the last, evenly thinned where there are many."""
     between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for its norm
-    if len(between) > most - 2:
-        between = [between[round(place)] for place in np.linspace(0, len(between) - 1, most - 2)]
+    if len(between) > _PANELS - 2:
+        between = [between[round(place)] for place in np.linspace(0, len(between) - 1, _PANELS - 2)]
     return ["embedding", *between, "last"]
 
 
@@ -55,9 +54,7 @@ def _joined(text: str, at: int) -> bool:
     return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
 
 
-def find_occurrences(
-    asked: Answerer, texts: Iterable[str], word: str, *, most: int = 40, pooling: Pooling = "mean"
-) -> Occurrences:
+def find_occurrences(asked: Answerer, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
     """The first `most` places of a word, with its vectors in the layers that are shown."""
     layers = shown_layers(asked)
     check_layers(asked, layers)
@@ -67,7 +64,7 @@ def find_occurrences(
         contexts.append(context)
         ((_, states),) = piece_states(asked, [ids], layers)
         for own, each in zip(rows, states, strict=True):
-            own.append(pool_pieces(each, mine[:, None], pooling)[0])
+            own.append(pool_pieces(each, mine[:, None], "mean")[0])
     if len(contexts) < 2:
         raise ValueError(
             f"{word!r} stands {plural(len(contexts), 'time')} in the text; to compare its places there must be two"

@@ -41,17 +41,11 @@ class Confusion:
         return _counted(label_pairs(outputs, references, lowercase=lowercase, metric="a confusion"), labels)
 
     @staticmethod
-    def of_tokens(
-        outputs: Sequence[str],
-        references: Sequence[Sequence[str]],
-        *,
-        labels: Sequence[str] = (),
-        lowercase: bool = False,
-    ) -> Confusion:
+    def of_tokens(outputs: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Confusion:
         """Count the tokens of texts that have a label for each token, separated by spaces."""
         pairs = token_pairs(outputs, references, lowercase=lowercase, metric="a confusion")
         flat = [pair for given, wanted in pairs for pair in zip(given, wanted, strict=True)]
-        return _counted(flat, labels)
+        return _counted(flat, ())
 
     @property
     def support(self) -> NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Looking inside: alignments, pictures, and the machine itself."""
+"""Looking inside: traces and walk-throughs, alignments, attributions, gradients, pictures; and the machine itself."""

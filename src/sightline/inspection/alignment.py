@@ -62,10 +62,10 @@ def render_terminal(alignment: Alignment) -> RenderableType:
 
 
 def draw(alignment: Alignment, path: str | Path, *, title: str | None = None) -> None:
-    """A picture of the grid as a PNG file (needs matplotlib: `pip install 'sightline[viz]'`); see picture.py."""
-    from sightline.inspection.picture import draw_png
+    """A picture of the grid as a file (needs matplotlib: `pip install 'sightline[viz]'`); see pictures/alignment.py."""
+    from sightline.inspection.pictures.alignment import draw_alignment
 
-    draw_png(alignment, Path(path), title=title)
+    draw_alignment(alignment, Path(path), title=title)
 
 
 def visible(token: str) -> str:

@@ -2,7 +2,7 @@
 
     heads = attention_heads(run, "Ein Hund bellt.")
     rich.print(heads_table(heads))
-    draw_head_grid([head for head in heads if head.kind == "cross"], Path("cross.png"))  # head_grid.py
+    draw_head_grid([head for head in heads if head.kind == "cross"], Path("cross.png"))  # pictures/heads.py
 
 All of it is read from the taps of one forward pass over the text and its output.
 """
@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.answering.answerer import Answerer
-from sightline.decoding.generate import pad_tokens
+from sightline.decoding.padding import pad_tokens
+from sightline.decoding.scoring import begun
 from sightline.inspection.head_measures import HeadMeasures, measure_head
 from sightline.layers.layout import Padded
 from sightline.layers.scores import Score
@@ -217,8 +218,7 @@ def _ids(run: Loaded, text: str, target: str | None) -> tuple[list[int], list[in
 def _write(run: Loaded, text: str, source: list[int], output: list[int]) -> Labels:
     """All tokens of the output at once, behind the source."""
     model, device = run.model, run.device
-    memory = model.encode(pad_tokens([[*source, END]], device), Padded.of([len(source) + 1], device))
-    model.advance(pad_tokens([[START, *output]], device), model.begin(memory))
+    model.advance(pad_tokens([[START, *output]], device), begun(model, [source], device))
     read = [*run.vocabulary.source.show_unknown(run.vocabulary.source.pieces(source), text), SPECIALS[END]]
     written = run.vocabulary.target.pieces(output)
     given = [SPECIALS[START], *written]
@@ -241,12 +241,12 @@ def _label(run: Loaded, text: str, source: list[int]) -> Labels:
 # --- the table ---------------------------------------------------------------------------------------------------
 
 
-def heads_table(heads: Sequence[Head], *, title: str | None = None) -> Table:
+def heads_table(heads: Sequence[Head]) -> Table:
     """Every head with its measures (entropy in nats), for a terminal."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("head", no_wrap=True)
     for name in ("entropy", "of log S", "diagonality", "confidence"):
         table.add_column(name, justify="right", no_wrap=True)

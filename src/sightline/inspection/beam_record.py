@@ -3,7 +3,7 @@
     record = record_beam(run, "Ein Hund bellt.")
     record.nbest()            # the outputs, rebuilt from the record alone
     rich.print(record.tree())
-    draw_beam(record, Path("beam.png"))  # beam_picture.py
+    draw_beam(record, Path("beam.png"))  # pictures/beam.py
 
 The search itself tells it (`watch` in decoding/search.py); nothing is searched again here.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
+from sightline.decoding.request import Request
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
 from sightline.plural import plural
@@ -185,5 +186,6 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None) -> Beam
     if not source:
         raise ValueError("nothing is searched for an empty text; give a sentence")
     record = BeamRecord(options.beam, options.nbest, options.groups)
-    generate(run.model, [source], options, device=run.device, watch=record.hear, marks=run.answerer.unsaid)
+    request = Request([source], marks=run.answerer.unsaid)
+    generate(run.model, request, options, device=run.device, watch=record.hear)
     return record.named(run.vocabulary.target.pieces([node.token for node in record.nodes]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sightline.data.sources import Example
 from sightline.data.store import Store
-from sightline.decoding.generate import length_batches
+from sightline.decoding.padding import length_batches
 from sightline.inspection.corpus_view import CorpusView, SentenceLoss, TokenLoss
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD, UNK, Vocabulary
@@ -113,14 +113,12 @@ def batch_losses(model: Any, batch: TrainingBatch) -> Iterator[list[tuple[int, i
         yield [(int(t), int(wanted[row, t]), float(losses[row, t]), int(guesses[row, t])) for t in places]
 
 
-def token_counts(store: Store, size: int, *, counted: Callable[[int], None] | None = None) -> Counts:
+def token_counts(store: Store, size: int) -> Counts:
     """(size,): how often each id stands in the targets of a training text; an end mark once an example."""
     counts = np.zeros(size, np.int64)
     for at in range(0, len(store), _COUNTED_AT_ONCE):
         _, targets = store.take(np.arange(at, min(at + _COUNTED_AT_ONCE, len(store))))
         ids = np.concatenate([np.asarray(each, np.int64) for each in targets])
         counts += np.bincount(np.where(ids < size, ids, UNK), minlength=size)  # words past the end can only be copied
-        if counted is not None:
-            counted(at + len(targets))
     counts[END] += len(store)
     return counts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -124,9 +123,6 @@ class CorpusView:
             "lengths": [asdict(bucket) for bucket in self.by_length()],
             "sentences": [{"loss": each.loss, **asdict(each)} for each in self.sorted(order)],
         }
-
-    def to_json(self, order: Order = "worst") -> str:
-        return json.dumps(self.to_dict(order), ensure_ascii=False, indent=1) + "\n"
 
     def to_csv(self, order: Order = "worst") -> str:
         """A line for each token, in that order."""

@@ -179,7 +179,7 @@ def _features() -> Iterator[Finding]:
 
 
 def _fonts() -> Iterator[Finding]:
-    from sightline.inspection.fonts import covers, fonts_for
+    from sightline.inspection.pictures.fonts import covers, fonts_for
 
     for script, sample, package in _SCRIPTS:
         if covers(sample):

@@ -7,7 +7,6 @@ is the share of choices that were dropped because their expert was full.
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.files import write_atomically
+from sightline.inspection.pictures.figure_files import INK, check_figure, new_figure, plain_style, write_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
 
-_INK, _GRID = "#1f2933", "#d5dbe1"
+_GRID = "#d5dbe1"
 _LITTLE_TO_MUCH = ("#8a4500", "#e08214", "#fdd9a8", "#eef0f2", "#b7d5ec", "#3d8bc4", "#0b3260")  # told apart by all
-_FORMATS = (".png", ".svg")
 _NUMBERED = 32  # with more experts in a layer the numbers would touch
 _BAND, _LEAST, _MOST = 0.2, 0.9, 5.0  # inches of a band, and of a layer
 
@@ -59,36 +58,22 @@ def read_expert_shares(run: Path) -> ExpertShares:
 
 
 def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> None:
-    """Draw what a run wrote down into a file; its suffix (.png or .svg) chooses the format."""
-    form = path.suffix.lower()
-    if form not in _FORMATS:
-        raise ValueError(f"{path}: shares of experts are drawn as {' or '.join(_FORMATS)}; name the file so")
+    """Draw what a run wrote down into a file; its suffix (.png, .svg or .pdf) chooses the format."""
+    check_figure(path)
     found = read_expert_shares(run)
-    try:
-        from matplotlib import rc_context
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
-        ) from error
-
-    style: dict[Any, Any] = {
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-        "axes.titlecolor": _INK,
+    heading = title or f"Share of each expert: {run.name}"
+    style = {
+        "axes.labelcolor": INK,
+        "axes.titlecolor": INK,
         "axes.edgecolor": _GRID,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
         "font.size": 9,
-        "text.parse_math": False,
-        "svg.hashsalt": "sightline",  # the same run, the same file
     }
     heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in found.shares.values()]
-    content = io.BytesIO()
-    with rc_context(style):
-        figure = Figure(figsize=(9.0, sum(heights) + 0.5 * len(heights) + 2.0), facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+    height = sum(heights) + 0.5 * len(heights) + 2.0
+    with drawing(plain_style(fonts_for(heading), style)):
+        figure = new_figure(figsize=(9.0, height), facecolor="white", layout="constrained")
         rows = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[*heights, 0.9], squeeze=False)[:, 0]
         most = max(float(_times(shares).max()) for shares in found.shares.values())
         peak = max(2.0, min(4.0, most))
@@ -96,10 +81,8 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
             image = _draw_layer(axes, layer, shares, found.steps, peak)
         _draw_dropped(rows[-1], found)
         _colour_bar(figure, image, list(rows[:-1]), peak, more=most > peak)
-        figure.suptitle(title or f"Share of each expert: {run.name}", x=0.01, ha="left", fontsize=11)
-        metadata = {"Software": None} if form == ".png" else {"Date": None}
-        figure.savefig(content, format=form[1:], dpi=150, metadata=metadata)
-    write_atomically(path, content.getvalue())
+        figure.suptitle(heading, x=0.01, ha="left", fontsize=11)
+        write_figure(figure, path, dpi=150, margin=None)
 
 
 def _times(shares: np.ndarray) -> np.ndarray:
@@ -146,7 +129,7 @@ def _draw_dropped(axes: Axes, found: ExpertShares) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(found.steps) == 1 else {}
-    axes.plot(found.steps, found.dropped, color=_INK, linewidth=1.6, clip_on=False, zorder=3, **single)
+    axes.plot(found.steps, found.dropped, color=INK, linewidth=1.6, clip_on=False, zorder=3, **single)
     axes.set_ylim(0, max(0.01, 1.15 * float(found.dropped.max())))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if found.dropped.max() < 0.1 else 0))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 from sightline.layers.layout import Padded
 from sightline.text.tokenizer import SPECIALS, START
 

@@ -17,6 +17,8 @@ from sightline.training.windows import carries
 
 _LONGEST = 256  # tokens of an example that is measured; longer ones are passed over
 
+_ROWS = 16  # of a batch
+
 
 def sample_batches(
     recipe: Recipe,
@@ -24,10 +26,9 @@ def sample_batches(
     examples: Sequence[Example],
     *,
     sentences: int = 64,
-    rows: int = 16,
     device: torch.device | str = "cpu",
 ) -> list[TrainingBatch]:
-    """Batches of `rows` examples of about one length; of a language model's text windows as long as it was taught."""
+    """Batches of a few examples of about one length; of a language model's text windows as long as it was taught."""
     if not examples:
         raise ValueError("there are no examples to measure; give a test set that has some")
     made = list(_windows(recipe, vocabulary, examples, sentences) if recipe.task == "language-model" else ())
@@ -37,7 +38,7 @@ def sample_batches(
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
         made = list(_examples(recipe, vocabulary, chosen))
     made.sort(key=lambda side: side.read[-1].lengths()[0])
-    found = [_joined(made[at : at + rows]) for at in range(0, len(made), rows)]
+    found = [_joined(made[at : at + _ROWS]) for at in range(0, len(made), _ROWS)]
     target = torch.device(device)
     return [batch.to(target) if target.type == "cuda" else batch for batch in found]
 

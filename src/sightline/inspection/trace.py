@@ -11,7 +11,7 @@ also has the operation and the arguments that made it, down to tokens and weight
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -259,10 +259,10 @@ def references(value: Any) -> Iterator[str]:
 
 
 @contextmanager
-def record(model: nn.Module, only: Sequence[str] | None = None) -> Iterator[Trace]:
-    """Record what `model` (or the modules of it at the paths in `only`) computes inside the block."""
+def record(model: nn.Module) -> Iterator[Trace]:
+    """Record what `model` computes inside the block."""
     trace = Trace()
-    with listen(model, trace.hear, only):
+    with listen(model, trace.hear):
         yield trace
 
 

@@ -111,7 +111,7 @@ def _heads(subject: Subject) -> Viewed:
     drawn = [head for head in heads if head.kind == ("cross" if "cross" in kinds else next(iter(kinds)))]
 
     def draw(path: Path) -> None:
-        from sightline.inspection.head_grid import draw_head_grid
+        from sightline.inspection.pictures.heads import draw_head_grid
 
         draw_head_grid(drawn, path, title=subject.text or None)
 
@@ -133,7 +133,7 @@ def _beam(subject: Subject) -> Viewed:
     record = record_beam(subject.loaded("a search"), subject.text)
 
     def draw(path: Path) -> None:
-        from sightline.inspection.beam_picture import draw_beam
+        from sightline.inspection.pictures.beam import draw_beam
 
         draw_beam(record, path, title=subject.text)
 

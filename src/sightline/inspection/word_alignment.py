@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.decoding.generate import length_batches, pad_tokens
+from sightline.decoding.padding import length_batches, pad_tokens
+from sightline.decoding.scoring import begun
 from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names, short_name
 from sightline.inspection.symmetrization import Links
-from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.text.tokenizer import END, START
+from sightline.text.tokenizer import START
 from sightline.text.word_pieces import Cut, cut_pieces, cut_text
 
 Weights = NDArray[np.float32]
@@ -188,7 +188,6 @@ def source_attention(
     paths = tuple(dict.fromkeys(path for heads in groups for path in heads))
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
-        rows = [[*sources[index], END] for index in indices]
         given = [[START, *targets[index]] for index in indices]
         heard: dict[str, list[torch.Tensor]] = {}
 
@@ -198,15 +197,14 @@ def source_attention(
                 heard.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
         with listen(run.model, hear, paths):
-            layout = Padded.of([len(row) for row in rows], run.device)
-            state = run.model.begin(run.model.encode(pad_tokens(rows, run.device), layout))
+            state = begun(run.model, [sources[index] for index in indices], run.device)
             run.model.advance(pad_tokens(given, run.device), state)
         every = {path: torch.cat(parts, dim=2).float() for path, parts in heard.items()}  # (B, H, T, S)
         for heads, own in zip(groups, results, strict=True):
             chosen = torch.cat([every[path][:, numbers] for path, numbers in heads.items()], dim=1)
             mean = chosen.mean(1).cpu().numpy()  # (B, T, S)
             for place, index in enumerate(indices):
-                own[index] = mean[place, : len(given[place]), : len(rows[place])]
+                own[index] = mean[place, : len(targets[index]) + 1, : len(sources[index]) + 1]
     return results
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.linear import Linear, Projection, linear
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.recipe.adapting import Adapters
 
 

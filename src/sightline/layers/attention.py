@@ -5,29 +5,25 @@
 `attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
 scaled-dot-product kernel, or, for packed batches on CUDA, our own kernel for short sequences and PyTorch's
 variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the
-Transformer's heads both come through here. Keys and values may have fewer heads than the queries, which then share
-them (Ainslie et al. 2023); they are repeated for kernels that cannot share, and nowhere else.
+Transformer's heads (multi_head.py) both come through here. Keys and values may have fewer heads than the queries,
+which then share them (Ainslie et al. 2023); they are repeated for kernels that cannot share, and nowhere else.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sightline.layers.layout import Layout, Packed
-from sightline.layers.linear import Linear
-from sightline.layers.positions import rotate
-from sightline.layers.relative_positions import Relative, RelativeKeys
-from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.scores import Score
 from sightline.layers.softmax import masked_softmax
-from sightline.layers.spans import Span
-from sightline.layers.tap import Tap, TapModule
+from sightline.layers.tap import Tap
 
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
+_SHORT_WIDTHS = (16, 32, 64, 128)  # of heads, which those tiles take: powers of two that a matrix unit likes
+_WIDEST = 256  # the widest head that PyTorch's variable-length kernel takes
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 _MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
 _LOOPED = 400  # multiplications of a matrix below which PyTorch's batched product has no kernel on the CPU
@@ -224,7 +220,20 @@ def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
         and score.fused_scale is not None
         and dropout == 0.0
         and query.dtype in (torch.bfloat16, torch.float16)
+        and packed_width(query.shape[-1])
     )
+
+
+def packed_width(width: int) -> bool:
+    """Whether the kernels for packed batches take heads that wide."""
+    return width <= _WIDEST and width % 8 == 0
+
+
+def in_autocast(x: Tensor) -> Tensor:
+    """What stands there, in the precision in which a projection would give it."""
+    kind = x.device.type
+    lowered = x.dtype == torch.float32 and torch.is_autocast_enabled(kind)
+    return x.to(torch.get_autocast_dtype(kind)) if lowered else x
 
 
 def _attend_packed(
@@ -239,7 +248,7 @@ def _attend_packed(
     assert scale is not None
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
     aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
-    short = max(queries.longest, keys.longest) <= _SHORT and width in (16, 32, 64, 128)
+    short = max(queries.longest, keys.longest) <= _SHORT and width in _SHORT_WIDTHS
     if plain and aligned and short and _has_triton():
         from sightline.layers.short_attention import attend_short
 
@@ -257,141 +266,3 @@ def _attend_packed(
 def _has_triton() -> bool:
     """Whether Triton, which PyTorch's CUDA builds bring along, is there."""
     return find_spec("triton") is not None
-
-
-class KeysAndValues(NamedTuple):
-    """What a query looks at, projected and split into heads."""
-
-    keys: Tensor
-    values: Tensor
-
-
-class MultiHeadAttention(TapModule):
-    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2).
-
-    With `groups`, so many heads of keys and values are shared by the H of queries (Ainslie et al. 2023): G = 1 is
-    multi-query attention (Shazeer 2019). Without `projections` nothing is learned: y_i = Σ_j softmax(x_i·x_j) x_j in
-    each head's share of the features, and the queries' own states look at the source's as they are. With a `span`,
-    queries see part of their own sequence (spans.py).
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        dropout: float = 0.0,
-        rotary: bool = False,
-        relative_keys: RelativeKeys | None = None,
-        score: Score | None = None,
-        projections: bool = True,
-        groups: int | None = None,
-        span: Span | None = None,
-    ) -> None:
-        super().__init__()
-        groups = heads if groups is None else groups
-        if width % heads:
-            raise ValueError(f"width ({width}) is not divisible by heads ({heads})")
-        if heads % groups:
-            raise ValueError(f"heads ({heads}) is not divisible by groups ({groups})")
-        if groups != heads and not projections:
-            raise ValueError(f"without projections there are as many groups as heads ({heads}), not {groups}")
-        self.width, self.heads, self.head_width = width, heads, width // heads
-        self.shared_width = groups * self.head_width  # of the keys, and of the values
-        self.project: Linear | None = None
-        self.output: Linear | None = None
-        if projections:
-            self.project = Linear(width, width + 2 * self.shared_width)  # queries, keys and values in one product
-            # the same range whatever the groups: without any, a gain of √½ on the (3D, D) of three square matrices
-            nn.init.xavier_uniform_(self.project.weight, gain=((width + self.shared_width) / (4 * width)) ** 0.5)
-            self.output = Linear(width, width)
-        self.score = ScaledDot(self.head_width) if score is None else score
-        self.dropout = dropout
-        self.rotary = rotary
-        self.relative_keys = relative_keys
-        self.span = span
-
-    def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
-        """(…, several widths) → (…, H or G, K) of each."""
-        return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
-
-    def _bare(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, K): what stands there, in the precision in which a projection would give it."""
-        kind = x.device.type
-        if x.dtype == torch.float32 and torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
-        return self._split(x, self.width)[0]
-
-    def queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention."""
-        if self.project is None:
-            query = key = value = self._bare(x)
-        else:
-            query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
-        if self.rotary:
-            query = rotate(query, positions)
-        if self._turns("key"):
-            key = rotate(key, positions)
-        return query, key, value
-
-    def queries(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, K), for attention to something else."""
-        if self.project is None:
-            return self._bare(x)
-        return self._split(self.project.apply_rows(x, 0, self.width), self.width)[0]
-
-    def keys_values(self, x: Tensor) -> KeysAndValues:
-        """(…, D) → two of (…, G, K), for attention to something else; without projections they are one tensor."""
-        if self.project is None:
-            states = self._bare(x)
-            return KeysAndValues(states, states)
-        both = self.project.apply_rows(x, self.width, self.width + 2 * self.shared_width)
-        return KeysAndValues(*self._split(both, self.shared_width, self.shared_width))
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        causal: bool = False,
-        mask: Tensor | None = None,
-        layout: tuple[Layout, Layout] | None = None,
-        relative: Relative | None = None,
-    ) -> Tensor:
-        """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
-        tap = self.explicit_tap
-        if self.listened:
-            heads = (("query", query), ("key", key), ("value", value))
-            query, key, value = (self.tap(name, tensor, self._formula(name)) for name, tensor in heads)
-        look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
-        if self.span is not None and layout is not None:
-            context = self.span(query, key, value, layout[0], look, causal, tap)
-        else:
-            bias = None if relative is None else self._bias(query, relative, layout)
-            context = look(query, key, value, mask=mask, bias=bias, causal=causal, layout=layout)
-        if layout is None:
-            context = context.transpose(1, 2)
-        joined = context.flatten(-2)  # (…, D)
-        joined = self.tap("joined", joined, "[context_1 ; … ; context_H]", ["context"])
-        if self.output is None:
-            return self.tap("output", joined, "[context_1 ; … ; context_H]", ["context"])
-        return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
-
-    def _formula(self, name: str) -> str:
-        plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"
-        return f"R(position) ({plain})" if self._turns(name) else plain
-
-    def _turns(self, name: str) -> bool:
-        """Whether positions are turned into these heads here: a span that makes new keys turns those, and no others."""
-        if name == "key" and self.span is not None and self.span.turns_keys:
-            return False
-        return self.rotary and name != "value"
-
-    def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
-        """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""
-        if self.relative_keys is None:
-            return relative.bias
-        heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, K)
-        bias: Tensor = self.relative_keys(heads * self.score.scale, relative.distances)
-        return bias

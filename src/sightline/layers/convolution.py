@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.layout import Layout
+from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Projection, onednn_fits
 from sightline.layers.tap import TapModule
 
@@ -25,6 +25,16 @@ def windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
     if kernel == 1:
         return x
     return torch.cat([x[:, j * dilation : j * dilation + count] for j in range(kernel)], dim=-1)
+
+
+def packed_windows(x: Tensor, layout: Packed, kernel: int, dilation: int, before: int) -> Tensor:
+    """(N, I) → (N, k·I): [x_{t−before} ; x_{t−before+d} ; …], zeros where another sequence stands, or none."""
+    if kernel == 1:
+        return x
+    around = nn.functional.pad(x, (0, 0, before, (kernel - 1) * dilation - before))
+    outside = ~layout.within(torch.arange(kernel, device=x.device) * dilation - before)  # (N, k)
+    seen = (around[j * dilation : j * dilation + len(x)].masked_fill(outside[:, j, None], 0.0) for j in range(kernel))
+    return torch.cat(list(seen), dim=-1)
 
 
 def glu(x: Tensor) -> Tensor:
@@ -86,11 +96,13 @@ class Convolution(TapModule):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """Whole sequences: x (B, T, I) or (N, I), as the layout says → (…, O)."""
-        x, mask = layout.pad(x), layout.key_mask()
+        before = self.reach if self.causal else self.reach // 2
+        if isinstance(layout, Packed):
+            return self._product(packed_windows(x, layout, self.kernel, self.dilation, before))
+        mask = layout.key_mask()
         if mask is not None and not self.causal:  # what is causal never gets to see what stands behind a sequence
             x = x.masked_fill(~mask[..., None], 0.0)
-        before = self.reach if self.causal else self.reach // 2
-        return layout.unpad(self._convolve(nn.functional.pad(x, (0, 0, before, self.reach - before))))
+        return self._convolve(nn.functional.pad(x, (0, 0, before, self.reach - before)))
 
     def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """More of sequences: x (B, T, I) behind the last inputs (B, reach, I) → y (B, T, O), and what is last now.
@@ -106,7 +118,11 @@ class Convolution(TapModule):
 
     def _convolve(self, x: Tensor) -> Tensor:
         """(B, reach + T, I) → (B, T, O)."""
-        result: Tensor = self.project(windows(x, self.kernel, self.dilation))
+        return self._product(windows(x, self.kernel, self.dilation))
+
+    def _product(self, seen: Tensor) -> Tensor:
+        """(…, k·I) → (…, O)."""
+        result: Tensor = self.project(seen)
         return self.tap("output", result, "Σ_j W_j x_{t+jd} + b")
 
 

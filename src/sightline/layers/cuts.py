@@ -28,7 +28,7 @@ def _parts(layout: Packed, size: int) -> tuple[Tensor, Tensor]:
     """(B,) how many parts of up to `size` tokens each sequence has, and (N,) in which part of all each token is."""
     each = -(-layout.offsets.diff().long() // size)
     first = each.cumsum(0) - each
-    return each, first[layout.slots // layout.longest] + layout.index // size
+    return each, layout.spread(first) + layout.index // size
 
 
 def countable(device: torch.device) -> bool:

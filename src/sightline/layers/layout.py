@@ -133,6 +133,15 @@ class Packed:
         flat = x.reshape(self.batch * self.longest, *x.shape[2:])
         return flat if self.full else flat.index_select(0, self.slots)
 
+    def spread(self, values: Tensor) -> Tensor:
+        """(B, …) → (N, …): what is said of each sequence, at each of its tokens."""
+        return values.index_select(0, self.slots // self.longest)
+
+    def within(self, steps: Tensor) -> Tensor:
+        """(N, k): whether so many tokens further on (k,), or back where it is less than 0, its sequence still is."""
+        there = self.index[:, None] + steps  # (N, k)
+        return (there >= 0) & (there < self.spread(self.offsets.diff())[:, None])
+
     @property
     def lengths(self) -> Tensor:
         """(B,) on the host."""

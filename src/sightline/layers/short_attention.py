@@ -20,7 +20,6 @@ from torch import Tensor, library
 
 from sightline.layers.layout import Packed
 
-HEAD_WIDTHS = (16, 32, 64, 128)  # what the kernels take: powers of two that a matrix unit likes
 _ROWS, _WARPS = 64, 4  # of a tile
 
 

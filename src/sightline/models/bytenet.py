@@ -45,11 +45,23 @@ def unfold(states: Tensor, lengths: Tensor, places: Tensor, ratio: Tensor) -> Te
 
     Place t < t̂ = ⌈a·S + b⌉ is given the state ⌊t / a⌋, or the last one; from t̂ on there are zeros.
     """
-    a, b = ratio.double()
-    ends = (a * lengths + b).ceil()[:, None]  # (B, 1): t̂
-    index = (places / a).floor().long()[None, :].minimum(lengths[:, None] - 1).clamp(min=0)  # (B, T)
+    index, past = _standing(lengths[:, None], places[None, :], ratio)  # (B, T)
     read = states.gather(1, index[..., None].expand(-1, -1, states.shape[2]))
-    return read.masked_fill((places[None, :] >= ends)[..., None], 0.0)
+    return read.masked_fill(past[..., None], 0.0)
+
+
+def unfold_packed(states: Tensor, source: Packed, target: Packed, ratio: Tensor) -> Tensor:
+    """The same of sequences end to end: states (M, D) → (N, D), what stands at each token of the target."""
+    index, past = _standing(target.spread(source.offsets.diff()), target.index, ratio)  # (N,)
+    read = states.index_select(0, target.spread(source.offsets[:-1]) + index)
+    return read.masked_fill(past[:, None], 0.0)
+
+
+def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """Which state each place is given, and whether it is t̂ or past it, in sources of these lengths."""
+    a, b = ratio.double()
+    index = (places / a).floor().long().minimum(lengths - 1).clamp(min=0)
+    return index, places >= (a * lengths + b).ceil()
 
 
 class DilatedBlock(TapModule):
@@ -107,8 +119,9 @@ class ByteNetState:
     """The last inputs of every convolution, and the source the target runs over."""
 
     recent: Recent
-    source: Tensor | None = None  # (B, S, D), projected
+    source: Tensor | None = None  # (B, S, D), or (M, D) as the layout says, projected
     lengths: Tensor | None = None  # (B,) how much of it is real
+    layout: Packed | None = None  # of a packed source
     length: int = 0  # tokens so far
 
     def select(self, parents: Tensor) -> ByteNetState:
@@ -152,7 +165,9 @@ class ByteNetDecoder(TapModule):
     def begin(self, memory: Memory) -> ByteNetState:
         """Project the source once, before it is unfolded."""
         assert self.source is not None
-        states = self.source(memory.layout.pad(memory.states))  # (B, S, D)
+        states = self.source(memory.states)  # (B, S, D) or (M, D)
+        if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
+            return ByteNetState(Recent(()), states, layout=memory.layout)
         return replace(self.begin_blank(len(states), states), source=states, lengths=memory.lengths())
 
     def begin_blank(self, batch: int, like: Tensor) -> ByteNetState:
@@ -164,10 +179,14 @@ class ByteNetDecoder(TapModule):
         return self._advance(x, self.begin_blank(len(x), x), layout.lengths.to(x.device))[1]
 
     def advance(self, x: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[Tensor, ByteNetState]:
-        if isinstance(layout, Packed):
-            features, state = self._advance(layout.pad(x), state)
-            return layout.unpad(features), state
-        return self._advance(x, state)
+        if not isinstance(layout, Packed):
+            return self._advance(x, state)
+        if state.source is not None and state.layout is not None:
+            x = x + self.tap("source", unfold_packed(state.source, state.layout, layout, self.ratio), "W z_t")  # (N, D)
+        x = self.dropout(x)
+        for layer in self.layers:
+            x = layer(x, layout)
+        return self._leave(x), replace(state, length=layout.longest)
 
     def _advance(self, x: Tensor, state: ByteNetState, ends: Tensor | None = None) -> tuple[Tensor, ByteNetState]:
         """x (B·W, T, D); with `ends` (B,), only so many of the T tokens are real."""
@@ -176,8 +195,10 @@ class ByteNetDecoder(TapModule):
         for layer, recent in zip(self.layers, state.recent.rows(), strict=True):
             x, recent = layer.advance(x, recent, ends)
             last.append(recent)
-        features = self.dropout(self.tap("output", self.norm(x)))
-        return features, replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
+        return self._leave(x), replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
+
+    def _leave(self, x: Tensor) -> Tensor:
+        return self.dropout(self.tap("output", self.norm(x)))
 
     def _read(self, x: Tensor, state: ByteNetState) -> Tensor:
         """x + W z: (B·W, T, D), with what stands in the source where the new tokens come to."""

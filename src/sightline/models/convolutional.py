@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import attend
+from sightline.layers.attention import attend, in_autocast
 from sightline.layers.convolution import Convolution, NormalizedLinear, Recent, glu, scale_gradient
 from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
@@ -83,12 +84,23 @@ class ConvolutionalEncoder(TapModule):
 
 @dataclass(frozen=True)
 class Source:
-    """What every layer looks at."""
+    """What every layer looks at, as one head; packed (M, 1, D) where the layout says so, for packed targets."""
 
-    keys: Tensor  # (B, 1, S, D): z
-    values: Tensor  # (B, 1, S, D): z + e
+    keys: Tensor  # (B, 1, S, D) or (M, 1, D): z
+    values: Tensor  # the same: z + e
     mask: Tensor | None  # (B, S)
-    scale: Tensor  # (B, 1, 1): √S
+    scale: Tensor  # (B, 1, 1): √S; packed (B, 1), and seen from N tokens (N, 1)
+    layout: Packed | None = None
+    seen_by: Packed | None = None
+
+    def seen_from(self, target: Packed) -> Source:
+        """The same for the tokens of packed targets."""
+        return replace(self, scale=target.spread(self.scale), seen_by=target)
+
+    @property
+    def layouts(self) -> tuple[Packed, Packed] | None:
+        """Of those who look, and of what is here, where both are packed."""
+        return None if self.layout is None or self.seen_by is None else (self.seen_by, self.layout)
 
     def keep(self, sentences: Tensor) -> Source:
         keys, values, scale = (part.index_select(0, sentences) for part in (self.keys, self.values, self.scale))
@@ -110,11 +122,12 @@ class StepAttention(TapModule):
         self.score = Dot()
 
     def forward(self, h: Tensor, given: Tensor, source: Source) -> Tensor:
-        """h and g (B, T or W, D) → the same."""
+        """h and g (B, T or W, D), or (N, D) → the same."""
         query = self.tap("query", self.project(h) + given, "W h + b + g")
         keys, values = self.tap("key", source.keys, "z"), self.tap("value", source.values, "z + e")
         mask = None if source.mask is None else source.mask[:, None, None, :]
-        context = attend(query[:, None], keys, values, score=self.score, mask=mask, tap=self.explicit_tap)[:, 0]
+        look = partial(attend, score=self.score, mask=mask, layout=source.layouts, tap=self.explicit_tap)
+        context = look(in_autocast(query)[:, None], keys, values)[:, 0]
         return self.tap("output", (h + source.scale * context) * HALF, "√½ (h + √S context)", ["context"])
 
 
@@ -160,13 +173,16 @@ class ConvolutionalDecoder(TapModule):
         An encoder of another kind hands on no vectors: e is zero, and its states, of a variance near one, come in as
         embeddings do, times 0.1.
         """
-        states = scale_gradient(memory.layout.pad(memory.states), 1 / (2 * len(self.attentions)))  # (B, S, D)
+        states = scale_gradient(memory.states, 1 / (2 * len(self.attentions)))  # (B, S, D) or (M, D)
         if memory.embeddings is None:
             values = states = ENTERING * states
         else:
-            values = states + memory.layout.pad(memory.embeddings)
-        scale = memory.lengths().to(states.dtype).sqrt()[:, None, None]
-        source = Source(states[:, None], values[:, None], memory.layout.key_mask(), scale)
+            values = states + memory.embeddings
+        scale = memory.lengths().to(states.dtype).sqrt()[:, None]  # (B, 1)
+        keys, values = (in_autocast(part)[:, None] for part in (states, values))
+        if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
+            return ConvolutionalState(Recent(()), Source(keys, values, None, scale, memory.layout))
+        source = Source(keys, values, memory.layout.key_mask(), scale[..., None])
         return replace(self.begin_blank(len(states), states), source=source)
 
     def begin_blank(self, batch: int, like: Tensor) -> ConvolutionalState:
@@ -182,10 +198,13 @@ class ConvolutionalDecoder(TapModule):
     def advance(
         self, x: Tensor, state: ConvolutionalState, layout: Layout | None = None
     ) -> tuple[Tensor, ConvolutionalState]:
-        if isinstance(layout, Packed):
-            features, state = self._advance(layout.pad(x), state)
-            return layout.unpad(features), state
-        return self._advance(x, state)
+        if not isinstance(layout, Packed):
+            return self._advance(x, state)
+        source = None if state.source is None else state.source.seen_from(layout)
+        given = h = self.entrance(x, layout.positions(x.device), layout.longest)
+        for index, layer in enumerate(self.layers):
+            h = self._look(index, layer(h, layout), given, source)
+        return self._leave(h), replace(state, length=layout.longest)
 
     def _advance(
         self, x: Tensor, state: ConvolutionalState, ends: Tensor | None = None
@@ -198,10 +217,16 @@ class ConvolutionalDecoder(TapModule):
         for index, (layer, recent) in enumerate(zip(self.layers, state.recent.rows(), strict=True)):
             h, recent = layer.advance(h.reshape(x.shape), recent, ends)
             last.append(recent)
-            if state.source is not None:
-                h = self.attentions[index](h.reshape(beside), given, state.source)
-        features = self.dropout(self.tap("output", h.reshape(x.shape)))
+            h = self._look(index, h.reshape(beside), given, state.source)
+        features = self._leave(h.reshape(x.shape))
         return features, replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
+
+    def _look(self, index: int, h: Tensor, given: Tensor, source: Source | None) -> Tensor:
+        """h with what it sees of the source in this layer, if there is one."""
+        return h if source is None else self.attentions[index](h, given, source)
+
+    def _leave(self, h: Tensor) -> Tensor:
+        return self.dropout(self.tap("output", h))
 
     def _places(self, x: Tensor, state: ConvolutionalState) -> tuple[Tensor, int]:
         """(1 or B, T): where the new tokens stand, and what is behind all of them."""

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import KeysAndValues, combine
+from sightline.layers.attention import combine
 from sightline.layers.layout import Packed
+from sightline.layers.multi_head import KeysAndValues
 from sightline.layers.relative_positions import Relative
 from sightline.layers.spans import Compressed, Local, Span
 

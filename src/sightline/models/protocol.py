@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.layers.layout import Layout
+from sightline.layers.layout import Layout, Packed
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Memory:
 
     def lengths(self) -> Tensor:
         """(B,): how many states each sequence has, where the states are."""
+        if isinstance(self.layout, Packed):
+            return self.layout.offsets.diff().long()
         mask, device = self.layout.key_mask(), self.states.device
         if mask is None:
             return torch.full((self.layout.batch,), self.layout.longest, device=device)

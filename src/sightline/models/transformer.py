@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.attention import KeysAndValues, MultiHeadAttention
 from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
+from sightline.layers.multi_head import KeysAndValues, MultiHeadAttention
 from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import build_added
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys

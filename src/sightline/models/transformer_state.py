@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import KeysAndValues
 from sightline.layers.layout import Layout, Packed
+from sightline.layers.multi_head import KeysAndValues
 from sightline.models.pasts import Movers, Slots
 
 

@@ -198,6 +198,17 @@ class Data(Section):
     clean: Clean = Clean()
     noise: AnyNoise | None = Field(None, description="spoil plain text, for the model to learn to mend it")
 
+    @model_validator(mode="after")
+    def _only_training_is_weighted(self) -> Data:
+        held = {"validation": self.validation, **{f"tests.{name}": source for name, source in self.tests.items()}}
+        for name, source in held.items():
+            if source.weight != 1.0:
+                raise ValueError(
+                    f"{name}.weight ({source.weight:g}) says how often an example is trained on, and these are not; "
+                    f"leave it out"
+                )
+        return self
+
     def held_out(self, name: str) -> AnySource:
         """A test set, or `validation`."""
         return self.validation if name == "validation" else self.tests[name]

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from sightline.recipe import Recipe
 
 
+_SPECIALS = 4  # of every vocabulary: padding, unknown, start, end
+
+
 def check_text(recipe: Recipe) -> None:
     """Refuse what has no meaning where examples are windows of text, and noise that does not fit the task."""
     if not recipe.of_text:
@@ -28,6 +31,12 @@ def check_text(recipe: Recipe) -> None:
         raise ValueError(f"{what} is for task: {fits}, not {recipe.task}; change one of them")
     if not recipe.tokenizer.shared:
         raise ValueError(f"{what} reads and writes the same text; set tokenizer.shared: true")
+    size, marks = recipe.tokenizer.size, len(noise.marks)
+    if size <= _SPECIALS + marks:  # one mark fits into every size; many do not
+        raise ValueError(
+            f"tokenizer.size ({size}) has no room for text beside data.noise.sentinels ({marks}) and {_SPECIALS} "
+            f"specials; raise it, or lower data.noise.sentinels"
+        )
     if recipe.task == "seq2seq":
         _check_parts(recipe, what)
     context = recipe.training.batches.context

@@ -23,6 +23,7 @@ from sightline.recipe.guiding import check_guiding
 from sightline.recipe.model import Model
 from sightline.recipe.pretraining import check_text
 from sightline.recipe.sections import Section
+from sightline.recipe.sides import check_sides
 from sightline.recipe.training import Training
 
 TaskName = Literal["seq2seq", "language-model", "masked-words", "classify", "tag"]
@@ -87,14 +88,13 @@ class Recipe(Section):
         check_guiding(self.training.guided_alignment, self.task, self.model, self._rivals_of_guiding())
         self.check_replacing(self.decoding)
         check_text(self)
+        check_sides(self)
         if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
-        decoder = self.model.decoder
         if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
             raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
-        blind = isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none"
-        if self.decoding.coverage_penalty > 0 and (blind or isinstance(decoder, ByteNetBody | WindowBody)):
-            raise ValueError("decoding.coverage_penalty needs a decoder with attention")
+        if self.decoding.coverage_penalty > 0 and self._blind:
+            raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
         longest, what = self.longest_sequence()
         for side, body in self.model.bodies.items():
             places = learned_positions(body)
@@ -158,15 +158,21 @@ class Recipe(Section):
             check_copied_words(options.replace_unknown, options.forbid)
         if options.replace_unknown == "none":
             return
-        what, decoder = f"decoding.replace_unknown: {options.replace_unknown}", self.model.decoder
+        what = f"decoding.replace_unknown: {options.replace_unknown}"
         if self.task != "seq2seq" or self.tokenizer.kind != "word":
             raise ValueError(
                 f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
                 f"tokenizer.kind: word, not {self.task} with {self.tokenizer.kind}; set it to none"
             )
-        blind = isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none"
-        if blind or self.model.encoder is None or isinstance(decoder, ByteNetBody | WindowBody):
+        if self._blind:
             raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
+
+    @property
+    def _blind(self) -> bool:
+        """Whether no decoder looks at an encoder while it writes."""
+        decoder = self.model.decoder
+        alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetBody | WindowBody)
+        return alone or (isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none")
 
     def _rivals_of_copying(self) -> dict[str, object]:
         """What cannot be had with model.copying, by key, where it is set."""

@@ -31,6 +31,15 @@ class Batches(Section):
     )
     layout: Literal["auto", "packed", "padded"] = Field("auto", description="see layers/layout.py")
 
+    def windows(self) -> int:
+        """How many windows of text a batch has."""
+        if self.context > self.tokens:
+            raise ValueError(
+                f"training.batches.context ({self.context}) is more than training.batches.tokens ({self.tokens}); "
+                f"raise that to a multiple of it"
+            )
+        return self.tokens // self.context
+
 
 class Limits(Section):
     """When training ends: at the first of these."""

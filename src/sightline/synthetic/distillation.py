@@ -55,6 +55,11 @@ def distill(
     run = Run.load(teacher, device=device)
     _check_direction(run, recipe)
     options = run.options(beam=how.beam)
+    if how.choose and options.beam == 1:
+        raise ValueError(
+            f"--choose {how.choose} takes one of the outputs of a beam, and a beam of 1 has one; raise --beam, or "
+            f"leave --choose out"
+        )
     options = run.options(beam=options.beam, nbest=options.beam if how.choose else 1)
     plan = {
         "teacher": checksum(teacher / "model.safetensors"),

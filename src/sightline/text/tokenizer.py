@@ -82,7 +82,7 @@ class Tokenizer:
             else:
                 inner.decoder = spaced
         counted = _Counted(lines)
-        inner.train_from_iterator(counted, trainer)
+        _learn(inner, trainer, counted, section)
         if inner.get_vocab_size() <= len(specials):
             raise TokenizerError(
                 f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
@@ -271,6 +271,18 @@ def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Token
     return tokenizers.Tokenizer(models.Unigram()), trainers.UnigramTrainer(
         vocab_size=section.size, special_tokens=specials, unk_token=unknown, show_progress=False
     )
+
+
+def _learn(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterable[str], section: AnyTokenizer) -> None:
+    try:
+        inner.train_from_iterator(lines, trainer)
+    except Exception as error:
+        if type(error) is not Exception:  # the library raises bare ones; others come from reading the lines
+            raise
+        raise TokenizerError(
+            f"no {section.kind} vocabulary of tokenizer.size ({section.size}) can be learned: {error}; raise "
+            f"tokenizer.size, or take tokenizer.kind: bpe, which leaves rare characters out"
+        ) from error
 
 
 def _settled(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:

@@ -115,9 +115,9 @@ def read_word_vectors(
     return WordVectors(matrix, source > 0, coverage)
 
 
-def read_all_word_vectors(path: Path, *, format: Format | None = None) -> tuple[list[str], Matrix]:
+def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
     """Every word of a file with its vector (V, D), in the order of the file; all of it is held in memory."""
-    with vector_entries(path, format, None, _Everything()) as (width, entries):
+    with vector_entries(path, None, None, _Everything()) as (width, entries):
         words, rows = [], []
         for word, vector in entries:
             words.append(word.decode("utf-8", "replace"))

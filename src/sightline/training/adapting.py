@@ -11,7 +11,10 @@ from sightline.layers.adapters import is_adapter
 from sightline.recipe import Recipe
 from sightline.training.layer_norms import part_of
 
-_LAYER = re.compile(r"^(encoder|decoder)\.layers\.(\d+)\.")
+# what belongs to a layer, under the names that bodies have for it: the attention after a convolution, the link past a
+# recurrent layer, the experts below it, the layers of a window's net
+_LAYER = re.compile(r"^(encoder|decoder)\.(?:layers|net\.layers|attentions|links|between\.experts)\.(\d+)\.")
+_BELOW = ("positions.", "bias.", "entrance.")  # parts of a body that stand below its lowest layer
 
 
 def matching(names: Collection[str], pattern: str) -> list[str]:
@@ -21,8 +24,16 @@ def matching(names: Collection[str], pattern: str) -> list[str]:
     """
     if pattern == "embeddings":
         return [name for name in names if name.split(".")[0].endswith("embedding")]
-    start = re.sub(r"^(encoder|decoder)\.(\d+)(?=\.|$)", r"\1.layers.\2", pattern)
+    if re.fullmatch(r"(encoder|decoder)\.\d+", pattern):
+        return [name for name in names if _layer_of(name) == pattern]
+    start = re.sub(r"^(encoder|decoder)\.(\d+)(?=\.)", r"\1.layers.\2", pattern)
     return [name for name in names if name == start or name.startswith(start + ".")]
+
+
+def _layer_of(name: str) -> str | None:
+    """encoder.0 of a parameter in the lowest layer of the encoder; None of one that is in no layer."""
+    found = _LAYER.match(name)
+    return None if found is None else f"{found[1]}.{found[2]}"
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -40,7 +51,7 @@ def _named(model: nn.Module, patterns: Sequence[str], key: str) -> list[str]:
     for pattern in patterns:
         matched = matching(names, pattern)
         if not matched:
-            parts = ", ".join(dict.fromkeys(part_of(name).replace(".layers.", ".") for name in names))
+            parts = ", ".join(dict.fromkeys(_layer_of(name) or part_of(name) for name in names))
             raise ValueError(f"{key}: nothing in this model is called {pattern!r}; it has embeddings, {parts}")
         found |= dict.fromkeys(matched)
     return list(found)
@@ -79,7 +90,7 @@ def _layers_above(name: str, layers: Mapping[str, int], deepest: int) -> int:
     body, _, rest = name.partition(".")
     if body.endswith("embedding"):
         return deepest
-    return layers[body] if body in layers and rest.startswith(("positions.", "bias.")) else 0
+    return layers[body] if body in layers and rest.startswith(_BELOW) else 0
 
 
 def rates_for(model: nn.Module, recipe: Recipe, new: Collection[str] = ()) -> dict[str, float]:

@@ -25,11 +25,12 @@ def _clock(seconds: float) -> str:
 
 
 def step_line(record: dict[str, Any]) -> str:
-    """A training record in one line."""
+    """A training record in one line; where experts were full, with the share of choices that were dropped."""
+    dropped = f"  dropped {record['dropped']:.1%}" if record.get("dropped_choices") else ""
     return (
         f"step {record['step']:>6}  epoch {record['epoch'] + 1:>3}  loss {record['loss']:.3f}  "
         f"lr {record['lr']:.2e}  |g| {record['gradient_norm']:.2f}  "
-        f"{record['tokens_per_second']:,.0f} tokens/s  {_clock(record['seconds'])}"
+        f"{record['tokens_per_second']:,.0f} tokens/s  {_clock(record['seconds'])}{dropped}"
     )
 
 

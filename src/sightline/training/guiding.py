@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import MultiHeadAttention
 from sightline.layers.layout import Layout, Packed
+from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.softmax import masked_softmax
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe.guiding import GuidedAlignment

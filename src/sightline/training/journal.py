@@ -7,7 +7,8 @@ not in it; flops.py says what counts as how many) and `seconds` (over all sittin
 - "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats a token) and `gradient_norm` (before
   clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
   Where a model has experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
-  choices that fell on each, and `dropped`, the share of all choices that found their expert full; both since then too.
+  choices that fell on each, `dropped`, the share of all choices that found their expert full, and `dropped_choices`,
+  how many those were; all since then too.
   With training.reward `flops` has the drawn outputs in it, a pass forwards as a third of a step.
   With training.log_layers `layers` has the gradient norm of each part of the model, of this step, before clipping.
 - "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, the expected `reward` of

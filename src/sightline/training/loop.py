@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sightline.files import write_atomically
+from sightline.plural import plural
 from sightline.training.averages import RunningAverage, mean_weights, weights_of
 from sightline.training.batches import TrainingBatch, ahead
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
@@ -97,6 +98,7 @@ class _Loop:
         self.epoch_steps = 0
         self.saved: int | None = None  # the step of this sitting's newest checkpoint, and that of its newest export
         self.exported: int | None = None
+        self.mean_of: list[int] = []  # steps of the checkpoints whose mean was exported
 
     # --- the page -------------------------------------------------------------------------------------------------
 
@@ -126,6 +128,7 @@ class _Loop:
             self.validate()
         self.save(scheduled=True)
         self.export()
+        self.tell_mean()
 
     # --- its lines ------------------------------------------------------------------------------------------------
 
@@ -261,7 +264,7 @@ class _Loop:
             self.job.display.step(self.progress, {})
             return
         self.check_finite()
-        means = np.mean(self.unlogged, axis=0).tolist()
+        means, steps = np.mean(self.unlogged, axis=0).tolist(), len(self.unlogged)
         self.unlogged = []
         now = time.monotonic()
         speed = (self.progress.tokens - self.logged_tokens) / max(now - self.logged_at, 1e-9)
@@ -276,7 +279,7 @@ class _Loop:
             "flops": self.progress.flops,
             "tokens_per_second": round(speed, 1),
             "seconds": round(self.seconds(), 3),
-            **routing_record(self.job.model, means[3:]),
+            **routing_record(self.job.model, means[3:], steps),
         }
         if self.layer_norms is not None and self.newest_norms is not None:
             record["layers"] = self.layer_norms.record(self.newest_norms)
@@ -353,15 +356,27 @@ class _Loop:
         """The weights of the finished model, as the recipe wants it made."""
         p = self.progress
         if self.training.averaging.kind == "checkpoints":
-            steps = [step for step in p.recent if self.checkpoints.usable(step)]
-            if steps:
-                return mean_weights([self.checkpoints.weights(step) for step in steps])
+            self.mean_of = [step for step in p.recent if self.checkpoints.usable(step)]
+            if self.mean_of:
+                return mean_weights([self.checkpoints.weights(step) for step in self.mean_of])
         step = p.best_step if self.training.result == "best" and p.best_step is not None else p.step
         if step == p.step or not self.checkpoints.usable(step):
             if self.average is None:
                 return parameters_of(self.job.model)
             return {name: weight.cpu() for name, weight in self.average.weights.items()}
         return self.checkpoints.weights(step) if self.average is None else self.checkpoints.averages(step)
+
+    def tell_mean(self) -> None:
+        """Say what the finished model is the mean of: no validation was of that, and there may be fewer than asked."""
+        found, count = len(self.mean_of), self.training.averaging.count
+        if not found:
+            return
+        fewer = f" (of the {count} that training.averaging.count asks for)" if found < count else ""
+        steps = ", ".join(map(str, self.mean_of))
+        self.job.display.note(
+            f"the finished model is the mean of {plural(found, 'checkpoint')}{fewer}, at step {steps}; validations "
+            f"were of single ones"
+        )
 
     def close(self) -> None:
         """Let the thread that makes batches go."""

@@ -76,12 +76,7 @@ class NoisePlan:
         self.spoiler, self.sides = Spoiler(self.recipe, self.vocabulary), sides_of(self.recipe)
         weights = [source.weight for source in self.recipe.data.train]
         self.windows = FullWindows(self.store_for, self.spoiler.length, weights, seed)
-        if batches.context > batches.tokens:
-            raise ValueError(
-                f"training.batches.context ({batches.context}) is more than training.batches.tokens "
-                f"({batches.tokens}); raise that to a multiple of it"
-            )
-        self.rows = batches.tokens // batches.context
+        self.rows = batches.windows()
         if self.layout == "static":
             self.shape = self._static()
 

@@ -10,8 +10,9 @@ import torch
 
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.store import Store
+from sightline.layers.attention import packed_width
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import TransformerBody
+from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
 from sightline.text.tokenizer import END, Vocabulary
 from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.guiding import guide_of
@@ -21,29 +22,38 @@ from sightline.training.sides import Sides, sides_of
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
 
-    Transformers have no use for padding. On CUDA a packed batch needs the variable-length kernel, which takes
-    bfloat16, a softmax, no dropout on the weights and no bias on the scores; there it has a static shape, so that the
+    Transformers and convolutions have no use for padding. On CUDA a packed batch needs the variable-length kernel,
+    which takes bfloat16, a softmax, no dropout on the weights, no bias on the scores and heads that are not too wide
+    (gated convolutions look at the source with one, as wide as the model); there it has a static shape, so that the
     step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
     if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as a search takes its sources
-    bodies = list(recipe.model.bodies.values())
-    transformers = [body for body in bodies if isinstance(body, TransformerBody)]
-    varlen = recipe.training.precision == "bf16" and all(
+    bodies = recipe.model.bodies.values()
+    unpadded = all(isinstance(body, TransformerBody | ConvolutionalBody | ByteNetBody) for body in bodies)
+    if wanted == "padded" or (wanted == "auto" and not unpadded):
+        return "padded"
+    if device.type != "cuda":
+        return "packed"
+    if unpadded and _kernels_fit(recipe) and recipe.task != "classify":
+        return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
+    return "padded" if wanted == "auto" else "packed"
+
+
+def _kernels_fit(recipe: Recipe) -> bool:
+    """Whether CUDA's kernels for packed batches can do all that a model attends to."""
+    model = recipe.model
+    heads = all(
         body.attention_dropout == 0
         and body.attention.kind == "softmax"
         and body.positions.kind not in ("alibi", "t5", "shaw")
         and (body.norm.kind != "batch" or body.norm.place == "none")
-        for body in transformers
+        for body in model.bodies.values()
+        if isinstance(body, TransformerBody)
     )
-    if wanted == "padded" or (wanted == "auto" and len(transformers) < len(bodies)):
-        return "padded"
-    if device.type != "cuda":
-        return "packed"
-    if varlen and len(transformers) == len(bodies) and recipe.task != "classify":
-        return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
-    return "padded" if wanted == "auto" else "packed"
+    one_head = isinstance(model.decoder, ConvolutionalBody) and model.encoder is not None
+    return recipe.training.precision == "bf16" and heads and (not one_head or packed_width(model.width))
 
 
 @dataclass

@@ -22,10 +22,11 @@ def _short(path: str) -> str:
     return ".".join([side, *(part for part in rest if part.isdigit())])
 
 
-def routing_record(model: nn.Module, counts: Sequence[float]) -> dict[str, Any]:
+def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dict[str, Any]:
     """What goes into metrics.jsonl; nothing where nothing was counted.
 
-    `counts` are, for each layer, the choices of each of its experts and, behind them, those that were dropped.
+    `counts` are, for each layer, the choices of each of its experts and, behind them, those that were dropped: means
+    over so many `steps`.
     """
     if not counts:
         return {}
@@ -35,4 +36,5 @@ def routing_record(model: nn.Module, counts: Sequence[float]) -> dict[str, Any]:
         shares[name] = [round(count / max(sum(each), 1e-9), 4) for count in each]
         chosen, dropped = chosen + sum(each), dropped + counts[place + experts]
         place += experts + 1
-    return {"experts": shares, "dropped": round(dropped / max(chosen, 1e-9), 4)}
+    share = round(dropped / max(chosen, 1e-9), 4)
+    return {"experts": shares, "dropped": share, "dropped_choices": round(dropped * steps)}

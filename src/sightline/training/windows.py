@@ -57,12 +57,7 @@ class WindowPlan:
         self.context, self.carry = batches.context, carries(self.recipe)
         if self.carry:
             self.layout = "padded"  # rows are always full, and stay where they are
-        self.rows = max(1, batches.tokens // self.context)
-        if self.context > batches.tokens:
-            raise ValueError(
-                f"training.batches.context ({self.context}) is more than training.batches.tokens ({batches.tokens}); "
-                f"raise that to a multiple of it"
-            )
+        self.rows = batches.windows()
         if self.layout == "static":  # a dummy sequence is always there, more of them where windows are missing
             tokens = self.rows * self.context + 8
             self.shape = StaticShape(tokens, self.rows + 1 + -(-tokens // self.context), self.context)

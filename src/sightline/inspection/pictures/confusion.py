@@ -20,19 +20,24 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import (
+    INK,
+    LARGEST,
+    check_figure,
+    new_figure,
+    plain_style,
+    set_cells_apart,
+    write_figure,
+)
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_INK = "#1f2933"
 _PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")  # one hue: lightness tells it all
-_FORMATS = (".png", ".svg")
-_LARGEST = 40.0  # inches, either way
 _NUMBERED_LABELS = 40  # more than this and the numbers would be dust
 _EVERY_ZERO_LABELS = 6  # up to here an empty cell says 0; further on it stays empty, so that errors stand out
 _LINE = 26  # letters in a line of a label
@@ -61,34 +66,15 @@ class Confused(Protocol):
 
 
 def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png or .svg) chooses the format."""
-    form = path.suffix.lower()
-    if form not in _FORMATS:
-        raise ValueError(f"{path}: a confusion is drawn as {' or '.join(_FORMATS)}; name the file so")
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    check_figure(path)
     if not confusion.labels:
         raise ValueError(f"there is nothing to draw in {path.name}: the confusion has no labels")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
-        ) from error
-
-    style: dict[Any, Any] = {
-        "font.family": fonts_for("".join(map(visible, confusion.labels)) + (title or "")),
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-        "axes.titlecolor": _INK,
-        "text.parse_math": False,  # a label with two dollar signs is no formula
-        "svg.hashsalt": "sightline",  # the same confusion, the same file
-    }
-    content = io.BytesIO()
-    with drawing(style):
+    fonts = fonts_for("".join(map(visible, confusion.labels)) + (title or ""))
+    with drawing(plain_style(fonts, {"axes.labelcolor": INK, "axes.titlecolor": INK})):
         cell = _cell_size(len(confusion.labels))
         side = cell * len(confusion.labels)
-        figure = Figure(figsize=(side, side), facecolor="white")  # labels stand outside; "tight" makes room for them
-        FigureCanvasAgg(figure)
+        figure = new_figure(figsize=(side, side), facecolor="white")  # labels stand outside; the margin makes room
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         shares = _shares(confusion.counts)
         image = _heat_map(axes, shares)
@@ -98,9 +84,7 @@ def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None)
         _colour_bar(figure, axes, image, side)
         if title:
             axes.set_title(textwrap.fill(title, max(60, round(side * 12))), fontsize=12, loc="left", pad=14)
-        metadata = {"Software": None} if form == ".png" else {"Date": None}
-        figure.savefig(content, format=form[1:], dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path)
 
 
 def _cell_size(labels: int) -> float:
@@ -109,7 +93,7 @@ def _cell_size(labels: int) -> float:
         return 1.15
     if labels <= 10:
         return 0.85
-    return 0.62 if labels <= _NUMBERED_LABELS else min(0.3, _LARGEST / labels)
+    return 0.62 if labels <= _NUMBERED_LABELS else min(0.3, LARGEST / labels)
 
 
 def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -125,15 +109,10 @@ def _heat_map(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
 
     colours = LinearSegmentedColormap.from_list("sightline", list(_PALE_TO_DEEP))
     image = axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="nearest", aspect="equal")
-    edges = [place - 0.5 for place in range(len(shares) + 1)]
-    axes.set_xticks(edges, minor=True)
-    axes.set_yticks(edges, minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.4 if len(shares) <= _NUMBERED_LABELS else 0.5)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set_visible(False)
+    set_cells_apart(axes, *shares.shape, by=1.4 if len(shares) <= _NUMBERED_LABELS else 0.5)
     for place in range(len(shares)):  # what is right has a frame: colour alone does not say it
         axes.add_patch(
-            Rectangle((place - 0.47, place - 0.47), 0.94, 0.94, fill=False, edgecolor=_INK, linewidth=1.1, zorder=3)
+            Rectangle((place - 0.47, place - 0.47), 0.94, 0.94, fill=False, edgecolor=INK, linewidth=1.1, zorder=3)
         )
     return image
 
@@ -153,8 +132,8 @@ def _label(axes: Axes, confusion: Confused, cell: float) -> None:
         turned["rotation_mode"] = "anchor"
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xticks(range(len(names)), names, fontsize=size, color=_INK, **turned)
-    axes.set_yticks(range(len(rows)), rows, fontsize=size, color=_INK)
+    axes.set_xticks(range(len(names)), names, fontsize=size, color=INK, **turned)
+    axes.set_yticks(range(len(rows)), rows, fontsize=size, color=INK)
     axes.tick_params(axis="both", which="major", pad=5)
     axes.set_xlabel("predicted", fontsize=11, labelpad=10, fontweight="bold")
     axes.set_ylabel("right (how many)", fontsize=11, labelpad=10, fontweight="bold")
@@ -170,7 +149,7 @@ def _number(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], 
         red, green, blue, _ = colours[row, column]
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
         written = f"{count:,}\n{percentage(float(shares[row, column]))}"
-        axes.text(column, row, written, ha="center", va="center", fontsize=size, color="white" if dark else _INK)
+        axes.text(column, row, written, ha="center", va="center", fontsize=size, color="white" if dark else INK)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: AxesImage, side: float) -> None:
@@ -179,8 +158,8 @@ def _colour_bar(figure: Figure, axes: Axes, image: AxesImage, side: float) -> No
     place = axes.inset_axes((1.0 + 0.2 / side, 0.0, 0.18 / side, 1.0))
     bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    bar.set_label("share of the row", fontsize=9, color=_INK, labelpad=6)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
+    bar.set_label("share of the row", fontsize=9, color=INK, labelpad=6)
 
 
 def _wrapped(label: str, lines: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sightline.inspection.gradient_flow import SIDES, SMALLEST, Flow
-from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 from sightline.inspection.states import Side
 
 _TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import Alignment, visible
-from sightline.inspection.captions import breadth, shortened
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.figure_files import (
+    INK,
+    LARGEST,
+    check_figure,
+    new_figure,
+    plain_style,
+    set_cells_apart,
+    write_figure,
+)
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_INK = "#1f2933"
 _PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")
 _BELOW_TO_ABOVE = (
     "#8f2a12",
@@ -25,34 +31,25 @@ _BELOW_TO_ABOVE = (
     "#4a93c8",
     "#0b3260",
 )  # where linear attention gives negative weights
-_LARGEST = 40.0  # inches, either way
 _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _NUMBERED_FROM = 0.05
 _UPRIGHT = 4  # labels wider than this are turned
 _LONGEST_LABEL = 28
 
 
-def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; matplotlib's global state (pyplot) is not touched."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
-        ) from error
-
+def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    check_figure(path)
     sources = [shortened(visible(token), _LONGEST_LABEL) for token in alignment.source]
     targets = [shortened(visible(token), _LONGEST_LABEL) for token in alignment.target]
     if not sources or not targets:
         raise ValueError(f"there is nothing to draw: {len(sources)} source and {len(targets)} target tokens")
     fonts = fonts_for("".join([*sources, *targets, title or ""]))
     cell = 0.46 if max(map(breadth, sources)) > 2 else 0.36
-    figure = Figure(
-        figsize=(min(cell * len(sources) + 2.2, _LARGEST), min(cell * len(targets) + 1.6, _LARGEST)),
+    figure = new_figure(
+        figsize=(min(cell * len(sources) + 2.2, LARGEST), min(cell * len(targets) + 1.6, LARGEST)),
         facecolor="white",
     )
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     image = _heat_map(axes, alignment)
     _label(axes, sources, targets, fonts)
@@ -63,16 +60,14 @@ def draw_png(alignment: Alignment, path: Path, *, title: str | None = None) -> N
         axes.set_title(
             title,
             fontsize=11,
-            color=_INK,
+            color=INK,
             pad=30 if max(map(breadth, sources)) <= _UPRIGHT else 14,
             loc="left",
             family=fonts,
             parse_math=False,
         )
-    content = io.BytesIO()
-    with drawing({}):
-        figure.savefig(content, format="png", dpi=160, metadata={"Software": None}, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(path, content.getvalue())
+    with drawing(plain_style(fonts)):
+        write_figure(figure, path)
 
 
 def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
@@ -89,12 +84,7 @@ def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
         interpolation="nearest",
         aspect="equal",
     )
-    rows, columns = alignment.weights.shape
-    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
-    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.4)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set_visible(False)
+    set_cells_apart(axes, *alignment.weights.shape)
     return image
 
 
@@ -102,8 +92,8 @@ def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str])
     axes.xaxis.tick_top()
     upright = max(map(breadth, sources)) <= _UPRIGHT
     turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(sources)), sources, family=fonts, fontsize=10, color=_INK, parse_math=False, **turned)
-    axes.set_yticks(range(len(targets)), targets, family=fonts, fontsize=10, color=_INK, parse_math=False)
+    axes.set_xticks(range(len(sources)), sources, family=fonts, fontsize=10, color=INK, parse_math=False, **turned)
+    axes.set_yticks(range(len(targets)), targets, family=fonts, fontsize=10, color=INK, parse_math=False)
     axes.tick_params(axis="x", which="major", pad=3)
     axes.tick_params(axis="y", which="major", pad=5)
 
@@ -118,7 +108,7 @@ def _number(axes: Axes, alignment: Alignment, image: AxesImage) -> None:
             red, green, blue, _ = colours[row, column]
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
             number = str(round(float(weight) * 100))
-            axes.text(column, row, number, ha="center", va="center", fontsize=7.5, color="white" if dark else _INK)
+            axes.text(column, row, number, ha="center", va="center", fontsize=7.5, color="white" if dark else INK)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
@@ -129,5 +119,5 @@ def _colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
     place = axes.inset_axes((1.0 + across, 0.0, across, 1.0))
     bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    bar.set_label("attention", fontsize=9, color=_INK, labelpad=6)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
+    bar.set_label("attention", fontsize=9, color=INK, labelpad=6)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.beam_record import BeamRecord, Node
-from sightline.inspection.captions import shortened
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.captions import shortened
+from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-_INK, _DEEP, _MIDDLE, _PALE, _GREY = "#1f2933", "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
-_FORMATS = (".png", ".svg", ".pdf")
-_LARGEST = 40.0  # inches, either way
+_DEEP, _MIDDLE, _PALE, _GREY = "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
 _ACROSS, _DOWN = 1.25, 0.36  # inches of a step and of a hypothesis
 _LONGEST_LABEL = 11
 _BOX: dict[str, dict[str, Any]] = {  # shape and colour both tell what became of it
@@ -40,46 +37,24 @@ _MEANING = {
 
 def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropped: bool = True) -> None:
     """Draw into memory, then write the file in one piece; `dropped=False` leaves out what was outscored."""
-    form = path.suffix.lower()
-    if form not in _FORMATS:
-        raise ValueError(f"{path}: a beam is drawn as {', '.join(_FORMATS)}; name the file so")
+    check_figure(path)
     nodes = [node for node in record.nodes if dropped or node.fate != "outscored"]
     if not nodes:
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
-        ) from error
-
     words = "".join(visible(node.piece) for node in nodes)
-    style: dict[Any, Any] = {
-        "font.family": fonts_for(words + (title or "") + "…−"),
-        "text.color": _INK,
-        "text.parse_math": False,
-        "svg.hashsalt": "sightline",
-    }
     rows = max(sum(node.step == step for node in nodes) for step in range(record.steps))
-    size = min(_ACROSS * (record.steps + 0.4), _LARGEST), min(_DOWN * (rows + 1.5), _LARGEST)
-    content = io.BytesIO()
-    with drawing(style):
-        figure = Figure(figsize=size, facecolor="white")
-        FigureCanvasAgg(figure)
+    size = min(_ACROSS * (record.steps + 0.4), LARGEST), min(_DOWN * (rows + 1.5), LARGEST)
+    with drawing(plain_style(fonts_for(words + (title or "") + "…−"))):
+        figure = new_figure(figsize=size, facecolor="white")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(-0.7, record.steps - 0.3), ylim=(rows + 0.2, -1.3))
         axes.axis("off")
-        _hypotheses(axes, record, nodes, dense=size[0] >= _LARGEST)
+        _hypotheses(axes, record, nodes, dense=size[0] >= LARGEST)
         _legend(axes, dropped)
         if title:
             wrapped = textwrap.fill(title, max(50, round(size[0] * 11)))
             axes.text(-0.45, -1.5, wrapped, fontsize=11, fontweight="bold", ha="left", va="bottom")
-        metadata = (
-            {"Software": None} if form == ".png" else {"Date": None} if form == ".svg" else {"CreationDate": None}
-        )
-        figure.savefig(content, format=form[1:], dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path)
 
 
 def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], *, dense: bool) -> None:
@@ -100,7 +75,7 @@ def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], *, dense: boo
                 (_DEEP, 2.0) if kind == "best" else ("#cbd2d9", 0.7) if kind == "outscored" else (_MIDDLE, 0.9)
             )
             axes.plot([before[0], x], [before[1], y], color=colour, linewidth=width, zorder=1 if kind != "best" else 2)
-        colour = "white" if kind == "best" else _GREY if kind == "outscored" else _INK
+        colour = "white" if kind == "best" else _GREY if kind == "outscored" else INK
         label = shortened(visible(node.piece), _LONGEST_LABEL) + f"  {node.score:.2f}".replace("-", "−")
         axes.text(
             x, y, label, fontsize=6 if dense else 7.5, color=colour, bbox=_BOX[kind], ha="center", va="center", zorder=3
@@ -134,4 +109,4 @@ def _legend(axes: Axes, dropped: bool) -> None:
 
 
 def _text_colour(kind: str) -> str:
-    return "white" if kind == "best" else _GREY if kind == "outscored" else _INK
+    return "white" if kind == "best" else _GREY if kind == "outscored" else INK

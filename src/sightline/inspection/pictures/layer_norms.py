@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 
 Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
 

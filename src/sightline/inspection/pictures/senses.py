@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
-from sightline.inspection.captions import breadth, shortened
-from sightline.inspection.fonts import drawing, fonts_for
-from sightline.inspection.line_picture import check_figure
+from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.figure_files import GRID, INK, check_figure, new_figure, plain_style, write_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _GRID = "#1f2933", "#dfe4ea"
 _ACROSS = 3  # panels in a row; four of four
 _PANEL = 3.5  # inches
 _LINE = 0.21  # inches for a line of context
@@ -34,9 +31,6 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
     Colours follow the first component in the last layer, so that a place can be told in every panel.
     """
     check_figure(path)
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     planes = _planes(found)
     contexts = [shortened(visible(context), _LONGEST) for context in found.contexts]
     across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
@@ -45,10 +39,8 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
     columns = max(1, min(int(width / (_CHARACTER * (max(map(breadth, contexts)) + 7))), math.ceil(len(contexts) / 4)))
     listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
     heading = title or f"“{found.word}” in {len(contexts)} places"
-    content = io.BytesIO()
     with drawing(_style(heading + "".join(contexts))):
-        figure = Figure(figsize=(width, _PANEL * down + listed + 0.5))
-        FigureCanvasAgg(figure)
+        figure = new_figure(figsize=(width, _PANEL * down + listed + 0.5))
         bottom = listed / figure.get_figheight()
         colours = _colours(planes)
         grid = figure.add_gridspec(down, across, bottom=bottom + 0.02, top=1 - 0.75 / figure.get_figheight())
@@ -58,10 +50,7 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
             _draw_plane(axes, name, places, shares, colours)
         figure.suptitle(heading, fontsize=13, x=0.03, y=1 - 0.12 / figure.get_figheight(), ha="left", va="top")
         _list(figure, contexts, colours, columns, bottom)
-        form = path.suffix.lower()[1:]
-        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
-        figure.savefig(content, format=form, dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.15)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path, margin=0.15)
 
 
 def _planes(found: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
@@ -84,9 +73,9 @@ def _draw_plane(axes: Axes, name: str, places: Numbers, shares: Numbers, colours
     same = not places.any()
     for number, ((x, y), colour) in enumerate(zip(places, colours, strict=True), 1):
         over = 2 + number / 100  # a point covers the numbers of those below it
-        axes.scatter([x], [y], s=120, color=[_INK if same else colour], edgecolors="white", linewidths=0.8, zorder=over)
+        axes.scatter([x], [y], s=120, color=[INK if same else colour], edgecolors="white", linewidths=0.8, zorder=over)
         if not same:
-            ink = "white" if sum(colour[:3]) < 1.5 else _INK
+            ink = "white" if sum(colour[:3]) < 1.5 else INK
             axes.text(x, y, str(number), color=ink, ha="center", va="center", fontsize=7, zorder=over)
     told = "all the same" if same else f"{shares[0]:.0%} and {shares[1]:.0%} of the variance"
     axes.set_title(f"{name}: {told}", fontsize=9.5, loc="left")
@@ -115,16 +104,13 @@ def _list(figure: Figure, contexts: list[str], colours: list[Any], columns: int,
 
 
 def _style(text: str) -> dict[Any, Any]:
-    return {
-        "font.family": fonts_for(text + "“”…"),
-        "text.color": _INK,
-        "text.parse_math": False,  # a word with $ in it is no formula
-        "axes.edgecolor": _GRID,
-        "axes.titlecolor": _INK,
+    more = {
+        "axes.edgecolor": GRID,
+        "axes.titlecolor": INK,
         "axes.grid": True,
         "axes.axisbelow": True,
-        "grid.color": _GRID,
+        "grid.color": GRID,
         "xtick.bottom": False,
         "ytick.left": False,
-        "svg.hashsalt": "sightline",  # the same places, the same file
     }
+    return plain_style(fonts_for(text + "“”…"), more)

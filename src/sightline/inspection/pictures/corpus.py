@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sightline.evaluation.breakdowns import LengthBucket
 from sightline.inspection.corpus_view import LengthLoss
-from sightline.inspection.line_picture import Line, Panel, draw_lines
+from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 
 
 def draw_lengths(

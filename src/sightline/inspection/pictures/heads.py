@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
-from sightline.inspection.captions import breadth, shortened
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_INK = "#1f2933"
 _PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")  # one hue: lightness tells it all
-_FORMATS = (".png", ".svg", ".pdf")
-_LARGEST = 40.0  # inches, either way
 _CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
 _SMALLEST, _WIDEST = 1.3, 4.2  # inches of a panel
 _MOST_LABELS = 48  # along a side of a panel; of more, evenly chosen ones are written
@@ -32,38 +28,16 @@ _GAP = 0.32  # inches between panels, with room for a title
 
 def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
     """Draw heads of one kind (of one text) into memory, then write the file; its suffix chooses the format."""
-    form = path.suffix.lower()
-    if form not in _FORMATS:
-        raise ValueError(f"{path}: heads are drawn as {', '.join(_FORMATS)}; name the file so")
+    check_figure(path)
     kinds = list(dict.fromkeys(head.kind for head in heads))
     if len(kinds) != 1:
         found = " and ".join(kinds) or "nothing"
         raise ValueError(f"{path} would have to show {found}; choose the heads of one kind: {', '.join(KINDS)}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib"
-        ) from error
-
     words = "".join(map(visible, [*heads[0].queries, *heads[0].keys])) + (title or "")
-    style: dict[Any, Any] = {
-        "font.family": fonts_for(words + "…→↓"),
-        "text.color": _INK,
-        "text.parse_math": False,
-        "svg.hashsalt": "sightline",  # the same heads, the same file
-    }
-    content = io.BytesIO()
-    with drawing(style):
-        figure = Figure(facecolor="white")
-        FigureCanvasAgg(figure)
+    with drawing(plain_style(fonts_for(words + "…→↓"))):
+        figure = new_figure(facecolor="white")
         _panels(figure, heads, title)
-        metadata = (
-            {"Software": None} if form == ".png" else {"Date": None} if form == ".svg" else {"CreationDate": None}
-        )
-        figure.savefig(content, format=form[1:], dpi=160, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path)
 
 
 def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
@@ -96,7 +70,7 @@ def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
 
 def _panel_size(tokens: int, count: int) -> float:
     size = min(max(tokens * _CELL, _SMALLEST), _WIDEST)
-    return min(size, _LARGEST / count - _GAP)
+    return min(size, LARGEST / count - _GAP)
 
 
 def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
@@ -117,13 +91,13 @@ def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[floa
     for axis, tokens, wanted, room, turned in sides:
         places = _chosen(len(tokens), room)
         labels = [_caption(tokens[place]) for place in places] if wanted else []
-        axis.set_ticks(places if wanted else [], labels=labels, fontsize=7, color=_INK, rotation=turned)
+        axis.set_ticks(places if wanted else [], labels=labels, fontsize=7, color=INK, rotation=turned)
     axes.tick_params(axis="both", pad=2)
     found = head.measures
     share = "" if found.entropy_share != found.entropy_share else f" · entropy {found.entropy_share:.0%}"
-    axes.set_xlabel(f"head {head.number}{share}", fontsize=7, color=_INK, labelpad=3)
+    axes.set_xlabel(f"head {head.number}{share}", fontsize=7, color=INK, labelpad=3)
     if down:
-        axes.set_ylabel(_layer(head.path), fontsize=8, color=_INK, labelpad=6, fontweight="bold")
+        axes.set_ylabel(_layer(head.path), fontsize=8, color=INK, labelpad=6, fontweight="bold")
 
 
 def _chosen(count: int, room: float) -> list[int]:
@@ -153,8 +127,8 @@ def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float], hi
     place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
     bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=7, labelcolor=_INK)
-    bar.set_label("attention (columns: looked at; rows: looking)", fontsize=8, color=_INK, labelpad=6)
+    bar.ax.tick_params(length=0, labelsize=7, labelcolor=INK)
+    bar.set_label("attention (columns: looked at; rows: looking)", fontsize=8, color=INK, labelpad=6)
 
 
 def _caption(token: str) -> str:

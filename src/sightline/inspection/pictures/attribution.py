@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -11,21 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.files import write_atomically
 from sightline.inspection.alignment import visible
 from sightline.inspection.attributed import Attribution, Numbers
-from sightline.inspection.captions import breadth, shortened
-from sightline.inspection.fonts import drawing, fonts_for
-from sightline.inspection.line_picture import check_figure
+from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.figure_files import (
+    INK,
+    LARGEST,
+    check_figure,
+    new_figure,
+    plain_style,
+    set_cells_apart,
+    write_figure,
+)
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_INK = "#1f2933"
 _AGAINST_TO_FOR = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
-_LARGEST = 40.0  # inches, either way
 _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _LONGEST_LABEL = 28
 _UPRIGHT = 3  # labels wider than this are turned
@@ -45,32 +49,19 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
     ]
     if not grids or not attribution.outputs:
         raise ValueError(f"there is nothing to draw in {path.name}: no answers, or no tokens to attribute them to")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     outputs = [_label(token) for token in attribution.outputs]
     labels = [*outputs, *(label for _, columns, _ in grids for label in columns), title or ""]
     cell = 0.42
     columns = sum(len(tokens) for _, tokens, _ in grids)
-    width = min(cell * columns + _BETWEEN * (len(grids) - 1), _LARGEST)
-    height = min(cell * len(outputs), _LARGEST)
-    content, form = io.BytesIO(), path.suffix.lower()[1:]
-    style: dict[Any, Any] = {
-        "font.family": fonts_for("".join(labels)),
-        "text.color": _INK,
-        "text.parse_math": False,
-        "svg.hashsalt": "sightline",
-    }
-    with drawing(style):
-        figure = Figure(figsize=(width, height), facecolor="white")  # labels stand outside; "tight" makes room for them
-        FigureCanvasAgg(figure)
+    width = min(cell * columns + _BETWEEN * (len(grids) - 1), LARGEST)
+    height = min(cell * len(outputs), LARGEST)
+    with drawing(plain_style(fonts_for("".join(labels)))):
+        figure = new_figure(figsize=(width, height), facecolor="white")  # labels stand outside; the margin makes room
         _draw_grids(figure, grids, outputs, width)
         if title:
             wrapped = textwrap.fill(title, max(40, round(width * 11)))
             figure.axes[0].set_title(wrapped, fontsize=12, loc="left", pad=12)
-        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
-        figure.savefig(content, format=form, dpi=150, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
-    write_atomically(path, content.getvalue())
+        write_figure(figure, path, dpi=150)
 
 
 def _draw_grids(
@@ -92,8 +83,8 @@ def _draw_grids(
     place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))
     bar = figure.colorbar(image, cax=place)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=_INK)
-    bar.set_label("nats of log p: against | for", fontsize=9, color=_INK, labelpad=6)
+    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
+    bar.set_label("nats of log p: against | for", fontsize=9, color=INK, labelpad=6)
 
 
 def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
@@ -101,12 +92,7 @@ def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
 
     colours = LinearSegmentedColormap.from_list("sightline", list(_AGAINST_TO_FOR))
     image = axes.imshow(found, cmap=colours, vmin=-peak, vmax=peak, interpolation="nearest", aspect="auto")
-    rows, columns = found.shape
-    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
-    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.4)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set_visible(False)
+    set_cells_apart(axes, *found.shape)
     return image
 
 
@@ -114,10 +100,10 @@ def _label_axes(axes: Axes, columns: list[str], rows: list[str], name: str) -> N
     axes.xaxis.tick_top()
     upright = max(map(breadth, columns)) <= _UPRIGHT
     turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(columns)), columns, fontsize=10, color=_INK, **turned)
-    axes.set_yticks(range(len(rows)), rows, fontsize=10, color=_INK)
+    axes.set_xticks(range(len(columns)), columns, fontsize=10, color=INK, **turned)
+    axes.set_yticks(range(len(rows)), rows, fontsize=10, color=INK)
     if name:
-        axes.set_xlabel(name, fontsize=10, color=_INK, labelpad=8)
+        axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
 
 
 def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
@@ -129,7 +115,7 @@ def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
         red, green, blue, _ = colours[row, column]
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
         text = f"{value:.1f}" if peak < 100 else f"{value:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else _INK)
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
 
 
 def _label(token: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import textwrap
 from collections.abc import Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.files import write_atomically
-from sightline.inspection.captions import breadth
-from sightline.inspection.fonts import drawing, fonts_for
+from sightline.inspection.pictures.captions import breadth
+from sightline.inspection.pictures.figure_files import chart_style, check_figure, new_figure, write_figure
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 # Okabe & Ito (2008), told apart by colour-blind readers too; with more lines than colours, markers differ.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#1f2933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_INK, _GRID = "#1f2933", "#dfe4ea"
-_FORMATS = (".png", ".svg", ".pdf")
 _LONGEST_NAME = 48
 _PANEL = 6.2  # inches
 _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
@@ -54,62 +51,24 @@ class Panel:
     log_y: bool = True
 
 
-def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be drawn, before there is anything to draw."""
-    from importlib.util import find_spec
-
-    if path.suffix.lower() not in _FORMATS:
-        raise ValueError(f"{path}: a figure is a {', '.join(_FORMATS)} file; name it so")
-    if find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
-
-
 def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
     check_figure(path)
     if not any(panel.lines for panel in panels):
         raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
     words = [title or "", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", *names, *(p.title + p.x_label + p.y_label for p in panels)]
-    content, form = io.BytesIO(), path.suffix.lower()[1:]
-    with drawing(_style("".join(words))):
+    with drawing(chart_style(fonts_for("".join(words)), {"font.size": 10})):
         width = _PANEL * max(len(panels), 1) + 0.6
         columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
         height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(figsize=(width, height), layout="constrained")
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(axes, panel)
         _legend(figure, columns)
         if title:
             figure.suptitle(textwrap.fill(title, round(width * 11)), fontsize=12, x=0.01, ha="left")
-        metadata = {"Software": None} if form == "png" else {"Date": None} if form == "svg" else {"CreationDate": None}
-        figure.savefig(content, format=form, dpi=150, metadata=metadata, bbox_inches="tight", pad_inches=0.15)
-    write_atomically(path, content.getvalue())
-
-
-def _style(text: str) -> dict[Any, Any]:
-    return {
-        "font.family": fonts_for(text),
-        "font.size": 10,
-        "text.color": _INK,
-        "text.parse_math": False,  # a run named $a$ is no formula
-        "axes.edgecolor": _GRID,
-        "axes.labelcolor": _INK,
-        "axes.titlecolor": _INK,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "grid.color": _GRID,
-        "grid.linewidth": 0.7,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "svg.hashsalt": "sightline",  # the same lines, the same file
-    }
+        write_figure(figure, path, dpi=150, margin=0.15)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

@@ -1,0 +1,141 @@
+"""What is asked of a search: outputs for some sentences, and what each must keep to. And the same as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from sightline.decoding.batch import Batch
+from sightline.decoding.padding import pad_tokens
+from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
+from sightline.layers.layout import Padded
+from sightline.recipe import Decoding
+from sightline.text.tokenizer import END
+
+Texts = Sequence[Sequence[int]]  # each in token ids, without marks
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What each output must say, and what it must not."""
+
+    demands: Sequence[Demands]
+    edges: Edges
+
+    def take(self, indices: Sequence[int]) -> Constraints:
+        """The same for some of the sentences."""
+        return Constraints([self.demands[index] for index in indices], self.edges)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Outputs to write: one for each source or, without sources, for each prefix, which is gone on with."""
+
+    sources: Texts | None = None
+    prefixes: Texts | None = None  # what each output begins with
+    numbers: Sequence[int] | None = None  # see `numbered`
+    constraints: Constraints | None = None  # an output that cannot be as they say is not written
+    marks: int = 0  # so many ids behind the specials are in no output: what noise put into texts
+    scored: bool = True  # whether anybody wants to know how probable outputs are; greedy search is faster without
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+    @property
+    def read(self) -> Texts:
+        """What the model reads before it writes anything of its own: the sources, else the prefixes."""
+        return self.sources if self.sources is not None else self.prefixes or []
+
+    def counted_from(self, first: int) -> Request:
+        """The same, of sentences that begin at this one in the whole input: it may be cut into calls anywhere."""
+        return replace(self, numbers=range(first, first + len(self)))
+
+    def numbered(self) -> Sequence[int]:
+        """Which sentence of the whole input each is, by which sampling is seeded; the first is 0, unless said else."""
+        return range(len(self)) if self.numbers is None else self.numbers
+
+    def take(self, indices: Sequence[int]) -> Request:
+        """The same for some of the sentences."""
+        numbers = self.numbered()
+        return replace(
+            self,
+            sources=None if self.sources is None else [self.sources[index] for index in indices],
+            prefixes=None if self.prefixes is None else [self.prefixes[index] for index in indices],
+            numbers=[numbers[index] for index in indices],
+            constraints=None if self.constraints is None else self.constraints.take(indices),
+        )
+
+    def ended(self) -> list[list[int]]:
+        """Each source and its end mark; without sources, end marks alone."""
+        return [[*source, END] for source in (self.sources or [[] for _ in self.read])]
+
+    def begun(self) -> Texts:
+        """What each output begins with, be it nothing."""
+        return self.prefixes if self.prefixes is not None else [[] for _ in self.read]
+
+
+def make_batch(
+    request: Request,
+    options: Decoding,
+    device: torch.device | str,
+    *,
+    limits_of: Sequence[tuple[int, bool]] = (),
+    few: int = 0,
+) -> Batch:
+    """All that is asked as one batch to search; no output is longer than `limits_of` the model (see `rooms`).
+
+    When no more than `few` sentences are unfinished, they may be given up.
+    """
+    rows, begun, limits = request.ended(), request.begun(), _limits(request, options, limits_of)
+    return Batch(
+        pad_tokens(rows, device),
+        Padded.of([len(row) for row in rows], device),
+        torch.tensor(limits, device=device),
+        min(limits),
+        tuple(request.numbered()),
+        pad_tokens(begun, device) if any(begun) else None,
+        few,
+        _rules(request, options, device),
+        request.marks,
+        request.scored,
+    )
+
+
+def _limits(request: Request, options: Decoding, limits_of: Sequence[tuple[int, bool]]) -> list[int]:
+    """The most tokens of each output, its end included.
+
+    Prefixes without sources are gone on with by up to `max_length` tokens and an end mark. Beside a source, what must
+    be said, or must be so long, may go beyond `max_ratio`, never beyond `max_length`.
+    """
+    begun, lengths = request.begun(), [len(row) for row in request.ended()]
+    if request.sources is None:
+        limits = [len(prefix) + options.max_length + 1 for prefix in begun]
+    else:
+        said = [0] * len(request)
+        if request.constraints is not None:
+            pairs = zip(request.constraints.demands, begun, strict=True)
+            said = [demands.room() + len(prefix) for demands, prefix in pairs]
+        least = [max(options.min_length, room) + 1 for room in said]
+        wanted = [max(int(options.max_ratio * length) + 10, each) for length, each in zip(lengths, least, strict=True)]
+        limits = [min(options.max_length, limit) for limit in wanted]
+    for longest, in_one in limits_of:
+        limits = [min(limit, longest - in_one * length) for limit, length in zip(limits, lengths, strict=True)]
+    if any(begun):
+        limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
+    return limits
+
+
+def _rules(request: Request, options: Decoding, device: torch.device | str) -> Rules | None:
+    """What the outputs must keep to, or None where all is free."""
+    forbidden = required = shortest = None
+    if (asked := request.constraints) is not None:
+        forbidden = Forbidden.of(asked.demands, asked.edges, device)
+        required = Required.of(asked.demands, asked.edges, device)
+    if options.min_length:  # of what is gone on with, the beginning is no part of an output's length
+        given = [0 if request.sources is not None else len(prefix) for prefix in request.begun()]
+        shortest = torch.tensor([count + options.min_length for count in given], device=device)
+    if shortest is None and not options.no_repeat and forbidden is None and required is None:
+        return None
+    return Rules(shortest, options.no_repeat, forbidden, required)

@@ -1,0 +1,1 @@
+"""What Sightline draws with matplotlib, a file for each kind of picture."""

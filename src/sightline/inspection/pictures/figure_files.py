@@ -1,0 +1,99 @@
+"""Figures and the files they become: what every picture has in common, whatever is drawn in it.
+
+matplotlib's global state (pyplot) is never touched, and the same picture is the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Style = Mapping[str, Any]  # of matplotlib: its name for a setting → what it is set to
+FORMATS = (".png", ".svg", ".pdf")
+INK, GRID = "#1f2933", "#dfe4ea"
+LARGEST = 40.0  # inches, either way
+_DATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # what matplotlib writes of its version, or the time
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be drawn, before there is anything to draw."""
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"{path}: a figure is a {', '.join(FORMATS)} file; name it so")
+    if not can_draw():
+        raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
+
+
+def plain_style(fonts: list[str], more: Style | None = None) -> dict[Any, Any]:
+    """What is told to matplotlib of every picture."""
+    return {
+        "font.family": fonts,
+        "text.color": INK,
+        "text.parse_math": False,  # a label with two dollar signs is no formula
+        "svg.hashsalt": "sightline",  # the same picture, the same file
+        **(more or {}),
+    }
+
+
+def chart_style(fonts: list[str], more: Style | None = None, *, ink: str = INK, grid: str = GRID) -> dict[Any, Any]:
+    """The same for curves: a pale grid behind them, and no box around them."""
+    chart = {
+        "text.color": ink,
+        "axes.edgecolor": grid,
+        "axes.labelcolor": ink,
+        "axes.titlecolor": ink,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": grid,
+        "grid.linewidth": 0.7,
+        "xtick.color": ink,
+        "ytick.color": ink,
+    }
+    return plain_style(fonts, {**chart, **(more or {})})
+
+
+def new_figure(**shape: Any) -> Figure:
+    """An empty figure with a canvas of its own."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(**shape)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> None:
+    """White lines (so many points wide) between the cells of a heat map, and none around it."""
+    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
+    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
+    axes.grid(which="minor", color="white", linewidth=by)
+    axes.tick_params(which="both", length=0)
+    axes.spines[:].set_visible(False)
+
+
+def content_of(figure: Figure, form: str, *, dpi: int, margin: float | None = None) -> bytes:
+    """A figure as a file's content; with a margin (inches) it is cut, or grows, to just what is drawn."""
+    content = io.BytesIO()
+    tight: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
+    figure.savefig(content, format=form, dpi=dpi, metadata={_DATED[form]: None}, **tight)
+    return content.getvalue()
+
+
+def write_figure(figure: Figure, path: Path, *, dpi: int = 160, margin: float | None = 0.2) -> None:
+    """Write the file in one piece; its suffix chooses the format."""
+    write_atomically(path, content_of(figure, path.suffix.lower()[1:], dpi=dpi, margin=margin))

@@ -1,0 +1,152 @@
+"""Attention in several heads: what is projected before it, and after."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from sightline.layers.attention import attend, in_autocast
+from sightline.layers.layout import Layout
+from sightline.layers.linear import Linear
+from sightline.layers.positions import rotate
+from sightline.layers.relative_positions import Relative, RelativeKeys
+from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.spans import Span
+from sightline.layers.tap import TapModule
+
+
+class KeysAndValues(NamedTuple):
+    """What a query looks at, projected and split into heads."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class MultiHeadAttention(TapModule):
+    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2).
+
+    With `groups`, so many heads of keys and values are shared by the H of queries (Ainslie et al. 2023): G = 1 is
+    multi-query attention (Shazeer 2019). Without `projections` nothing is learned: y_i = Σ_j softmax(x_i·x_j) x_j in
+    each head's share of the features, and the queries' own states look at the source's as they are. With a `span`,
+    queries see part of their own sequence (spans.py).
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        dropout: float = 0.0,
+        rotary: bool = False,
+        relative_keys: RelativeKeys | None = None,
+        score: Score | None = None,
+        projections: bool = True,
+        groups: int | None = None,
+        span: Span | None = None,
+    ) -> None:
+        super().__init__()
+        groups = heads if groups is None else groups
+        if width % heads:
+            raise ValueError(f"width ({width}) is not divisible by heads ({heads})")
+        if heads % groups:
+            raise ValueError(f"heads ({heads}) is not divisible by groups ({groups})")
+        if groups != heads and not projections:
+            raise ValueError(f"without projections there are as many groups as heads ({heads}), not {groups}")
+        self.width, self.heads, self.head_width = width, heads, width // heads
+        self.shared_width = groups * self.head_width  # of the keys, and of the values
+        self.project: Linear | None = None
+        self.output: Linear | None = None
+        if projections:
+            self.project = Linear(width, width + 2 * self.shared_width)  # queries, keys and values in one product
+            # the same range whatever the groups: without any, a gain of √½ on the (3D, D) of three square matrices
+            nn.init.xavier_uniform_(self.project.weight, gain=((width + self.shared_width) / (4 * width)) ** 0.5)
+            self.output = Linear(width, width)
+        self.score = ScaledDot(self.head_width) if score is None else score
+        self.dropout = dropout
+        self.rotary = rotary
+        self.relative_keys = relative_keys
+        self.span = span
+
+    def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
+        """(…, several widths) → (…, H or G, K) of each."""
+        return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
+
+    def _bare(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, H, K): what stands there."""
+        return self._split(in_autocast(x), self.width)[0]
+
+    def queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention."""
+        if self.project is None:
+            query = key = value = self._bare(x)
+        else:
+            query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
+        if self.rotary:
+            query = rotate(query, positions)
+        if self._turns("key"):
+            key = rotate(key, positions)
+        return query, key, value
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, H, K), for attention to something else."""
+        if self.project is None:
+            return self._bare(x)
+        return self._split(self.project.apply_rows(x, 0, self.width), self.width)[0]
+
+    def keys_values(self, x: Tensor) -> KeysAndValues:
+        """(…, D) → two of (…, G, K), for attention to something else; without projections they are one tensor."""
+        if self.project is None:
+            states = self._bare(x)
+            return KeysAndValues(states, states)
+        both = self.project.apply_rows(x, self.width, self.width + 2 * self.shared_width)
+        return KeysAndValues(*self._split(both, self.shared_width, self.shared_width))
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        layout: tuple[Layout, Layout] | None = None,
+        relative: Relative | None = None,
+    ) -> Tensor:
+        """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
+        tap = self.explicit_tap
+        if self.listened:
+            heads = (("query", query), ("key", key), ("value", value))
+            query, key, value = (self.tap(name, tensor, self._formula(name)) for name, tensor in heads)
+        look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
+        if self.span is not None and layout is not None:
+            context = self.span(query, key, value, layout[0], look, causal, tap)
+        else:
+            bias = None if relative is None else self._bias(query, relative, layout)
+            context = look(query, key, value, mask=mask, bias=bias, causal=causal, layout=layout)
+        if layout is None:
+            context = context.transpose(1, 2)
+        joined = context.flatten(-2)  # (…, D)
+        joined = self.tap("joined", joined, "[context_1 ; … ; context_H]", ["context"])
+        if self.output is None:
+            return self.tap("output", joined, "[context_1 ; … ; context_H]", ["context"])
+        return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
+
+    def _formula(self, name: str) -> str:
+        plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"
+        return f"R(position) ({plain})" if self._turns(name) else plain
+
+    def _turns(self, name: str) -> bool:
+        """Whether positions are turned into these heads here: a span that makes new keys turns those, and no others."""
+        if name == "key" and self.span is not None and self.span.turns_keys:
+            return False
+        return self.rotary and name != "value"
+
+    def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
+        """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""
+        if self.relative_keys is None:
+            return relative.bias
+        heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, K)
+        bias: Tensor = self.relative_keys(heads * self.score.scale, relative.distances)
+        return bias

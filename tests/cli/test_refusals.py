@@ -1,0 +1,136 @@
+"""Options that could not be heeded are refused, before the work is done; files that go line by line end together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from sightline.cli.app import app
+from sightline.cli.errors import told
+from sightline.recipe import Decoding
+from sightline.recipe.bodies import Positions, TransformerBody
+from sightline.run import Run
+from untrained_runs import untrained
+
+Runs = dict[str, Path]
+
+
+def call(verb: str, run: str | Path, *arguments: str, given: str = "the dog\na cat\n") -> Result:
+    return CliRunner().invoke(app, [verb, str(run), *arguments, "--device", "cpu"], input=given)
+
+
+def refusal(verb: str, run: str | Path, *arguments: str) -> str:
+    result = call(verb, run, *arguments)
+    assert isinstance(result.exception, ValueError), result.output
+    return str(result.exception)
+
+
+@pytest.fixture
+def translator(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A Transformer that has learned nothing, in place of any run folder."""
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    return "transformer"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("classify-mean", ["--beam", "3"], "--beam is for models that write"),
+        ("tag-gru", ["--length-penalty", "0.5"], "--length-penalty is for models that write"),
+        ("lm-gru", ["--beam", "3"], "--beam says how outputs are found, and a model of text is measured by the text"),
+        ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
+        ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
+        ("tag-gru", ["--shift"], "--shift says how word alignments are scored; add --alignments FILE"),
+        ("tag-gru", ["--reverse", "nowhere"], "--reverse says how word alignments are scored"),
+        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs is of several models, and there is one"),
+        ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),
+        ("tag-gru", ["--outputs", "nowhere/out.txt"], "nowhere/out.txt cannot be written: there is no folder"),
+    ],
+)
+def test_evaluate_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
+    assert said in refusal("evaluate", tasks[name], *arguments)
+
+
+def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
+    tasks: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(*arguments: Any) -> None:
+        raise AssertionError("the test set was predicted first")
+
+    monkeypatch.setattr(Run, "evaluate", evaluated)
+    assert "bleu is not for task: tag" in refusal("evaluate", tasks["tag-gru"], "--metrics", "token-accuracy,bleu")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("lm-gru", ["--diversity", "0.3"], "there is one group; add --groups N"),
+        ("lm-gru", ["--ensemble-mean", "logs"], "add --with RUN"),
+        ("lm-gru", ["--sample", "--beam", "3"], "--beam 3 searches, and --sample draws; leave one of them out"),
+        ("lm-gru", ["--prompt", "the", "--prefixes", "x"], "--prompt is the beginning itself"),
+        ("tag-gru", ["--format", "conllu", "--prefixes", "x"], "labels have no beginnings to force"),
+        ("tag-gru", ["--column", "upos"], "this one is plain text; leave it out, or say what the file is with"),
+    ],
+)
+def test_predict_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
+    assert said in refusal("predict", tasks[name], *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--beam", "2"],
+        ["--sample"],
+        ["--nbest", "2"],
+        ["--groups", "2"],
+        ["--prefixes", "x"],
+        ["--require", "x"],
+        ["--forbid", "x"],
+        ["--forbid-everywhere", "x"],
+    ],
+)
+def test_outputs_that_are_told_are_not_searched_for(translator: str, arguments: list[str]) -> None:
+    said = refusal("predict", translator, "--target", "t.txt", *arguments)
+    assert said == f"{arguments[0]} says how outputs are found, and --target tells them; leave one of them out"
+
+
+@pytest.mark.parametrize("option", ["--prefixes", "--target", "--require", "--forbid"])
+def test_a_file_that_goes_with_the_input_has_no_line_too_many(translator: str, option: str, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("a\na\n")
+    (tmp_path / "three.txt").write_text("a\na\na\n")
+    assert call("predict", translator, option, str(tmp_path / "two.txt")).exit_code == 0
+    said = refusal("predict", translator, option, str(tmp_path / "three.txt"))
+    assert "three.txt has more lines than the input, which has 2 lines; give one" in said
+
+
+@pytest.mark.parametrize(("option", "what"), [("--target", "target"), ("--prefixes", "prefix")])
+def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
+    translator: str, tmp_path: Path, option: str, what: str
+) -> None:
+    run = untrained(translator)
+    decoder = run.recipe.model.decoder
+    assert isinstance(decoder, TransformerBody)
+    few = decoder.model_copy(update={"positions": Positions(kind="learned", longest=3)})
+    recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"decoder": few})})
+    count = len(run.vocabulary.target.encode("a dog barks loudly"))
+    (tmp_path / "two.txt").write_text("\na dog barks loudly\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "recipe", recipe)
+        patch.setattr(run, "answerer", replace(run.answerer, recipe=recipe))
+        said = refusal("predict", translator, option, str(tmp_path / "two.txt"))
+    assert said == f"line 2 has a {what} of {count} tokens, and this model writes 2 (its learned positions); shorten it"
+
+
+def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:
+    result = call("predict", translator, "--threads", "0")
+    assert result.exit_code == 2 and "--threads" in result.output
+
+
+def test_values_that_do_not_go_together_are_named_without_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), told():
+        Decoding(beam=2, nbest=5)
+    assert capsys.readouterr().err == "sightline: nbest (5) is more than beam (2); raise beam to at least nbest\n"

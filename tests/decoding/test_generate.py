@@ -1,0 +1,222 @@
+"""Any number of sentences: in batches, side by side, out in the order they came in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from made_sources import many_sources
+
+from sightline.decoding.batch import Hypothesis
+from sightline.decoding.generate import few_of, generate, side_by_side
+from sightline.decoding.request import Request
+from sightline.layers.tap import TapModule, Tapped, listen
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Decoding
+
+END = 3
+
+
+@pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 1.5), (4, 0.0)])
+def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
+    sources = many_sources(14)
+    shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
+    one, all_ = (generate(model, Request(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
+    assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
+    script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches of ten; in each, one sentence says thirty words more than all others."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)  # several would even the batches out
+    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
+    options = Decoding(beam=beam, batch_tokens=20 * beam, max_ratio=50.0)  # a word and an end each
+    found = generate(model, Request(sources), options)
+    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
+    assert len(model.rows) < 4 * 33  # steps
+
+
+def test_who_ends_a_little_later_than_others_is_not_given_up(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches of ten; in each, one sentence says five words more than all others: no word is said twice."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == (7 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
+    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
+    generate(model, Request(sources), Decoding(beam=1, batch_tokens=20))
+    assert len(model.rows) == 4 * 8  # steps
+
+
+@pytest.mark.parametrize(
+    ("sentences", "width", "few"), [(7, 1, 0), (16, 1, 2), (118, 1, 8), (640, 1, 20), (40, 5, 1), (118, 5, 3)]
+)
+def test_a_few_rows_are_not_worth_a_step_unless_the_batch_is_small(sentences: int, width: int, few: int) -> None:
+    assert few_of(sentences, width) == few
+
+
+def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:
+    """Each sentence says its first word over and over, as often as that word's number."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == first else {first: 1.0}
+
+    sources = [[first] * length for first, length in [(5, 2), (9, 7), (4, 1), (8, 7), (6, 30), (4, 3)]]
+    for beam in (1, 3):
+        found = generate(script(rule), Request(sources), Decoding(beam=beam, batch_tokens=20))
+        assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_finished_sentences_leave_the_batch(script: type[Any], beam: int) -> None:
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == first - 4 else {4: 1.0}
+
+    model = script(rule)
+    generate(model, Request([[first] for first in range(4, 12)]), Decoding(beam=beam))  # 0 to 7 words
+    alive = [sum(first - 4 >= step for first in range(4, 12)) for step in range(8)]  # 8, 7, ... 1
+    width = [1, *[beam] * 7]
+    assert model.rows == [rows * wide for rows, wide in zip(alive, width, strict=True)]
+
+
+def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any]) -> None:
+    """With few of many done, rows stay in the batch for a while; what they say there must not count.
+
+    Sentence 5 has its two finished hypotheses after two steps; the third, longer one would score better.
+    """
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        if first == 5:
+            if not said:
+                return {END: 0.4, 6: 0.35, 7: 0.25}
+            if len(said) == 1:
+                return {END: 0.9, 8: 0.1} if said == [6] else {8: 1.0}
+            return {END: 1.0}
+        return {4: 1.0} if len(said) < 6 else {END: 1.0}
+
+    options = Decoding(beam=2, nbest=2, length_penalty=2.0)
+    (alone,) = generate(script(rule), Request([[5]]), options)
+    found = generate(script(rule), Request([[5], *[[9]] * 30]), options)[0]
+    assert [h.tokens for h in found] == [h.tokens for h in alone]
+
+
+def test_an_empty_source_gives_an_empty_output_without_any_decoding(script: type[Any]) -> None:
+    model = script(lambda first, said: {END: 1.0} if said else {6: 1.0})
+    found = generate(model, Request([[], [5], []]), Decoding(beam=2))
+    assert [[h.tokens for h in beams] for beams in found] == [[[]], [[6]], [[]]]
+    assert model.rows[0] == 1
+    assert generate(model, Request([[], []]), Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
+    assert generate(model, Request([]), Decoding()) == []
+
+
+# --- side by side ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 2}, "nbest": 2}])
+def test_batches_decoded_side_by_side_come_out_as_one_after_the_other(model: Seq2Seq, options: dict[str, Any]) -> None:
+    sources = [[word] * length for word in (5, 8, 11) for length in (1, 2, 3)]
+    chosen = Decoding.model_validate({**options, "max_length": 8, "batch_tokens": 12})
+    together = generate(model, Request(sources), chosen)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    alone = generate(model, Request(sources), chosen)
+    assert [[h.tokens for h in beams] for beams in together] == [[h.tokens for h in beams] for beams in alone]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_who_listens_hears_one_batch_after_the_other() -> None:
+    order: list[str] = []
+
+    class Heard(TapModule):
+        looks, longest = (), None
+
+        def encode(self, source: torch.Tensor, layout: Any) -> torch.Tensor:
+            order.append("begin")
+            time.sleep(0.02)
+            self.tap("source", source)
+            order.append("end")
+            return source
+
+        def begin(self, memory: torch.Tensor) -> Any:
+            return None
+
+        def advance(self, tokens: torch.Tensor, state: Any, layout: Any = None) -> tuple[torch.Tensor, Any]:
+            features = torch.zeros(len(tokens), 1, 6)
+            features[..., END] = 9.0
+            return features, state
+
+        def logits(self, features: torch.Tensor) -> torch.Tensor:
+            return features
+
+    heard: list[Tapped] = []
+    model = Heard()
+    with listen(model, heard.append):
+        generate(model, Request([[5]] * 4), Decoding(beam=1, batch_tokens=1))
+    assert order == ["begin", "end"] * 4
+    assert len(heard) == 4
+
+
+def test_after_an_error_no_more_is_begun_and_the_threads_are_as_before() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        time.sleep(0.02)
+        if item == 0:
+            raise ValueError("the first one fails")
+
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="the first one fails"):
+        side_by_side(work, range(50), threads=2)
+    assert len(begun) < 10
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_the_work_is_done_once(threads: int) -> None:
+    done: list[int] = []
+    side_by_side(done.append, range(20), threads=threads)
+    assert sorted(done) == list(range(20))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_last_of_a_batch_are_decoded_with_the_last_of_others(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch, beam: int, threads: int
+) -> None:
+    """One of each batch says many more words than the others."""
+    words = {4: 4, 5: 5, 11: 50}
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == words[first] else {first: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._FEW", 4)
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: threads)
+    sources = [[first] for first in [5, 4, 11, 4, 5, 5, 11, 4, 4, 5, 5, 11, 11, 4, 5, 4]]
+    model, options = script(rule), Decoding(beam=beam, batch_tokens=8 * beam, max_ratio=100)  # four a batch
+    found = generate(model, Request(sources), options)
+    assert [beams[0].tokens for beams in found] == [source * words[source[0]] for source in sources]
+    alone = script(rule)
+    for start in range(0, 16, 4):
+        generate(alone, Request(sources[start : start + 4]), options)
+    assert threads == 2 or len(model.rows) < len(alone.rows)  # with two, it depends on who is first

@@ -1,0 +1,54 @@
+"""What is asked of a search, as a whole, in part and as tensors."""
+
+from __future__ import annotations
+
+from sightline.decoding.request import Constraints, Request, make_batch
+from sightline.decoding.rules import Demands, Edges
+from sightline.recipe import Decoding
+
+END = 3
+NOTHING = Edges.none(13)
+
+
+def test_a_batch_to_search_has_its_end_marks_limits_and_prefixes() -> None:
+    batch = make_batch(Request([[5, 6], [7]], prefixes=[[], [8] * 20]), Decoding(max_ratio=2.0, max_length=15), "cpu")
+    assert batch.source.tolist() == [[5, 6, END], [7, END, 0]]
+    assert batch.layout.lengths.tolist() == [3, 2]
+    assert batch.limits.tolist() == [15, 21]  # 2 · 3 + 10 = 16 is cut to 15; a prefix needs room for itself and the end
+    assert batch.prefixes.tolist() == [[0] * 20, [8] * 20]
+
+
+def test_prefixes_without_sources_are_gone_on_with_beyond_their_length() -> None:
+    options = Decoding(max_length=15, min_length=4)
+    batch = make_batch(Request(prefixes=[[5, 6], []]), options, "cpu")
+    assert batch.source.tolist() == [[END], [END]]
+    assert batch.limits.tolist() == [2 + 15 + 1, 15 + 1]
+    assert batch.rules.shortest.tolist() == [2 + 4, 4]
+
+
+def test_what_must_be_said_may_go_beyond_the_ratio_and_not_beyond_the_limit() -> None:
+    demands = [Demands(required=((4,) * 9, (5,) * 4)), Demands(required=((4,) * 30,)), Demands()]
+    request = Request([[7]] * 3, constraints=Constraints(demands, NOTHING))
+    batch = make_batch(request, Decoding(max_ratio=1.0, max_length=20), "cpu")
+    assert batch.limits.tolist() == [14, 20, 12]  # all phrases and the end; max_length; 2 + 10
+
+
+def test_part_of_a_request_asks_the_same_of_the_same_sentences() -> None:
+    demands = [Demands(required=((word,),)) for word in (4, 5, 6)]
+    whole = Request(
+        [[7], [8], [9]],
+        prefixes=[[10], [], [12]],
+        constraints=Constraints(demands, NOTHING),
+        marks=2,
+        scored=False,
+    )
+    part = whole.counted_from(30).take([2, 0])
+    assert (part.sources, part.prefixes, part.numbers) == ([[9], [7]], [[12], [10]], [32, 30])
+    assert part.constraints is not None and part.constraints.demands == [demands[2], demands[0]]
+    assert (part.marks, part.scored) == (2, False)
+    assert list(part.take([1]).numbered()) == [30]
+
+
+def test_sentences_are_counted_from_nought_unless_told() -> None:
+    assert list(Request(prefixes=[[5], [6]]).numbered()) == [0, 1]
+    assert list(Request([[5], [6]]).take([1]).numbered()) == [1]

@@ -1,0 +1,57 @@
+"""What a training says before its first step, so that nobody learns of it after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sightline
+from task_cases import LSTM, case, write
+from watched_runs import Silent, own_cache
+
+CLASSIFIER = case("classify", {"encoder": LSTM, "pooling": {"kind": "mean"}})
+TAGGER = case("tag", {"encoder": LSTM})
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with own_cache(tmp_path / "cache") as folder:
+        yield folder
+
+
+def notes(recipe: Path, *changes: str) -> list[str]:
+    display = Silent()
+    sightline.train(recipe, ["training.limits.steps=1", *changes], out=recipe.parent / "run", display=display)
+    return display.notes
+
+
+def test_labels_of_the_validation_that_were_never_learned_are_counted(tmp_path: Path) -> None:
+    recipe = write(tmp_path, CLASSIFIER)
+    (tmp_path / "valid.txt").write_text("the cat sat .\tthat thing\na dog ran .\tno thing\n")
+    (said,) = [note for note in notes(recipe) if "never right" in note]
+    assert said.startswith("1 of 2 validation labels not among the 2 of the training text")
+
+
+def test_labels_of_words_are_counted_once_for_all_their_pieces(tmp_path: Path) -> None:
+    recipe = write(tmp_path, TAGGER)
+    (tmp_path / "valid.txt").write_text("the cat sat .\tDET NOUN VERB SYM\n")
+    (said,) = [note for note in notes(recipe) if "never right" in note]
+    assert said.startswith("1 of 4 validation labels not among the 4 of the training text")
+
+
+def test_a_test_set_that_is_not_there_is_told_and_the_training_goes_on(tmp_path: Path) -> None:
+    recipe = write(tmp_path, CLASSIFIER)
+    (tmp_path / "test.txt").unlink()
+    said = [note for note in notes(recipe) if note.startswith("data.tests.other: ")]
+    assert len(said) == 1 and "test.txt does not exist; check its name in the recipe" in said[0]
+
+
+def test_a_step_that_cannot_be_compiled_is_told(tmp_path: Path) -> None:
+    said = [note for note in notes(write(tmp_path, TAGGER), "training.compile=true") if "compile" in note]
+    assert len(said) == 1 and said[0].startswith("training.compile: true is left undone: a step is compiled where")
+
+
+def test_where_nothing_is_amiss_nothing_is_said(tmp_path: Path) -> None:
+    assert not [note for note in notes(write(tmp_path, TAGGER)) if "never right" in note or "data.tests" in note]
