@@ -125,3 +125,14 @@ def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: Compariso
     quality = replace(first.qualities[metric], value=0.0, low=1e-15, high=0.4)
     odd = replace(seeded, systems=[replace(first, qualities={**first.qualities, metric: quality}), *rest])
     assert draw(odd, "svg", parts=("costs",)).startswith(b"<?xml")
+
+
+def test_costs_far_apart_have_ticks_in_plain_letters(seeded: Comparison) -> None:
+    def with_parameters(system: System, count: int) -> System:
+        return replace(system, members=[replace(each, parameters=count) for each in system.members])
+
+    first, second = seeded.systems
+    apart = replace(seeded, systems=[with_parameters(first, 3_000_000), with_parameters(second, 40_000_000)])
+    drawn = draw(apart, "svg", parts=("costs",)).decode()  # beside its paths, the text of every label is a comment
+    assert "<!-- 10⁷ -->" in drawn
+    assert "mathdefault" not in drawn

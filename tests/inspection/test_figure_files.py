@@ -13,6 +13,7 @@ from sightline.inspection.pictures.figure_files import (
     check_figure,
     new_figure,
     plain_style,
+    power_of_ten,
     write_figure,
 )
 from sightline.inspection.pictures.fonts import drawing
@@ -47,3 +48,13 @@ def test_what_is_said_of_a_style_goes_before_what_all_have() -> None:
     assert own == {**plain, "text.color": "red"} != plain
     assert chart_style(["A"], {"grid.linewidth": 9.0}, ink="blue")["axes.labelcolor"] == "blue"
     assert chart_style(["A"], {"grid.linewidth": 9.0})["grid.linewidth"] == 9.0
+
+
+def test_powers_of_ten_are_spelt_without_formulas() -> None:
+    assert [power_of_ten(value) for value in (1e7, 2e7, 2.5e15, 3e-4, 1.0)] == [
+        "10⁷",
+        "2·10⁷",
+        "2.5·10¹⁵",
+        "3·10⁻⁴",
+        "10⁰",
+    ]

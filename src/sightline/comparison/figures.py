@@ -13,7 +13,13 @@ from sightline.comparison.journals import Validation
 from sightline.comparison.results import Comparison, System
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
-from sightline.inspection.pictures.figure_files import chart_style, check_figure, content_of, new_figure
+from sightline.inspection.pictures.figure_files import (
+    chart_style,
+    check_figure,
+    content_of,
+    new_figure,
+    power_of_ten,
+)
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 from sightline.recipe import MetricName
 
@@ -199,6 +205,7 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
     present = [cost for cost in costs if cost]
     if max(present) > 3 * min(present):
         axes.set_xscale("log")
+        _spell_powers(axes)
         axes.margins(x=max(0.05, _margin(max(map(abs, aside)) + _ASIDE, axes)))
     elif max(present) < 1.02 * min(present):  # all but equal: room on both sides, not ticks in the sixth digit
         middle = (max(present) + min(present)) / 2
@@ -207,6 +214,18 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
         axes.margins(x=max(0.12, _margin(max(map(abs, aside)) + _ASIDE, axes)))
     if axes.get_xscale() == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
+
+
+def _spell_powers(axes: Axes) -> None:
+    """Ticks of a logarithmic axis as 2·10⁷, where matplotlib would write a formula; it chooses which have a label."""
+    from matplotlib.ticker import LogFormatter
+
+    class Powers(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return power_of_ten(x) if super().__call__(x, pos) else ""
+
+    axes.xaxis.set_major_formatter(Powers())
+    axes.xaxis.set_minor_formatter(Powers(minor_thresholds=(1.0, 0.6)))  # within a decade, some between its ends
 
 
 def _margin(points: float, axes: Axes) -> float:

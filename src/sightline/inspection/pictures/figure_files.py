@@ -21,6 +21,7 @@ Style = Mapping[str, Any]  # of matplotlib: its name for a setting → what it i
 FORMATS = (".png", ".svg", ".pdf")
 INK, GRID = "#1f2933", "#dfe4ea"
 LARGEST = 40.0  # inches, either way
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # what matplotlib writes of its version, or the time
 
 
@@ -84,6 +85,14 @@ def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> 
     axes.grid(which="minor", color="white", linewidth=by)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
+
+
+def power_of_ten(value: float) -> str:
+    """10⁷, 2·10⁷, 2.5·10⁻⁴: without a formula, which labels are not read as."""
+    digits, exponent = f"{value:e}".split("e")
+    raised = str(int(exponent)).translate(_RAISED)
+    times = f"{float(digits):g}"
+    return f"10{raised}" if times == "1" else f"{times}·10{raised}"
 
 
 def content_of(figure: Figure, form: str, *, dpi: int, margin: float | None = None) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.pictures.captions import breadth
-from sightline.inspection.pictures.figure_files import chart_style, check_figure, new_figure, write_figure
+from sightline.inspection.pictures.figure_files import chart_style, check_figure, new_figure, power_of_ten, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LONGEST_NAME = 48
 _PANEL = 6.2  # inches
 _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def _power(value: float, _: float | None = None) -> str:
     exponent = round(math.log10(value)) if value > 0 else 0
     if value <= 0 or not math.isclose(value, 10.0**exponent, rel_tol=1e-6):
         return ""
-    return f"{value:g}" if -2 < exponent < 4 else "10" + str(exponent).translate(_RAISED)
+    return f"{value:g}" if -2 < exponent < 4 else power_of_ten(value)
 
 
 def _between(value: float, _: float | None = None) -> str:
