@@ -181,7 +181,12 @@ class Worker:
             self.process.terminate()
 
 
-def race(build: Callable[[Any], Contestant], settings: Sequence[Setting], options: argparse.Namespace) -> list[Worker]:
+def race(
+    build: Callable[[Any], Contestant],
+    settings: Sequence[Setting],
+    options: argparse.Namespace,
+    after_round: Callable[[Sequence[Worker]], None] = lambda workers: None,
+) -> list[Worker]:
     """All contestants in turns; their workers hold what they did. Those that fail are out."""
     workers = []
     together = all(setting.device == "cuda" for setting in settings)  # compiling there is work for the many other cores
@@ -214,6 +219,7 @@ def race(build: Callable[[Any], Contestant], settings: Sequence[Setting], option
         rates = "  ".join(f"{worker.setting.name} {worker.turns[-1].rate:,.0f}" for worker in workers)
         worst = max(worker.turns[-1].others for worker in workers)
         print(f"  round {number + 1}/{options.rounds}: {rates}  (others: {worst:.1f} cores)", flush=True)
+        after_round(workers)
     for worker in workers:
         worker.stop()
     return workers

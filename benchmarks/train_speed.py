@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from torch import nn
 
 import corpus as text
 from peers import BASE, SMALL, MarianStep, Size, TorchStep
-from race import add_options, only, print_table, race, save, summarize
+from race import Worker, add_options, only, print_table, race, save, summarize
 
 WIDTHS = (16, 24, 32, 48, 64, 128)  # static shapes for the compiled peers, each compiled once
 EXPANDABLE = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)  # for batches that are never of one size
@@ -305,13 +305,17 @@ def main() -> None:
         options.warmup = 60.0 if options.device == "cuda" else 5.0
     settings = chosen(options)
     load_corpus(settings[0])  # tokenized once, before anyone starts
-    rows = summarize(race(build, settings, options))
+
+    def keep(workers: Sequence[Worker]) -> None:
+        """What is known so far, should the race be cut off."""
+        save(options.json, summarize(workers), options, benchmark="train_speed")
+
+    rows = summarize(race(build, settings, options, keep))
     more = {
         "batch": lambda row: f"{row['setting']['tokens']:,}",
         "tokens/step": lambda row: f"{row['units_a_step']:,.0f}",
     }
     print_table("non-padding target tokens a second in training, median over the rounds", "tokens/s", rows, more)
-    save(options.json, rows, options, benchmark="train_speed")
 
 
 if __name__ == "__main__":
