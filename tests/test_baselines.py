@@ -110,8 +110,9 @@ def test_an_oracle_of_a_source_that_comes_twice_knows_both_references(tmp_path: 
 
 def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: Path) -> None:
     found = compare([folder / "run", folder / "lead", folder / "oracle"], device="cpu")
-    assert found.metrics == ["rouge-1", "rouge-l"]
-    assert any("lead has no model, and so no perplexity" in note for note in found.notes)
+    assert found.metrics == ["rouge-1", "rouge-l", "perplexity"]
+    assert [system.name for system in found.having("perplexity")] == ["run"]
+    assert "perplexity: lead and oracle have no model." in found.notes
     assert any("lead (lead-1), oracle (oracle). An oracle has seen the references." in note for note in found.notes)
     best = found.systems[2]
     assert best.name == "oracle" and best.qualities["rouge-1"].value == pytest.approx(75)
@@ -141,7 +142,9 @@ def test_what_a_baseline_cannot_do_is_refused(folder: Path) -> None:
         Run.load(folder / "lead")
     with pytest.raises(RunError, match="has no output for source 1"):
         compare([folder / "run", folder / "lead"], on="validation", metrics=["rouge-1"], device="cpu")
-    with pytest.raises(RunError, match="perplexity"):
+    with pytest.raises(
+        RunError, match=r"perplexity cannot come first: lead has no model.*--metrics rouge-1,perplexity"
+    ):
         compare([folder / "run", folder / "lead"], metrics=["perplexity"], device="cpu")
     command = ["baseline", "lead", str(folder / "recipe.yaml"), "--out", str(folder / "run")]
     assert isinstance(CliRunner().invoke(app, command).exception, RunError)

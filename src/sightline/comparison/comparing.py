@@ -27,9 +27,9 @@ from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
 from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
-from sightline.evaluation.metrics import Score
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
+from sightline.recipe import MetricName
 from sightline.training.ending import broken_off_at
 
 
@@ -50,7 +50,8 @@ def compare(
     systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is a test set that
     all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
     named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
-    Language models are measured by the test text itself, and decode nothing.
+    Language models are measured by the test text itself, and decode nothing. Outputs without a model (`sightline
+    baseline`) have no perplexity: their `qualities` lack it.
     """
     contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
     common_task(contestants)
@@ -106,28 +107,25 @@ def _systems(
 ) -> tuple[list[System], dict[str, Looked]]:
     """Score every run and judge every system; also which outputs stand for each."""
     systems: list[System] = []
-    first: list[list[Measurement]] = []
+    first: list[dict[MetricName, Measurement]] = []
     looked: dict[str, Looked] = {}
     for number, group in enumerate(groups):
         progress("scoring and testing", number, len(groups))
-        own = [
-            measured(each, test, decoded[each.name].outputs, scoring) for each in group.contestants
-        ]  # seeds × metrics
+        own = [measured(each, test, decoded[each.name].outputs, scoring) for each in group.contestants]  # of each seed
         first = first or own
         members = [
-            _member(
-                each, decoded[each.name], [found.score(bootstrap=scoring.bootstrap) for found in measurements], scoring
-            )
+            _member(each, decoded[each.name], measurements, scoring)
             for each, measurements in zip(group.contestants, own, strict=True)
         ]
+        names = list(own[0])  # seeds of a system have the same
         system = System(
             name=group.name,
             members=members,
-            qualities={name: Quality.of(name, [each.scores[name] for each in members]) for name in scoring.metrics},
+            qualities={name: Quality.of(name, [each.scores[name] for each in members]) for name in names},
             verdicts={
-                name: judge(name, [each[place] for each in first], [each[place] for each in own])
-                for place, name in enumerate(scoring.metrics)
-                if systems
+                name: judge(name, [each[name] for each in first], [each[name] for each in own])
+                for name in names
+                if systems and name in first[0]
             },
         )
         shown = system.shown_member(scoring.metrics[0])
@@ -136,7 +134,9 @@ def _systems(
     return systems, looked
 
 
-def _member(contestant: Contestant, decoded: Decoded, scores: list[Score], scoring: Scoring) -> Member:
+def _member(
+    contestant: Contestant, decoded: Decoded, measurements: dict[MetricName, Measurement], scoring: Scoring
+) -> Member:
     cost, validations = read_journal(contestant.run.folder)
     return Member(
         name=contestant.name,
@@ -149,7 +149,7 @@ def _member(contestant: Contestant, decoded: Decoded, scores: list[Score], scori
         decoding=contestant.options.model_dump(mode="json"),
         seconds=decoded.seconds,
         outputs=decoded.outputs,
-        scores=dict(zip(scoring.metrics, scores, strict=True)),
+        scores={name: found.score(bootstrap=scoring.bootstrap) for name, found in measurements.items()},
         baseline=contestant.baseline,
     )
 

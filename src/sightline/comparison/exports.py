@@ -128,10 +128,10 @@ def csv_text(comparison: Comparison) -> str:
 
 def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:
     row: dict[str, Any] = {"system": system.name, "runs": len(system.members), "test": comparison.test.name}
-    for metric, quality in system.qualities.items():
-        row |= {metric: quality.value, f"{metric}_deviation": quality.deviation}
-        row |= {f"{metric}_low": quality.low, f"{metric}_high": quality.high}
-        verdict = system.verdicts.get(metric)
+    for metric in comparison.metrics:
+        quality, verdict = system.qualities.get(metric), system.verdicts.get(metric)
+        row |= {metric: quality and quality.value, f"{metric}_deviation": quality and quality.deviation}
+        row |= {f"{metric}_low": quality and quality.low, f"{metric}_high": quality and quality.high}
         tests = {
             "difference": verdict and verdict.difference,
             "p": verdict and verdict.p,
@@ -143,7 +143,7 @@ def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:
             "p_seeds": verdict and verdict.seeds and verdict.seeds.p,
         }
         row |= {f"{metric}_{name}": value for name, value in tests.items()}
-        row[f"{metric}_signature"] = quality.signature
+        row[f"{metric}_signature"] = quality and quality.signature
     cost = system.cost
     row |= {"parameters": system.parameters, "training_tokens": cost.tokens, "training_flops": cost.flops}
     row |= {"training_seconds": cost.seconds, "sentences_per_second": system.sentences_per_second}

@@ -19,7 +19,7 @@ from sightline.run_folder import RunError
 
 @dataclass(frozen=True)
 class Scoring:
-    """By what the runs are judged."""
+    """By what the runs are judged. A run without a model lacks metrics of losses, but not the first."""
 
     metrics: list[MetricName]
     lowercase: bool | None  # None: as each recipe says
@@ -31,7 +31,10 @@ class Scoring:
 
 
 def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
-    """The metrics asked for, or those that all recipes have; refused where they would not mean the same."""
+    """The metrics asked for, or those that all recipes have; refused where they would not mean the same.
+
+    Of the recipes' metrics those that every run has come first; of those asked for, the first must be one.
+    """
     recipes = [contestant.run.recipe.evaluation for contestant in contestants]
     notes: list[str] = []
     if metrics is not None:
@@ -40,8 +43,13 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
         if wrong := [name for name in chosen if name not in TASK_METRICS[task]]:
             raise RunError(f"{wrong[0]} is not for task: {task}; choose from {', '.join(TASK_METRICS[task])}")
     else:
-        chosen = [name for name in recipes[0].metrics if all(name in each.metrics for each in recipes)]
         every = dict.fromkeys(name for each in recipes for name in each.metrics)
+        chosen = [
+            name
+            for name in every
+            if all(name in each.metrics for c, each in zip(contestants, recipes, strict=True) if c.has(name))
+        ]
+        chosen.sort(key=lambda name: bool(_lacking(contestants, name)))  # stable: in the order of the recipes
         if left_out := [METRICS[name].label for name in every if name not in chosen]:
             notes.append(f"Left out, because not every recipe has them: {', '.join(left_out)}.")
     if not chosen:
@@ -54,6 +62,8 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
             raise RunError(f"{reason}; leave perplexity out, or compare by another metric with --metrics{example}")
         chosen.remove("perplexity")
         notes.append(f"Perplexity is left out: {reason}.")
+    _check_first(contestants, chosen)
+    notes += _missing_notes(contestants, chosen)
     scoring = Scoring(chosen, lowercase, recipes[0].bootstrap, notes)
     _check_signatures(contestants, scoring)
     return scoring
@@ -75,10 +85,16 @@ def check_text(contestants: Sequence[Contestant], test: TestSet, scoring: Scorin
             )
 
 
-def measured(contestant: Contestant, test: TestSet, outputs: Sequence[str], scoring: Scoring) -> list[Measurement]:
-    """Every metric of a run."""
+def measured(
+    contestant: Contestant, test: TestSet, outputs: Sequence[str], scoring: Scoring
+) -> dict[MetricName, Measurement]:
+    """Every metric that a run has."""
     lowercase = scoring.folds_case(contestant)
-    return [contestant.run.measure(name, test, outputs, lowercase=lowercase) for name in scoring.metrics]
+    return {
+        name: contestant.run.measure(name, test, outputs, lowercase=lowercase)
+        for name in scoring.metrics
+        if contestant.has(name)
+    }
 
 
 def judge(metric: MetricName, baseline: Sequence[Measurement], system: Sequence[Measurement]) -> Verdict:
@@ -108,15 +124,51 @@ def _known(name: str) -> MetricName:
 
 def _other_tokens(contestants: Sequence[Contestant]) -> str | None:
     """Why perplexities cannot be compared, if they cannot."""
-    if written := [each.name for each in contestants if each.baseline is not None]:
-        return f"{written[0]} has no model, and so no perplexity"
-    first = contestants[0]
-    for other in contestants[1:]:
+    models = [each for each in contestants if each.has("perplexity")]
+    if not models:
+        return f"{_no_model([each.name for each in contestants])}, and so no perplexity"
+    first = models[0]
+    for other in models[1:]:
         if first.run.recipe.copies_unknown != other.run.recipe.copies_unknown:
             return f"of {first.name} and {other.name} only one has to name words outside the vocabulary (model.copying)"
         if first.run.vocabulary.target.content != other.run.vocabulary.target.content:
             return f"{first.name} and {other.name} have different tokenizers, and perplexity is one of tokens"
     return None
+
+
+def _lacking(contestants: Sequence[Contestant], metric: MetricName) -> list[str]:
+    """The names of those who do not have a metric."""
+    return [each.name for each in contestants if not each.has(metric)]
+
+
+def _no_model(names: Sequence[str]) -> str:
+    """Why they lack it: `lead-10 and oracle have no model`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last} have no model" if most else f"{last} has no model"
+
+
+def _check_first(contestants: Sequence[Contestant], chosen: Sequence[MetricName]) -> None:
+    """Systems are ranked and drawn by the first metric, so all must have it."""
+    if not (lacking := _lacking(contestants, chosen[0])):
+        return
+    recipe = contestants[0].run.recipe
+    candidates = [*chosen, *recipe.evaluation.metrics, *TASK_METRICS[recipe.task]]
+    first = next(name for name in candidates if not _lacking(contestants, name))
+    raise RunError(
+        f"{chosen[0]} cannot come first: {_no_model(lacking)}, and systems are ranked and drawn by the first metric; "
+        f"begin with one that all have, e.g. --metrics {','.join(dict.fromkeys([first, *chosen]))}"
+    )
+
+
+def _missing_notes(contestants: Sequence[Contestant], chosen: Sequence[MetricName]) -> list[str]:
+    """Why some cells are empty."""
+    notes: list[str] = []
+    for name in chosen:
+        if lacking := _lacking(contestants, name):
+            first = contestants[0]
+            untested = f"; {first.name} is the baseline, so no difference is tested (--baseline chooses another)"
+            notes.append(f"{METRICS[name].label}: {_no_model(lacking)}{'' if first.has(name) else untested}.")
+    return notes
 
 
 def _check_signatures(contestants: Sequence[Contestant], scoring: Scoring) -> None:

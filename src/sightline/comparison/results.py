@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from statistics import fmean, stdev
@@ -33,7 +33,7 @@ class Member:
     decoding: dict[str, Any]
     seconds: float  # its turns at decoding, added up
     outputs: list[str]
-    scores: dict[MetricName, Score]
+    scores: dict[MetricName, Score]  # those it has: without a model there is no perplexity
     baseline: str | None = None  # what it is, where it has no model
 
     @property
@@ -129,8 +129,8 @@ class System:
 
     name: str
     members: list[Member]
-    qualities: dict[MetricName, Quality]
-    verdicts: dict[MetricName, Verdict] = field(default_factory=dict)  # none for the baseline
+    qualities: dict[MetricName, Quality]  # of the metrics it has, the first of the comparison always
+    verdicts: dict[MetricName, Verdict] = field(default_factory=dict)  # of those the baseline has too; its own: none
 
     @property
     def parameters(self) -> int:
@@ -184,15 +184,23 @@ class Comparison:
         """Whether the systems have outputs; language models are measured by a given text and have none."""
         return any(member.outputs for system in self.systems for member in system.members)
 
+    def having(self, metric: MetricName) -> list[System]:
+        """The systems that have a metric: all have the first, and some system has each."""
+        return [system for system in self.systems if metric in system.qualities]
+
+    def tested(self, metric: MetricName) -> list[System]:
+        """The systems that were held against the baseline in a metric."""
+        return [system for system in self.others if metric in system.verdicts]
+
     def best(self, metric: MetricName, among: list[System] | None = None) -> System:
         """The system with the best value; the first of equals."""
-        systems = among or self.systems
-        sign = 1 if self.baseline.qualities[metric].better == "higher" else -1
+        systems = among or self.having(metric)
+        sign = 1 if systems[0].qualities[metric].better == "higher" else -1
         return max(systems, key=lambda system: sign * system.qualities[metric].value)
 
     def standing(self, metric: MetricName) -> list[System]:
         """The systems whose difference stays significant after Holm's (1979) correction for their number."""
-        ranked = sorted(self.others, key=lambda system: system.verdicts[metric].p)
+        ranked = sorted(self.tested(metric), key=lambda system: system.verdicts[metric].p)
         kept: list[System] = []
         for place, system in enumerate(ranked):
             if system.verdicts[metric].p >= LEVEL / (len(ranked) - place):
@@ -206,7 +214,7 @@ class Comparison:
             "test": {"name": self.test.name, "sentences": len(self.test.sources), "others": self.other_tests},
             "baseline": self.baseline.name,
             "metrics": list(self.metrics),
-            "systems": [_system(system) for system in self.systems],
+            "systems": [_system(system, self.metrics) for system in self.systems],
             "differences": [asdict(each) for each in self.differences],
             "where": asdict(self.where),
             "notes": self.notes,
@@ -225,16 +233,25 @@ class Comparison:
         return plain_text(self)
 
 
-def _system(system: System) -> dict[str, Any]:
+def _system(system: System, metrics: Sequence[MetricName]) -> dict[str, Any]:
+    """A metric that a system lacks is null; the baseline has no verdicts at all."""
+    qualities = {metric: asdict(quality) for metric, quality in system.qualities.items()}
+    verdicts = {metric: verdict.to_dict() for metric, verdict in system.verdicts.items()}
     return {
         "name": system.name,
         "parameters": system.parameters,
         "cost": asdict(system.cost),
         "sentences_per_second": system.sentences_per_second,
-        "qualities": {metric: asdict(quality) for metric, quality in system.qualities.items()},
-        "verdicts": {metric: verdict.to_dict() for metric, verdict in system.verdicts.items()},
-        "runs": [{**asdict(member), "sentences_per_second": member.sentences_per_second} for member in system.members],
+        "qualities": {metric: qualities.get(metric) for metric in metrics},
+        "verdicts": {metric: verdicts.get(metric) for metric in metrics} if verdicts else {},
+        "runs": [_run(member, metrics) for member in system.members],
     }
+
+
+def _run(member: Member, metrics: Sequence[MetricName]) -> dict[str, Any]:
+    plain = asdict(member)
+    plain["scores"] = {metric: plain["scores"].get(metric) for metric in metrics}
+    return {**plain, "sentences_per_second": member.sentences_per_second}
 
 
 def _finite(value: Any) -> Any:

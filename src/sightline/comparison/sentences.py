@@ -84,9 +84,10 @@ def looked_at(comparison: Comparison) -> str:
 
 
 def signatures(comparison: Comparison) -> list[str]:
-    """How each metric was computed, once for all systems, which share it."""
+    """How each metric was computed, once for all systems that have it, which share it."""
     return [
-        f"{METRICS[metric].label}: {comparison.baseline.qualities[metric].signature}" for metric in comparison.metrics
+        f"{METRICS[metric].label}: {comparison.having(metric)[0].qualities[metric].signature}"
+        for metric in comparison.metrics
     ]
 
 
@@ -122,7 +123,7 @@ def _many_notes(comparison: Comparison) -> list[str]:
     told: list[str] = []
     marks = 0
     for metric in comparison.metrics:
-        marked = [system for system in comparison.others if system.verdicts[metric].significant]
+        marked = [system for system in comparison.tested(metric) if system.verdicts[metric].significant]
         standing = comparison.standing(metric)
         marks += len(marked)
         if len(standing) < len(marked):
@@ -131,10 +132,7 @@ def _many_notes(comparison: Comparison) -> list[str]:
     if not marks:
         return []
     lost = f"it would take the mark from {'; '.join(told)}" if told else "all marks would stay"
-    return [
-        f"Each of the {len(comparison.others)} systems is tested on its own; "
-        f"corrected for their number (Holm 1979) {lost}."
-    ]
+    return [f"Each system is tested on its own; corrected for how many are tested by a metric (Holm 1979) {lost}."]
 
 
 def _cost_note(comparison: Comparison) -> str:

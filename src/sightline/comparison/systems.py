@@ -12,7 +12,8 @@ from pathlib import Path
 from sightline.baselines.written import WrittenRun, is_baseline
 from sightline.comparison.progress import Progress
 from sightline.comparison.recipe_differences import differ_only_in_seed
-from sightline.recipe import Decoding, TaskName
+from sightline.evaluation.metrics import METRICS
+from sightline.recipe import Decoding, MetricName, TaskName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 
@@ -31,6 +32,10 @@ class Contestant:
     def baseline(self) -> str | None:
         """What it is where there are outputs and no model; a run that was trained is none."""
         return self.run.baseline if isinstance(self.run, WrittenRun) else None
+
+    def has(self, metric: MetricName) -> bool:
+        """Whether it can be measured so: what is made of losses needs a model."""
+        return self.baseline is None or METRICS[metric].measure is not None
 
     @property
     def seed(self) -> int:

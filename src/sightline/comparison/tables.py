@@ -103,8 +103,9 @@ def _row(comparison: Comparison, system: System) -> list[str]:
     if comparison.seeded:
         cells.append(str(len(system.members)))
     for metric in comparison.metrics:
-        verdict = system.verdicts.get(metric)
-        cells += [_value(system.qualities[metric]), "baseline" if verdict is None else _change(verdict)]
+        quality, verdict = system.qualities.get(metric), system.verdicts.get(metric)
+        base = "baseline" if quality and system is comparison.baseline else NOTHING
+        cells += [NOTHING if quality is None else _value(quality), base if verdict is None else _change(verdict)]
     return [*cells, *_costs(comparison, system)]
 
 
@@ -122,9 +123,11 @@ def _change(verdict: Verdict) -> str:
 
 def _best(comparison: Comparison) -> Iterable[tuple[int, int]]:
     for number, metric in enumerate(comparison.metrics):
+        if len(comparison.having(metric)) < 2:
+            continue
         best = comparison.best(metric).qualities[metric].value
         for row, system in enumerate(comparison.systems):
-            if system.qualities[metric].value == best:
+            if metric in system.qualities and system.qualities[metric].value == best:
                 yield row, (2 if comparison.seeded else 1) + 2 * number
 
 
@@ -189,7 +192,7 @@ def runs_table(comparison: Comparison) -> Table:
             member.name,
             system.name,
             str(member.seed),
-            *(_score(score) for score in member.scores.values()),
+            *(_score(member.scores.get(metric)) for metric in comparison.metrics),
             NOTHING if member.cost.steps is None else f"{member.cost.steps:,.0f}",
             *_costs(comparison, member),
             member.trained_on,
@@ -200,7 +203,9 @@ def runs_table(comparison: Comparison) -> Table:
     return Table("Every run", columns, rows)
 
 
-def _score(score: Score) -> str:
+def _score(score: Score | None) -> str:
+    if score is None:
+        return NOTHING
     return f"{score.value:.{score.digits}f} [{score.low:.{score.digits}f}, {score.high:.{score.digits}f}]"
 
 

@@ -1,0 +1,261 @@
+"""Perplexity of models beside baselines that have none: an empty cell everywhere, and no test, rank or mark of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.baselines.written import write_baseline
+from sightline.cli.app import app
+from sightline.comparison import Comparison
+from sightline.comparison.exports import csv_text, json_text, latex, markdown
+from sightline.comparison.figures import draw
+from sightline.comparison.page import page
+from sightline.comparison.tables import luck_table, main_table, narrow_tables, runs_table
+from sightline.comparison.terminal import plain_text
+from sightline.recipe.files import load_recipe
+from sightline.run_folder import RunError
+
+Copy = Callable[..., Path]
+NOTE = "perplexity: lead and oracle have no model."
+
+
+@pytest.fixture(scope="module")
+def written(trained: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A lead and an oracle of the test set of the runs."""
+    folder = tmp_path_factory.mktemp("baselines")
+    recipe = load_recipe(trained["dot-seed1"] / "recipe.yaml")
+    write_baseline("lead", recipe, ["test"], folder / "lead", count=1)
+    write_baseline("oracle", recipe, ["test"], folder / "oracle")
+    return {name: folder / name for name in ("lead", "oracle")}
+
+
+@pytest.fixture(scope="module")
+def runs(trained: dict[str, Path], written: dict[str, Path]) -> list[Path]:
+    return [trained["none-seed1"], trained["dot-seed1"], trained["dot-seed2"], written["lead"], written["oracle"]]
+
+
+@pytest.fixture(scope="module")
+def mixed(runs: list[Path]) -> Comparison:
+    """A run, a system of two seeds, and two baselines."""
+    return sightline.compare(runs, device="cpu")
+
+
+def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: Comparison) -> None:
+    assert mixed.metrics == ["bleu", "chrf", "exact", "perplexity"]
+    assert [system.name for system in mixed.systems] == ["none-seed1", "dot", "lead", "oracle"]
+    assert [system.name for system in mixed.having("perplexity")] == ["none-seed1", "dot"]
+    assert [system.name for system in mixed.having("bleu")] == ["none-seed1", "dot", "lead", "oracle"]
+    assert all("perplexity" not in member.scores for system in mixed.systems[2:] for member in system.members)
+    assert NOTE in mixed.notes
+
+
+def test_the_perplexities_are_those_of_a_comparison_without_baselines(mixed: Comparison, runs: list[Path]) -> None:
+    alone = sightline.compare(runs[:3], device="cpu", metrics=["perplexity"])
+    for ours, theirs in zip(mixed.systems[:2], alone.systems, strict=True):
+        assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
+    assert mixed.others[0].verdicts["perplexity"] == alone.others[0].verdicts["perplexity"]
+
+
+def test_only_what_has_the_metric_is_tested(mixed: Comparison) -> None:
+    assert [system.name for system in mixed.tested("perplexity")] == ["dot"]
+    assert [system.name for system in mixed.tested("bleu")] == ["dot", "lead", "oracle"]
+    tested = [row[0] for row in luck_table(mixed).rows if row[1] == "perplexity"]
+    assert tested == ["dot"]
+
+
+def test_holm_corrects_for_as_many_as_are_tested(mixed: Comparison) -> None:
+    first, dot, *others = mixed.systems
+    verdict = dot.verdicts["perplexity"]
+    near = replace(verdict, seeds=None, randomization=replace(verdict.randomization, p_with_ties=0.04))
+    changed = replace(mixed, systems=[first, replace(dot, verdicts={**dot.verdicts, "perplexity": near}), *others])
+    assert [system.name for system in changed.standing("perplexity")] == ["dot"]  # 0.04 would not do among three
+
+
+def test_where_the_baseline_has_no_model_no_difference_is_tested(runs: list[Path]) -> None:
+    found = sightline.compare(runs, baseline="lead", device="cpu")
+    assert found.baseline.name == "lead" and found.tested("perplexity") == []
+    assert [system.name for system in found.having("perplexity")] == ["none-seed1", "dot"]
+    assert (
+        "perplexity: lead and oracle have no model; lead is the baseline, so no difference is tested "
+        "(--baseline chooses another)." in found.notes
+    )
+    table = main_table(found)
+    place = [column.title for column in table.columns].index("perplexity")
+    assert [row[place + 1] for row in table.rows] == ["–"] * 4
+    assert table.rows[0][place] == "–" and re.match(r"\d", table.rows[1][place])
+    assert f"perplexity: {found.systems[1].qualities['perplexity'].signature}" in plain_text(found)
+
+
+# --- how it is shown ----------------------------------------------------------------------------------------------
+
+
+def cells(rows: list[list[str]], heads: list[str]) -> dict[str, list[str]]:
+    """By system: perplexity and its difference."""
+    place = heads.index("perplexity")
+    return {row[0]: row[place : place + 2] for row in rows}
+
+
+def check(found: dict[str, list[str]], mixed: Comparison, nothing: str = "–") -> None:
+    assert found["lead"] == found["oracle"] == [nothing, nothing]
+    assert found["none-seed1"][0].startswith(f"{mixed.baseline.qualities['perplexity'].value:.2f} ")
+    assert found["none-seed1"][1] == "baseline"
+    assert re.search(r"\d\.\d\d", found["dot"][0]) and re.search(r"\(<?0\.\d+\)|\(1\.0000\)", found["dot"][1])
+
+
+def test_the_table_has_empty_cells_and_marks_the_best_of_those_that_have_it(mixed: Comparison) -> None:
+    table = main_table(mixed)
+    heads = [column.title for column in table.columns]
+    check(cells(table.rows, heads), mixed)
+    place = heads.index("perplexity")
+    best = min(range(2), key=lambda row: mixed.systems[row].qualities["perplexity"].value)
+    assert [row for row, column in table.best if column == place] == [best]
+    alone = next(each for each in narrow_tables(mixed) if each.title == "perplexity")
+    assert [row[-2:] for row in alone.rows[2:]] == [["–", "–"]] * 2
+
+
+def test_the_only_one_with_a_metric_is_not_marked_as_the_best(
+    trained: dict[str, Path], written: dict[str, Path]
+) -> None:
+    table = main_table(sightline.compare([trained["dot-seed1"], written["lead"]], device="cpu"))
+    place = [column.title for column in table.columns].index("perplexity")
+    assert {column for _, column in table.best} == {place - 6, place - 4, place - 2}
+
+
+def test_the_table_of_runs_has_empty_cells_too(mixed: Comparison) -> None:
+    table = runs_table(mixed)
+    place = [column.title for column in table.columns].index("perplexity")
+    assert [row[place] == "–" for row in table.rows] == [False, False, False, True, True]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_in_the_terminal(mixed: Comparison) -> None:
+    lines = plain_text(mixed).splitlines()
+    first = next(number for number, line in enumerate(lines) if re.match(r"system +runs", line))
+    heads, *rows = [re.split(r"  +", line) for line in lines[first : first + 5]]
+    check(cells(rows, heads), mixed)
+    assert NOTE in lines
+
+
+def test_in_markdown(mixed: Comparison) -> None:
+    text = markdown(mixed)
+    lines = [line for line in text.split("\n\n### ")[0].splitlines() if line.startswith("|")]
+    heads, _, *rows = [
+        [cell.strip(" *").replace("\\", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
+    ]
+    check(cells(rows, heads), mixed)
+    assert f"- {NOTE}" in text
+
+
+def test_in_latex(mixed: Comparison) -> None:
+    text = latex(mixed)
+    body = text[text.index(r"\hline") : text.index(r"\end{tabular}")].replace("\\hline\n", "").replace("\\hline", "")
+    rows = [row for row in body.split("\\\\\n") if row.strip()]
+    heads, *rest = [[re.sub(r"^\\textbf\{(.*)\}$", r"\1", cell.strip()) for cell in row.split(" & ")] for row in rows]
+    check(cells(rest, heads), mixed, nothing=r"\textendash{}")
+    assert NOTE in text
+
+
+def test_in_csv(mixed: Comparison) -> None:
+    rows = {row["system"]: row for row in csv.DictReader(io.StringIO(csv_text(mixed)))}
+    mine = [key for key in rows["lead"] if key.startswith("perplexity")]
+    assert len(mine) == 13
+    for name in ("lead", "oracle"):
+        assert {rows[name][key] for key in mine} == {""}
+        assert float(rows[name]["bleu"]) >= 0 and rows[name]["bleu_p"] != ""
+    assert float(rows["dot"]["perplexity"]) == mixed.others[0].qualities["perplexity"].value
+    assert float(rows["dot"]["perplexity_p"]) == mixed.others[0].verdicts["perplexity"].p
+
+
+def test_in_json(mixed: Comparison) -> None:
+    none, dot, lead, oracle = json.loads(json_text(mixed))["systems"]
+    for each in (lead, oracle):
+        assert each["qualities"]["perplexity"] is None and each["verdicts"]["perplexity"] is None
+        assert each["runs"][0]["scores"]["perplexity"] is None
+        assert each["qualities"]["bleu"]["value"] >= 0 and each["verdicts"]["bleu"]["p"] <= 1
+    assert dot["verdicts"]["perplexity"]["p"] == mixed.others[0].verdicts["perplexity"].p
+    assert none["verdicts"] == {} and none["qualities"]["perplexity"]["value"] > 1
+
+
+def test_on_the_page(mixed: Comparison) -> None:
+    section = page(mixed).split('<section id="table">')[1].split("</section>")[0]
+    heads, *rows = [
+        [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+        for row in re.findall(r"<tr>(.*?)</tr>", section)
+    ]
+    check(cells([[cell.replace("&lt;", "<") for cell in row] for row in rows], heads), mixed)
+    assert f"<li>{NOTE}</li>" in section
+
+
+def test_the_figure_is_of_a_metric_that_all_have(mixed: Comparison) -> None:
+    picture = draw(mixed, "svg")
+    assert b"BLEU on test against cost" in picture and b"perplexity" not in picture
+
+
+def test_the_command_writes_all_of_it(runs: list[Path], tmp_path: Path) -> None:
+    files = {form: tmp_path / f"table.{form}" for form in ("html", "markdown", "latex", "csv", "json")}
+    command = ["compare", *map(str, runs), "--metrics", "bleu,perplexity", "--device", "cpu"]
+    command += [part for form, path in files.items() for part in (f"--{form}", str(path))]
+    result = CliRunner().invoke(app, [*command, "--figure", str(tmp_path / "table.png")], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert NOTE in result.output
+    assert [path.name for path in files.values() if NOTE not in path.read_text(encoding="utf-8")] == ["table.csv"]
+    assert (tmp_path / "table.png").exists()
+
+
+# --- what is chosen -----------------------------------------------------------------------------------------------
+
+
+def test_what_not_all_have_cannot_come_first_and_the_remedy_is_said(runs: list[Path]) -> None:
+    said = r"perplexity cannot come first: lead and oracle have no model.*e\.g\. --metrics "
+    with pytest.raises(RunError, match=said + "chrf,perplexity$"):
+        sightline.compare(runs, metrics=["perplexity", "chrf"])
+    with pytest.raises(RunError, match=said + "bleu,perplexity$"):
+        sightline.compare(runs, metrics=["perplexity"])
+
+
+def test_of_the_recipes_metrics_those_that_all_have_come_first(copied: Copy, written: dict[str, Path]) -> None:
+    run = copied("dot-seed1", "mine", evaluation__metrics=["perplexity", "chrf", "bleu"])
+    found = sightline.compare([run, written["lead"]], device="cpu")
+    assert found.metrics == ["chrf", "bleu", "perplexity"]
+
+
+def test_the_recipe_of_a_baseline_need_not_name_what_it_cannot_have(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    recipe = load_recipe(copied("dot-seed1", "mine", evaluation__metrics=["bleu"]) / "recipe.yaml")
+    write_baseline("lead", recipe, ["test"], tmp_path / "lead", count=1)
+    found = sightline.compare([trained["dot-seed1"], tmp_path / "lead"], device="cpu")
+    assert found.metrics == ["bleu", "perplexity"]
+    assert "Left out, because not every recipe has them: chrF2, exact." in found.notes
+
+
+def test_baselines_alone_have_no_perplexity_at_all(written: dict[str, Path]) -> None:
+    found = sightline.compare(list(written.values()))
+    assert found.metrics == ["bleu", "chrf", "exact"]
+    assert "Perplexity is left out: lead and oracle have no model, and so no perplexity." in found.notes
+    with pytest.raises(RunError, match="lead and oracle have no model, and so no perplexity; leave perplexity out"):
+        sightline.compare(list(written.values()), metrics=["bleu", "perplexity"])
+
+
+def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
+    trained: dict[str, Path], copied: Copy, written: dict[str, Path]
+) -> None:
+    other = copied("none-seed1", "other")
+    content = (other / "tokenizer.json").read_text(encoding="utf-8")
+    (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
+    runs = [written["lead"], trained["dot-seed1"], other]
+    found = sightline.compare(runs, device="cpu")
+    assert found.metrics == ["bleu", "chrf", "exact"]
+    assert any(note.startswith("Perplexity is left out: dot-seed1 and other have diff") for note in found.notes)
+    with pytest.raises(RunError, match="dot-seed1 and other have different tokenizers"):
+        sightline.compare(runs, metrics=["bleu", "perplexity"])
