@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import sightline
 from sightline.answering.filling import best_fillings
@@ -256,6 +257,41 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
     found = run.answerer.answer(["one two three", "four five six seven"] * 4, options)
     assert not any("<gap-" in guess.text for guesses in found for guess in guesses)
     assert any(guess.text for guesses in found for guess in guesses)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "told"),
+    [
+        ("six", "it stands in the input, which is not changed"),
+        ("six {filling}", "a gap makes it together with the input beside it, which is not changed"),
+        ("six one", None),  # they stand on two sides of a gap
+    ],
+)
+def test_what_is_forbidden_and_stands_around_the_gaps_is_reported(
+    runs: dict[str, Path], phrase: str, told: str | None
+) -> None:
+    lines = "two three\nfive six [MASK] one two .\n"
+
+    def predicted(*options: str) -> Result:
+        command = ["predict", str(runs["span-corruption"]), "--device", "cpu", *options]
+        return CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
+
+    plain = predicted()
+    phrase = phrase.format(filling=plain.stdout.splitlines()[1].split()[2])
+    found = predicted("--forbid-everywhere", phrase)
+    assert found.stdout == plain.stdout and not plain.stderr
+    said = f"sightline: line 2: the output contains {phrase!r} all the same: {told}\n"
+    assert found.stderr == (said if told is not None else "")
+
+
+def test_a_phrase_forbidden_in_a_gap_is_not_there(runs: dict[str, Path]) -> None:
+    run, text = Run.load(runs["span-corruption"]), "five six [MASK] one two ."
+    words = sorted(set(run.predict([text])[0].split()) - set(text.split()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (found,) = run.predict([text], forbid=words)
+    assert words and not set(words) & set(found.split())
+    assert found.startswith("five six ")
 
 
 def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -> None:

@@ -211,6 +211,13 @@ def test_the_schema_describes_sections_and_forbids_unknown_keys() -> None:
     assert schema["$defs"]["Batches"]["properties"]["accumulate"]["description"] == "batches per optimizer step"
 
 
+def test_the_schema_says_that_a_mean_of_checkpoints_is_neither_the_best_nor_the_last() -> None:
+    sections = recipe_schema()["$defs"]
+    result = sections["Training"]["properties"]["result"]["description"]
+    assert "beside averaging.kind: checkpoints neither, but their mean" in result
+    assert "whatever training.result says" in sections["Averaging"]["properties"]["kind"]["description"]
+
+
 def test_a_recipe_made_in_python_saves_too(tmp_path: Path) -> None:
     source = DatesSource(part="train", share=(0.0, 0.5))
     model = Model(encoder=RecurrentEncoder(), decoder=RecurrentDecoder())

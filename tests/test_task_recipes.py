@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sightline.recipe.files import RecipeError, load_recipe
-from task_cases import CASES, LSTM, TRANSFORMER, WRITER, case, metrics, write
+from task_cases import CASES, LEARNED, LSTM, TRANSFORMER, WRITER, case, metrics, write
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a tagger that writes": (
@@ -69,6 +69,13 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too few learned positions for a pair": (
         case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 65}}}),
         r"model\.decoder\.positions\.longest \(65\) is less than .* end to end \(66\)",
+    ),
+    "outputs longer than the learned positions": (
+        {
+            **case("seq2seq", {"encoder": LSTM, "decoder": {**TRANSFORMER, "positions": LEARNED}}),
+            "decoding": {"min_length": 34},
+        },
+        r"decoding\.min_length \(34\) leaves no room for an end mark below model\.decoder\.positions\.longest \(34\)",
     ),
     "text that is cleaned in pairs": (
         {**CASES["language model, lstm"], "data": {**CASES["tagger, lstm"]["data"]}},

@@ -11,7 +11,9 @@ import pytest
 from safetensors.torch import load_file
 
 import sightline
-from sightline.experiment import dry_run, open_recipe
+from sightline.cli.train import _show
+from sightline.dry_run import dry_run
+from sightline.experiment import open_recipe
 from sightline.run import Run
 from task_cases import CASES, FILES, NEURAL, write
 from watched_runs import Killed, Silent, own_cache, pull_the_plug, records
@@ -177,15 +179,33 @@ def test_a_text_past_the_learned_positions_is_named(name: str, trained: Callable
 def test_a_dry_run_tells_what_a_training_would_be(name: str, tmp_path: Path) -> None:
     recipe, _ = open_recipe(write(tmp_path, CASES[name]))
     found = dry_run(recipe)
-    assert math.isfinite(found.loss)
-    assert 0.0 <= found.waste < 1.0
+    assert found.step is not None
+    assert math.isfinite(found.step.loss)
+    assert 0.0 <= found.step.waste < 1.0
     assert sum(found.parts.values()) >= found.parameters > 0
 
 
-def test_there_is_no_step_to_try_of_counts(tmp_path: Path) -> None:
-    recipe, _ = open_recipe(write(tmp_path, CASES["language model, counted"]))
-    with pytest.raises(ValueError, match="counted in one go"):
-        dry_run(recipe)
+def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, CASES["language model, counted"])
+    before = sorted(tmp_path.iterdir())
+    found = dry_run(open_recipe(path)[0])
+    assert sorted(tmp_path.iterdir()) == before
+    texts = FILES["language-model"]
+    assert found.step is None and found.examples == len(texts)
+    _show(found)
+    shown = capsys.readouterr().out
+    counted = f"{sum(map(len, texts))} tokens of text, end marks included, counted once in n-grams of up to 3 tokens"
+    assert f"{len(texts)} (read {len(texts)}, kept {len(texts)}" in shown and counted in shown
+    assert f"{found.target_vocabulary} target" in shown and "first step" not in shown
+
+
+def test_counting_says_what_it_counts(tmp_path: Path) -> None:
+    display = Silent()
+    sightline.train(write(tmp_path, CASES["language model, counted"]), out=tmp_path / "run", display=display)
+    texts = FILES["language-model"]
+    assert display.notes[0] == f"{len(texts)} training and {len(texts[::7])} validation examples"
+    assert display.notes[1].startswith("vocabulary ")
+    assert display.notes[2].startswith(f"{sum(map(len, texts))} tokens of text, end marks included, counted once")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +226,13 @@ def test_a_validation_text_past_the_learned_positions_is_known_before_training(
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 
+def test_what_must_be_written_behind_a_validation_text_is_known_before_training(tmp_path: Path) -> None:
+    recipe = write(tmp_path, CASES["decoder alone, transformer"])
+    changes = ["decoding.min_length=60", "decoding.max_length=70"]
+    with pytest.raises(ValueError, match=r"its source with decoding\.min_length \(60\) has \d+ tokens and two marks"):
+        sightline.train(recipe, changes, out=tmp_path / "run", display=Silent())
+
+
 # --- texts that cannot be ----------------------------------------------------------------------------------------
 
 
@@ -220,5 +247,31 @@ def test_words_and_tags_that_are_not_as_many_are_named(tmp_path: Path) -> None:
     recipe = write(tmp_path, CASES["tagger, lstm"])
     with (tmp_path / "train.txt").open("a") as file:
         file.write("the cat sat\tDET NOUN\n")
-    with pytest.raises(ValueError, match=r"2 labels \('DET NOUN'\) for 3 words \('the cat sat'\)"):
+    with pytest.raises(ValueError, match=r"train\.txt, line 25: 2 labels \('DET NOUN'\) for 3 words \('the cat sat'\)"):
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "text", "pattern"])
+def test_words_and_tags_of_the_validation_text_are_counted_line_by_line_too(kind: str, tmp_path: Path) -> None:
+    recipe = CASES["tagger, lstm"]
+    pairs = [("the cat sat .", "DET NOUN VERB PUNCT"), ("a  dog", "DET NOUN"), ("the hen", "DET")]
+    contents = {
+        "tsv": "".join(f"{words}\t{tags}\n" for words, tags in pairs),
+        "jsonl": "".join(json.dumps({"source": words, "target": tags}) + "\n" for words, tags in pairs),
+        "text": "".join(f"{words}\n" for words, _ in pairs),
+        "pattern": "# a comment\n" + "".join(f"{words} = {tags}\n" for words, tags in pairs),
+    }
+    own = {
+        "tsv": {"file": "held-out"},
+        "jsonl": {"file": "held-out"},
+        "text": {"source": "held-out", "target": "tags"},
+        "pattern": {"file": "held-out", "pattern": "(?P<source>.*) = (?P<target>.*)", "skip": "^#"},
+    }
+    validation = {"kind": kind, "share": None, **own[kind]}
+    path = write(tmp_path, {**recipe, "data": {**recipe["data"], "validation": validation}})
+    (tmp_path / "held-out").write_text(contents[kind])
+    (tmp_path / "tags").write_text("".join(f"{tags}\n" for _, tags in pairs))
+    where = {"text": r"held-out and .*tags, line 2", "pattern": "held-out, line 3"}.get(kind, "held-out, line 2")
+    told = r"2 labels \('DET NOUN'\) for 3 words \('a  dog'\); give each word one label, and set both apart by single"
+    with pytest.raises(ValueError, match=rf"{where}: {told}"):
+        sightline.train(path, out=tmp_path / "run", display=Silent())

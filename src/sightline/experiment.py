@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,15 +49,14 @@ from sightline.text.tokenizer import Vocabulary
 from sightline.training.adapting import trained_count
 from sightline.training.checkpoints import load_parameters
 from sightline.training.compiled import GraphedGradients, compiled_loss
-from sightline.training.cost import StepCost, peak_memory, step_cost
-from sightline.training.counting import count_text
+from sightline.training.cost import StepCost, step_cost
+from sightline.training.counting import count_text, text_to_count
 from sightline.training.display import Display, PlainDisplay
 from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
 from sightline.training.noised import NoisePlan
-from sightline.training.optimizers import build_optimizer
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import CarriedGradients, Gradients, PlainGradients, autocast, step_seed, training_loss
+from sightline.training.step import CarriedGradients, Gradients, PlainGradients, step_seed
 from sightline.training.windows import WindowPlan
 from sightline.validation import build_validator
 
@@ -122,70 +119,6 @@ def plan_for(prepared: Prepared, device: torch.device) -> Plan:
         kind = NoisePlan
     plan: Plan = kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
     return plan
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What a training would be, measured without writing anything."""
-
-    counts: dict[str, Any]
-    examples: int
-    batches: int
-    layout: str
-    waste: float
-    source_vocabulary: int
-    target_vocabulary: int
-    parameters: int
-    parts: dict[str, int]
-    trained: dict[str, int]  # of each part, and of all under ""
-    notes: list[str]  # what it begins with
-    step_seconds: float
-    loss: float
-    peak_memory: int  # bytes
-
-
-def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
-    """Load the data, build the model, run one step."""
-    device = choose_device(recipe.training.device)
-    prepared = prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)
-    model = build_model(recipe, prepared.vocabulary)
-    if isinstance(model, CountedModel):
-        raise ValueError("an n-gram model is counted in one go, there is no step to try; train it without --dry-run")
-    fit_to_lengths(model, prepared)
-    notes, start = first_weights(model, recipe, prepared.vocabulary, None)
-    rates = adapt(model, recipe, start)
-    model = model.to(device).train()
-    plan = plan_for(prepared, device)
-    batches = plan.epoch(0)
-    if not batches:
-        raise ValueError(f"there is nothing to train on: every example was dropped ({prepared.train(0).counts})")
-    some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
-    batch = max(some, key=lambda batch: batch.tokens)
-    batch = batch.to(device) if device.type == "cuda" else batch
-    optimizer = build_optimizer(model, recipe.training, device, rates)
-    started = time.monotonic()
-    with autocast(recipe.training.precision, device):
-        loss = training_loss(model, batch, recipe.training)
-    (loss.total / batch.tokens).backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    value = float(loss.nll) / batch.tokens
-    store = prepared.train(0)
-    return DryRun(
-        counts=store.counts,
-        examples=len(store),
-        batches=len(batches),
-        layout=plan.layout,
-        waste=plan.waste(),
-        source_vocabulary=prepared.vocabulary.source.size,
-        target_vocabulary=prepared.vocabulary.target.size,
-        parameters=parameter_count(model),
-        parts={name: parameter_count(part) for name, part in model.named_children()},
-        trained={name: trained_count(part) for name, part in (("", model), *model.named_children())},
-        notes=notes,
-        step_seconds=time.monotonic() - started,
-        loss=value,
-        peak_memory=peak_memory(device),
-    )
 
 
 def train(
@@ -261,6 +194,8 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     rates = adapt(model, recipe, start)
     if isinstance(model, CountedModel):
         _begin_folder(run, recipe, prepared, model, start)
+        for line in (*describe_data(prepared), text_to_count(prepared), *held_out_notes(prepared), *notes):
+            display.note(line)
         count_text(run, model, prepared, display)
         write_model_card(run, recipe, 0)
         return
@@ -354,6 +289,15 @@ def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tens
 
 def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
     """A few lines on what will be trained on what."""
+    return [
+        *describe_data(prepared),
+        f"{parameter_count(model):,} parameters{_frozen(model)} on {device}; {plan.layout} batches, "
+        f"{plan.waste():.1%} padding",
+    ]
+
+
+def describe_data(prepared: Prepared) -> list[str]:
+    """How many examples there are, and of how many words."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
     cut = store.counts[CUT]
@@ -363,8 +307,6 @@ def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.dev
         + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
         f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
         + (" (shared)" if prepared.vocabulary.shared else ""),
-        f"{parameter_count(model):,} parameters{_frozen(model)} on {device}; {plan.layout} batches, "
-        f"{plan.waste():.1%} padding",
     ]
 
 

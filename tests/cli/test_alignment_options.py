@@ -134,6 +134,17 @@ def test_a_run_for_the_other_direction_symmetrizes(tmp_path: Path) -> None:
     assert "none of intersection, union" in command("evaluate", "transformer", *files, "--symmetrize", "x", code=1)
 
 
+@pytest.mark.parametrize(
+    ("verb", "texts"), [("evaluate", ("--source", "--reference")), ("align", ("--source", "--target"))]
+)
+def test_two_directions_are_not_made_one_where_there_is_one(verb: str, texts: tuple[str, str], tmp_path: Path) -> None:
+    paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
+    gold = ["--alignments", paths["gold"]] if verb == "evaluate" else []
+    files = [texts[0], paths["de"], texts[1], paths["en"], *gold]
+    said = command(verb, "transformer", *files, "--symmetrize", "union", code=1)
+    assert said == "--symmetrize union is of two directions, and there is one; add --reverse RUN"
+
+
 def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

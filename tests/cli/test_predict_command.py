@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 
@@ -164,6 +165,34 @@ def test_a_column_that_was_not_learned_has_to_be_named(tasks: Runs, tmp_path: Pa
         predict(tasks["tag-gru"], str(path))
     assert predict(tasks["tag-gru"], str(path), "--column", "2").stdout == "the DET\ndog NOUN\n"
     assert predict(tasks["tag-gru"], str(path), "--column", "3").stdout == "the x DET\ndog x NOUN\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "options"),
+    [
+        ("tag-gru", "in.conllu", ["--format", "conllu"]),
+        ("tag-gru", "in.conllu.gz", ["--format", "conllu"]),
+        ("names-gru", "in.bio", ["--format", "columns"]),
+        ("tag-gru", "in.txt", []),
+        ("classify-mean", "in.txt", []),
+    ],
+)
+def test_an_empty_file_is_an_error_and_an_empty_pipe_is_none(
+    tasks: Runs, name: str, file: str, options: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / file
+    path.write_bytes(gzip.compress(b"") if file.endswith(".gz") else b"")
+    with pytest.raises(ValueError, match=rf"{file} is empty; give a file with"):
+        predict(tasks[name], str(path))
+    assert predict(tasks[name], *options, given="").stdout == ""
+
+
+def test_a_tagged_file_of_nothing_but_a_byte_order_mark_is_empty_too(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "in.conllu").write_bytes(b"\xef\xbb\xbf")
+    with pytest.raises(ValueError, match=r"in\.conllu is empty"):
+        predict(tasks["tag-gru"], str(tmp_path / "in.conllu"))
+    (tmp_path / "in.conllu").write_bytes(b"\n")
+    assert predict(tasks["tag-gru"], str(tmp_path / "in.conllu")).stdout == "\n"
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
         ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
         ("tag-gru", ["--shift"], "--shift says how word alignments are scored; add --alignments FILE"),
         ("tag-gru", ["--reverse", "nowhere"], "--reverse says how word alignments are scored"),
+        ("tag-gru", ["--symmetrize", "union"], "--symmetrize says how word alignments are scored"),
         ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs is of several models, and there is one"),
         ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),
         ("tag-gru", ["--outputs", "nowhere/out.txt"], "nowhere/out.txt cannot be written: there is no folder"),
@@ -123,6 +124,32 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
         patch.setattr(run, "answerer", replace(run.answerer, recipe=recipe))
         said = refusal("predict", translator, option, str(tmp_path / "two.txt"))
     assert said == f"line 2 has a {what} of {count} tokens, and this model writes 2 (its learned positions); shorten it"
+
+
+@pytest.mark.parametrize(
+    ("name", "room"),
+    [
+        ("transformer", 9 - 1),  # an end mark
+        ("decoder-only", 9 - 1 - 6),  # and the source with its own
+        ("language-model", 9 - 1 - 5 - 1),  # and the text, and a mark before it
+    ],
+)
+def test_outputs_that_must_be_longer_than_the_learned_positions_are_refused_by_the_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, room: int
+) -> None:
+    run = untrained(name)
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: run))
+    monkeypatch.setattr(run.model, "longest", 9)
+    lines = "\n🙂 🙂 🙂 🙂 🙂\n"
+    assert call("predict", name, "--min-length", str(room), given=lines).exit_code == 0
+    result = call("predict", name, "--min-length", str(room + 1), given=lines)
+    assert str(result.exception) == (
+        f"line 2: min_length ({room + 1}) is more than the {room} tokens this model can write there (its learned "
+        f"positions); lower decoding.min_length (--min-length)"
+    )
+    if name == "language-model":
+        result = call("predict", name, "--min-length", str(room + 1), "--prompt", lines.strip(), "--beam", "1")
+        assert "line 1: min_length (3) is more than the 2 tokens" in str(result.exception)
 
 
 def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.decoding.phrases import Phrases
+from sightline.recipe.decoding import Sampling
 from sightline.run import Run
 from sightline.run_folder import RunError
+from untrained_runs import PAIRS, untrained
 
 Runs = dict[str, Path]
 LINES = "ANNA: the\nBOHR: old\n"
@@ -119,6 +123,15 @@ def test_phrases_can_be_given_in_python(tasks: Runs) -> None:
     assert re.search(r"\bcat\b", found[0].text)
 
 
+def test_what_several_groups_say_is_told_once_and_help_says_so(tasks: Runs) -> None:
+    alike = ("--beam", "4", "--groups", "2", "--diversity", "0", "--nbest", "4", "--max-length", "9")
+    (found, _), _ = call("predict", tasks["lm-gru"], *alike)
+    texts = found.split("\t")[1::2]
+    assert len(texts) == len(set(texts)) == 2
+    shown = CliRunner().invoke(app, ["predict", "--help"]).stdout
+    assert "told once, so --nbest may give fewer" in " ".join(shown.replace("│", " ").split())
+
+
 def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
     found, _ = call("predict", tasks["lm-gru"], "--beam", "2", "--max-length", "30", "--no-repeat", "3")
     new = found[0]
@@ -126,6 +139,60 @@ def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
     assert len(set(grams)) == len(grams)
     found, _ = call("predict", tasks["lm-gru"], "--beam", "4", "--groups", "2", "--nbest", "4", "--max-length", "9")
     assert len(set(found[0].split("\t")[1::2])) > 1
+
+
+# --- what is written down of it ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files of pairs; any folder is the untrained run of its name."""
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    for place, name in enumerate(("source", "reference")):
+        (tmp_path / name).write_text("".join(pair[place] + "\n" for pair in PAIRS), encoding="utf-8")
+    return ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference"), "--metrics", "chrf"]
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ([], {}),
+        (["--mbr", "4", "--utility", "bleu"], {"mbr": {"candidates": 4, "utility": "bleu"}, "beam": 4}),
+        (["--beam", "4", "--groups", "2", "--diversity", "0.8"], {"beam": 4, "groups": 2, "diversity": 0.8}),
+        (["--length-penalty", "0.2", "--no-repeat", "2"], {"length_penalty": 0.2, "no_repeat": 2}),
+        (["--forbid-everywhere", "dog", "--min-length", "1"], {"forbid": ["dog"], "min_length": 1}),
+    ],
+)
+def test_scores_are_written_with_all_that_was_in_force_when_outputs_were_found(
+    pairs: list[str], options: list[str], changed: dict[str, Any], tmp_path: Path
+) -> None:
+    scores = tmp_path / "scores.json"
+    call("evaluate", Path("transformer"), *pairs, *options, "--json", str(scores))
+    (record,) = json.loads(scores.read_text())
+    assert record["decoding"] == {**untrained("transformer").recipe.decoding.model_dump(mode="json"), **changed}
+    assert "with" not in record
+
+
+def test_scores_of_a_recipe_that_draws_say_how(
+    pairs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, scores = untrained("transformer"), tmp_path / "scores.json"
+    drawing = run.recipe.decoding.model_copy(update={"sample": Sampling(top_k=3, seed=4)})
+    monkeypatch.setattr(run, "recipe", run.recipe.model_copy(update={"decoding": drawing}))
+    call("evaluate", Path("transformer"), *pairs, "--json", str(scores))
+    (record,) = json.loads(scores.read_text())
+    assert record["decoding"]["sample"] == {"temperature": 1.0, "top_k": 3, "top_p": None, "seed": 4}
+
+
+def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Path) -> None:
+    scores = tmp_path / "scores.json"
+    together = ("--with", "recurrent", "--ensemble-mean", "logs")
+    call("evaluate", Path("transformer"), *pairs, *together, "--json", str(scores))
+    (record,) = json.loads(scores.read_text())
+    assert (record["run"], record["with"], record["ensemble_mean"]) == ("transformer", ["recurrent"], "logs")
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

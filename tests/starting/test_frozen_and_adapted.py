@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.cli.train import _show
-from sightline.experiment import dry_run, open_recipe
+from sightline.dry_run import dry_run
+from sightline.experiment import open_recipe
 from sightline.merging import merge_run
 from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe

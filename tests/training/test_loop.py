@@ -99,8 +99,10 @@ def test_with_a_running_average_the_average_is_validated_and_exported(job: Calla
     assert not torch.equal(run.exported[-1]["output.bias"], plain.exported[-1]["output.bias"])
 
 
-def test_with_checkpoint_averaging_the_mean_of_the_newest_is_exported(job: Callable[..., Job]) -> None:
-    run = job(averaging={"kind": "checkpoints", "count": 3}, save_every=1, keep=2, limits={"steps": 7})
+@pytest.mark.parametrize("result", ["best", "last"])
+def test_with_checkpoint_averaging_the_mean_of_the_newest_is_exported(job: Callable[..., Job], result: str) -> None:
+    mean = {"kind": "checkpoints", "count": 3}
+    run = job(averaging=mean, save_every=1, keep=2, limits={"steps": 7}, result=result)
     run.fit()
     checkpoints = Checkpoints(run.run, 2)
     assert {5, 6, 7} <= set(checkpoints.steps())

@@ -111,3 +111,53 @@ def test_one_recurrent_body_pads_what_convolutions_would_not(device: str) -> Non
     sections["training"]["precision"] = "bf16"
     sections["model"] = {"width": 64, "encoder": {"kind": "recurrent"}, "decoder": GATED}
     assert choose_layout(Recipe.model_validate(sections), torch.device(device)) == "padded"
+
+
+def plan_of(task: str, model: dict[str, Any], tokens: int, layout: str = "padded") -> EpochPlan:
+    """Of a text of nine tokens with one answer (a tagger has one for each), and a shorter one."""
+    sections = recipe(tokens).model_dump()
+    sections |= {"task": task, "model": {"width": 8, **model}, "evaluation": {}}
+    store: Any = Examples(np.array([3, 9]), np.array([3, 9]) if task == "tag" else np.array([1, 1]))
+    return EpochPlan(Recipe.model_validate(sections), None, layout, lambda epoch: store)  # type: ignore[arg-type]
+
+
+ROOMS: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "translator": (
+        "seq2seq",
+        {"encoder": TRANSFORMER, "decoder": TRANSFORMER},
+        10,
+        "9 source tokens and 1 target token, 10 with an end mark, more",
+    ),
+    "decoder alone": (
+        "seq2seq",
+        {"decoder": TRANSFORMER},
+        12,
+        "9 source tokens and 1 target token in one sequence, 12 with an end mark each, more",
+    ),
+    "classifier": (
+        "classify",
+        {"encoder": TRANSFORMER, "pooling": {"kind": "class"}},
+        11,
+        "9 tokens, 11 with its marks, more",
+    ),
+    "tagger": ("tag", {"encoder": TRANSFORMER}, 11, "9 tokens, 11 with its marks, more"),
+}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_an_example_that_no_batch_has_room_for_is_told_in_the_words_of_its_task(name: str) -> None:
+    task, model, needed, said = ROOMS[name]
+    assert sum(map(len, plan_of(task, model, needed).epoch(0))) == 2
+    with pytest.raises(ValueError, match="the longest training example has") as caught:
+        plan_of(task, model, needed - 1).epoch(0)
+    assert str(caught.value) == (
+        f"the longest training example has {said} than training.batches.tokens ({needed - 1}); raise it to at least "
+        f"{needed}, or lower data.clean.max_tokens"
+    )
+
+
+def test_what_fills_up_a_static_batch_counts_for_its_room() -> None:
+    model = {"encoder": TRANSFORMER, "decoder": TRANSFORMER}
+    with pytest.raises(ValueError, match=r"tokens \(11, of which 2 fill up batches\); raise it to at least 12,"):
+        plan_of("seq2seq", model, 11, "static").epoch(0)
+    assert sum(map(len, plan_of("seq2seq", model, 12, "static").epoch(0))) == 2

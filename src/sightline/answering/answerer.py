@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from sightline.decoding.batch import Hypothesis
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
-from sightline.decoding.request import Request
+from sightline.decoding.request import Request, check_least
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.bodies import learned_positions
 from sightline.text.tokenizer import Vocabulary
@@ -128,11 +128,13 @@ class Answerer:
         """What the model writes: the hypotheses to choose from."""
         scored = asked.scored or options.mbr is not None
         request = Request(sources, prefixes, marks=self.unsaid, scored=scored).counted_from(asked.first)
+        writer = self.writer()
+        check_least(request, options, rooms(writer))
         if options.mbr is not None:
             options = options.model_copy(update={"nbest": options.mbr.candidates})
         if asked.phrases is None and not options.forbid:
-            return generate(self.writer(), request, options, device=self.device)
-        return generate_with_phrases(self.writer(), request, options, self._cutter, asked.phrases, device=self.device)
+            return generate(writer, request, options, device=self.device)
+        return generate_with_phrases(writer, request, options, self._cutter, asked.phrases, device=self.device)
 
     def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
         """The log-probabilities of an ensemble, from those of its members."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from sightline.answering.answerer import Answerer, Asked, Prediction, chosen
+from sightline.decoding.ensemble import rooms
 from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.request import Request, check_least
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
@@ -63,8 +64,9 @@ class Continuer(Answerer):
         options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
         growing = _Growing(self.vocabulary.target.decode, write)
         (prompt,) = self.encode([text])
-        request = Request(prefixes=[prompt], marks=self.unsaid)
-        ((found, *_),) = generate(self.writer(), request, options, device=self.device, heard=growing.hear)
+        request, writer = Request(prefixes=[prompt], marks=self.unsaid), self.writer()
+        check_least(request, options, rooms(writer))
+        ((found, *_),) = generate(writer, request, options, device=self.device, heard=growing.hear)
         growing.show(found.tokens, whole=True)
         return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)
 

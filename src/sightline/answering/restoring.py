@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from sightline.answering.answerer import Asked, Prediction, chosen, one_line
 from sightline.answering.translating import Translator
+from sightline.decoding.phrases import PhraseWarning, occurrences
 from sightline.recipe import Decoding
-from sightline.text.gaps import encode_gaps, fill_spans
+from sightline.text.gaps import between, encode_gaps, fill_spans
 
 
 class Restorer(Translator):
@@ -47,4 +49,25 @@ class Restorer(Translator):
             ]
             texts = self.vocabulary.target.decode_many(whole)
             made.append([Prediction(one_line(text), g.score, g.tokens) for text, g in zip(texts, guesses, strict=True)])
-        return [chosen(guesses, options) for guesses in made]
+        told = [chosen(guesses, options) for guesses in made]
+        if self._names_gaps and options.forbid:
+            self._tell_forbidden(sources, told, options, first)
+        return told
+
+    def _tell_forbidden(
+        self, sources: Sequence[list[int]], told: Sequence[list[Prediction]], options: Decoding, first: int
+    ) -> None:
+        """Warn of what the search could not know: phrases of the text around the gaps, alone or with what fills one.
+
+        What the fillings themselves say all the same, the search has told already.
+        """
+        target = self.vocabulary.target
+        for number, (source, guesses) in enumerate(zip(sources, told, strict=True), first + 1):
+            kept = target.decode_many(between(source, self.marks))
+            for phrase in filter(None, map(target.normalize, options.forbid)):
+                if not any(occurrences(phrase, g.text) and not self._cutter.said(phrase, g.tokens, 0) for g in guesses):
+                    continue
+                stands = any(occurrences(phrase, text) for text in kept)
+                why = "it stands in the input" if stands else "a gap makes it together with the input beside it"
+                said = f"line {number}: the output contains {phrase!r} all the same: {why}, which is not changed"
+                warnings.warn(PhraseWarning(said), stacklevel=2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.alignments import Symmetrize, symmetry
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -41,9 +42,7 @@ def align(
     reverse: Annotated[
         Path | None, typer.Option(help="A run for the other direction, to symmetrize with (read in the same way).")
     ] = None,
-    symmetrize: Annotated[
-        str, typer.Option(help="With --reverse: intersection, union or grow-diag-final-and.")
-    ] = "grow-diag-final-and",
+    symmetrize: Symmetrize = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
     """Link the words of given translations by a model's attention, in Pharaoh format: `0-0 1-2`, a line for each pair.
@@ -56,14 +55,12 @@ def align(
     - `sightline align runs/de-en --source test.de --target test.en --layer 3 --head 1 --reverse runs/en-de`
     - `sightline align runs/de-en --training --shift --reverse runs/en-de --out guide.txt`
     """
-    from sightline.inspection.symmetrization import SYMMETRIES
     from sightline.inspection.word_alignment import Looking, head_at
     from sightline.run import Run
 
     if training == (source is not None or target is not None) or (source is None) != (target is None):
         raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
-    if symmetrize not in SYMMETRIES:
-        raise ValueError(f"--symmetrize {symmetrize} is none of {', '.join(SYMMETRIES)}")
+    way = symmetry(symmetrize, reverse)
     loaded = Run.load(run, device=device)
     other = None if reverse is None else Run.load(reverse, device=device)
     named = layer is not None or head is not None
@@ -74,7 +71,7 @@ def align(
     ]
     pairs = _training_pairs(loaded) if training else _pairs(source, target)
     with _writing(out) as write:
-        for line in _aligned(pairs, directions, symmetrize):
+        for line in _aligned(pairs, directions, way):
             write(line)
 
 

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from sightline.plural import plural
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
 
+Symmetrize = Annotated[
+    str | None,
+    typer.Option(
+        help="With --reverse: intersection, union or grow-diag-final-and.", show_default="grow-diag-final-and"
+    ),
+]
 FORMATS = ("json", "pharaoh")
 _CASING_LINES = 200_000  # of the training text, enough to learn how words are written
 
@@ -129,8 +137,19 @@ class Directions:
 
     run: Run
     reverse: Run | None
-    symmetrize: str
+    symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
     how: Looking
+
+
+def symmetry(asked: str | None, reverse: Path | None) -> str:
+    """How two directions are made one; refused where there is no such way, or no second direction."""
+    from sightline.inspection.symmetrization import SYMMETRIES
+
+    if asked is not None and asked not in SYMMETRIES:
+        raise ValueError(f"--symmetrize {asked} is none of {', '.join(SYMMETRIES)}")
+    if asked is not None and reverse is None:
+        raise ValueError(f"--symmetrize {asked} is of two directions, and there is one; add --reverse RUN")
+    return asked or "grow-diag-final-and"
 
 
 def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
@@ -139,8 +158,6 @@ def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], li
     from sightline.inspection.symmetrization import SYMMETRIES
     from sightline.inspection.word_alignment import align_pairs, pharaoh
 
-    if who.symmetrize not in SYMMETRIES:
-        raise ValueError(f"--symmetrize {who.symmetrize} is none of {', '.join(SYMMETRIES)}")
     sources, targets, gold = read_gold_files(files)
     one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
     found = align_pairs(who.run, one, other, who.how, source_words=sources, target_words=targets)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.cli.alignments import Symmetrize
 from sightline.cli.refusals import check_folder, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
@@ -33,7 +35,7 @@ from sightline.plural import plural
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
     from sightline.evaluation.test_set import Report, TestSet
-    from sightline.recipe import Decoding
+    from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
 _LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
@@ -76,9 +78,7 @@ def evaluate(
     reverse: Annotated[
         Path | None, typer.Option(help="With --alignments: a run for the other direction, to symmetrize with.")
     ] = None,
-    symmetrize: Annotated[
-        str, typer.Option(help="With --reverse: intersection, union or grow-diag-final-and.")
-    ] = "grow-diag-final-and",
+    symmetrize: Symmetrize = None,
     swap_alignments: Annotated[
         bool, typer.Option("--swap-alignments", help="The links of the file stand target-source.")
     ] = False,
@@ -140,13 +140,14 @@ def evaluate(
         check_folder(path)
     task = loaded.recipe.task
     if alignments is not None:
-        from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments
+        from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments, symmetry
 
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
         gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
+        way = symmetry(symmetrize, reverse)
         other = None if reverse is None else Run.load(reverse, device=device)
-        who = Directions(loaded, other, symmetrize, looking(alignment_heads, shift))
+        who = Directions(loaded, other, way, looking(alignment_heads, shift))
         report_alignments(gold, who, outputs=outputs, json_file=json_file)
         return
     check_unaligned(
@@ -154,6 +155,7 @@ def evaluate(
             "--alignment-heads": alignment_heads,
             "--shift": shift,
             "--reverse": reverse,
+            "--symmetrize": symmetrize,
             "--swap-alignments": swap_alignments,
             "--recase": recase,
         }
@@ -178,11 +180,22 @@ def evaluate(
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for report in reports for line in report.outputs))
     if json_file is not None:
-        how = {"beam": options.beam} if task == "seq2seq" else {}
-        record = [{"run": str(run), **how, **report.to_dict()} for report in reports]
+        told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(loaded.recipe, options)}
+        record = [{**told, **report.to_dict()} for report in reports]
         write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if confusion is not None:
         _draw(reports, confusion, run)
+
+
+def _together(others: Sequence[Path] | None, mean: str) -> dict[str, Any]:
+    """The other runs of an ensemble, and how they were averaged, for JSON."""
+    return {"with": [str(other) for other in others], "ensemble_mean": mean} if others else {}
+
+
+def _decoded(recipe: Recipe, options: Decoding) -> dict[str, Any]:
+    """All that was in force when outputs were searched for, for JSON; nothing where none were."""
+    searched_for = recipe.task == "seq2seq" and not recipe.of_text
+    return {"decoding": options.model_dump(mode="json")} if searched_for else {}
 
 
 def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None) -> list[TestSet]:

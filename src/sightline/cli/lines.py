@@ -17,7 +17,10 @@ _BOM = "\ufeff"
 
 
 def lines_of(file: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input, split at newlines alone, without their ends."""
+    """The lines of a file or of standard input, split at newlines alone, without their ends.
+
+    An empty file is an error, most likely one that went wrong before; from a pipe, nothing is nothing.
+    """
     from sightline.data.sources import read_lines
 
     if file is not None and str(file) != "-":
@@ -52,20 +55,28 @@ class Companion:
 
 
 def whole_lines(file: Path | None) -> Iterator[str]:
-    """The lines with their ends, and a byte-order mark as a line of its own: joined, they are the file."""
+    """The lines with their ends, and a byte-order mark as a line of its own: joined, they are the file.
+
+    An empty file is an error, as in `lines_of`.
+    """
     from sightline.compression import BROKEN, open_bytes
     from sightline.data.sources import DataError
 
     if file is None or str(file) == "-":
         yield from _marked(_decoded(sys.stdin.buffer, "standard input"))
         return
+    empty = True
     try:
         with open_bytes(file) as content:
-            yield from _marked(_decoded(content, str(file)))
+            for line in _marked(_decoded(content, str(file))):
+                empty = empty and line in ("", _BOM)
+                yield line
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist; check the name") from error
     except BROKEN as error:
         raise DataError(f"{file} cannot be read or is damaged ({error}); get the file again") from error
+    if empty:
+        raise DataError(f"{file} is empty; give a file with at least one line")
 
 
 def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:

@@ -116,6 +116,8 @@ def predict(
     Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
     .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
 
+    An empty file is an error; from empty standard input nothing comes, and that is none.
+
     Models that learned from spoilt text mend it: each `[MASK]` is a gap to fill, for a masked-words model of one piece.
 
     Language models go on after each line. What they write may have several lines, and is printed as one: a newline as

@@ -32,7 +32,13 @@ With = Annotated[
 EnsembleMean = Annotated[
     str, typer.Option(help="With --with: average the models' probabilities, or their logs (log-linear).")
 ]
-Groups = Annotated[int | None, typer.Option(help="Diverse beam search: groups of the beam that avoid each other.")]
+Groups = Annotated[
+    int | None,
+    typer.Option(
+        help="Diverse beam search: groups of the beam that avoid each other. What several say is told once, so "
+        "--nbest may give fewer."
+    ),
+]
 Diversity = Annotated[
     float | None, typer.Option(help="With --groups: penalty for a word each time an earlier group just said it.")
 ]

@@ -11,7 +11,7 @@ import typer
 from sightline.plural import plural
 
 if TYPE_CHECKING:
-    from sightline.experiment import DryRun
+    from sightline.dry_run import DryRun
 
 
 def train(
@@ -22,7 +22,8 @@ def train(
     out: Annotated[Path | None, typer.Option(help="The run folder to write; by default runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Load, build, run one step, print sizes; write nothing.")
+        bool,
+        typer.Option("--dry-run", help="Load, build, run one step (n-grams have none), print sizes; write nothing."),
     ] = False,
 ) -> None:
     """Train what a recipe describes.
@@ -34,7 +35,7 @@ def train(
     - `sightline train my.yaml --dry-run`
     - `sightline train runs/en-de --resume`
     """
-    from sightline.experiment import dry_run as try_out
+    from sightline.dry_run import dry_run as try_out
     from sightline.experiment import open_recipe
     from sightline.training.interruption import Interrupted
 
@@ -83,16 +84,21 @@ def _counter() -> Any:
 
 def _show(found: DryRun) -> None:
     counts = ", ".join(f"{reason} {count:,}" for reason, count in found.counts.items())
-    rows = [
-        ("examples", f"{found.examples:,} ({counts})"),
-        ("batches an epoch", f"{found.batches:,}, {found.layout}"),
-        ("padding", f"{found.waste:.2%} of all positions"),
-        ("vocabulary", f"{found.source_vocabulary:,} source, {found.target_vocabulary:,} target"),
-        ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
-        *((f"  {name}", f"{count:,}{_trained(found, name, count)}") for name, count in found.parts.items()),
-        ("first step", f"{found.step_seconds:.2f} s, loss {found.loss:.3f} nats a token"),
-        ("peak memory", f"{found.peak_memory / 2**20:,.0f} MiB"),
-    ]
+    examples = ("examples", f"{found.examples:,} ({counts})")
+    vocabulary = ("vocabulary", f"{found.source_vocabulary:,} source, {found.target_vocabulary:,} target")
+    if (step := found.step) is None:
+        rows = [examples, vocabulary, ("steps", "none: the text is counted in one go")]
+    else:
+        rows = [
+            examples,
+            ("batches an epoch", f"{step.batches:,}, {step.layout}"),
+            ("padding", f"{step.waste:.2%} of all positions"),
+            vocabulary,
+            ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
+            *((f"  {name}", f"{count:,}{_trained(found, name, count)}") for name, count in found.parts.items()),
+            ("first step", f"{step.seconds:.2f} s, loss {step.loss:.3f} nats a token"),
+            ("peak memory", f"{step.peak_memory / 2**20:,.0f} MiB"),
+        ]
     for name, value in rows:
         print(f"{name:<18} {value}")
     for note in found.notes:

@@ -142,9 +142,7 @@ def _chosen(
     if len(examples) and longest.max() > tokens:
         worst = int(np.argmax(longest))
         raise ValueError(
-            f"example {examples[worst]} has {source[worst] - 1} source and {target[worst] - 1} target tokens, and with "
-            f"an end mark that is more than training.batches.tokens ({tokens}); raise it to at least {longest[worst]}, "
-            f"or lower data.clean.max_tokens"
+            f"example {examples[worst]} takes {longest[worst]} places, and a batch has {tokens}; give more"
         )
     return examples, source, target
 

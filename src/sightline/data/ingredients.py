@@ -71,7 +71,7 @@ class Ingredients:
         everything = (
             (number, example)
             for number, source in enumerate(self.sources)
-            for example in read(source, self.folder, swap=self.swap)
+            for example in read(source, self.folder, swap=self.swap, labelled=self.vocabulary.labels == "words")
         )
         limited = islice(everything, self.limit)
         if self.text_alone:

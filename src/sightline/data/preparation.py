@@ -61,7 +61,7 @@ def guiding_file(recipe: Recipe) -> Path | None:
 def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -> Iterator[Example]:
     count = 0
     for source in sources:
-        for example in read(source, data_folder(recipe), swap=recipe.data.swap):
+        for example in read(source, data_folder(recipe), swap=recipe.data.swap, labelled=recipe.task == "tag"):
             if limit is not None and count >= limit:
                 return
             count += 1
@@ -173,7 +173,9 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     if model.pooling is not None and model.pooling.kind == "class":
         marks = "two marks"
     if model.encoder is None:  # all in one sequence
-        sides, marks = [("pair", model.decoder, store.source_lengths + store.target_lengths)], "two marks"
+        least, read, marks = recipe.decoding.min_length, store.source_lengths, "two marks"
+        with_least = f"source with decoding.min_length ({least})"  # the least that is written behind it
+        sides = [("pair", model.decoder, read + store.target_lengths), (with_least, model.decoder, read + least)]
     for side, body, lengths in sides:
         longest = learned_positions(body)
         if longest is not None and len(lengths):

@@ -31,6 +31,7 @@ from sightline.recipe.data import (
     TextSource,
     TsvSource,
 )
+from sightline.text.labels import uneven_labels
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -84,18 +85,24 @@ def source_files(source: AnySource, folder: Path | None) -> list[Path]:
     return paths
 
 
-def read(source: AnySource, folder: Path | None, *, swap: bool = False) -> Iterator[Example]:
+def read(source: AnySource, folder: Path | None, *, swap: bool = False, labelled: bool = False) -> Iterator[Example]:
     """The examples of one source in their order, with the sides exchanged if `swap`.
 
-    A source's `share` looks at its own source side even when swapped, so both directions split a corpus alike.
+    A source's `share` looks at its own source side even when swapped, so both directions split a corpus alike. Where
+    each word has a label (`labelled`), a line with more or fewer labels than words is an error.
     """
     spell = isinstance(source, PatternSource) and source.spell
-    for example in _read_all(source, folder):
+    for number, example in _numbered(source, folder):
         if source.share is not None and not source.share[0] <= place(example.source) < source.share[1]:
             continue
         if spell:
             example = Example(" ".join(example.source), example.target)
-        yield Example(example.target, example.source) if swap else example
+        if swap:
+            example = Example(example.target, example.source)
+        if labelled and (wrong := uneven_labels(*example)) is not None:
+            files = " and ".join(map(str, source_files(source, folder))) or f"kind: {source.kind}"
+            raise DataError(f"{files}, line {number}: {wrong}")
+        yield example
 
 
 def place(text: str) -> float:
@@ -171,8 +178,15 @@ def _decode_each(path: Path, block: bytes, number: int) -> Iterator[str]:
             ) from error
 
 
+def _numbered(source: AnySource, folder: Path | None) -> Iterator[tuple[int, Example]]:
+    """All examples of a source, each with its line where it has one of its own, else counted."""
+    if isinstance(source, PatternSource):
+        return _matched(source_files(source, folder)[0], source)
+    return enumerate(_read_all(source, folder), 1)
+
+
 def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
-    """All examples of a source, as its files have them."""
+    """All examples of a source, as its files have them; lines with a pattern are `_matched`."""
     if isinstance(source, DatesSource):
         from sightline.data.dates import read_dates  # Babel is only needed here
 
@@ -196,9 +210,8 @@ def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
         if isinstance(source, ConlluSource):
             return tagged.read_conllu(paths[0], source.column)
         return tagged.read_columns(paths[0], source.word, source.label)
-    if isinstance(source, ChoralesSource):
-        return _read_chorales(paths[0], source)
-    return _read_pattern(paths[0], source)
+    assert isinstance(source, ChoralesSource)
+    return _read_chorales(paths[0], source)
 
 
 def _read_plain(path: Path, source: PlainSource) -> Iterator[Example]:
@@ -281,7 +294,8 @@ def _value(item: Any, key: str, where: str) -> str:
     return value
 
 
-def _read_pattern(path: Path, source: PatternSource) -> Iterator[Example]:
+def _matched(path: Path, source: PatternSource) -> Iterator[tuple[int, Example]]:
+    """The example of each line that is not passed over, with its number."""
     pattern = re.compile(source.pattern)
     skip = None if source.skip is None else re.compile(source.skip)
     for number, line in enumerate(read_lines(path), 1):
@@ -296,7 +310,7 @@ def _read_pattern(path: Path, source: PatternSource) -> Iterator[Example]:
         left, right = match["source"], match["target"]
         if left is None or right is None:
             raise DataError(f"{path}, line {number}: {_short(line)} has no source or target; see the pattern")
-        yield Example(left, right)
+        yield number, Example(left, right)
 
 
 def _short(line: str) -> str:

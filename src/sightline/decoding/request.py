@@ -11,6 +11,7 @@ from sightline.decoding.batch import Batch
 from sightline.decoding.padding import pad_tokens
 from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
 from sightline.layers.layout import Padded
+from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
 
@@ -125,6 +126,23 @@ def _limits(request: Request, options: Decoding, limits_of: Sequence[tuple[int, 
     if any(begun):
         limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
     return limits
+
+
+def check_least(request: Request, options: Decoding, limits_of: Sequence[tuple[int, bool]]) -> None:
+    """Refuse `min_length` where the learned positions of a model (see `rooms`) end before it, by the line."""
+    if not options.min_length:
+        return
+    for number, read, prefix in zip(request.numbered(), request.read, request.begun(), strict=True):
+        if request.sources is not None and not len(read):
+            continue  # nothing is written for it
+        begun = 0 if request.sources is not None else len(prefix)  # what is gone on with is no part of the length
+        for longest, in_one in limits_of:
+            room = longest - begun - in_one * (len(read) + 1) - 1  # an end mark behind the source, and behind all
+            if options.min_length > room:
+                raise ValueError(
+                    f"line {number + 1}: min_length ({options.min_length:,}) is more than the {plural(room, 'token')} "
+                    f"this model can write there (its learned positions); lower decoding.min_length (--min-length)"
+                )
 
 
 def _rules(request: Request, options: Decoding, device: torch.device | str) -> Rules | None:

@@ -95,6 +95,7 @@ class Recipe(Section):
             raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
         if self.decoding.coverage_penalty > 0 and self._blind:
             raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
+        self._check_least()
         longest, what = self.longest_sequence()
         for side, body in self.model.bodies.items():
             places = learned_positions(body)
@@ -104,6 +105,15 @@ class Recipe(Section):
                     f"raise it, or lower that"
                 )
         return self
+
+    def _check_least(self) -> None:
+        """Whether outputs can be as long as they must; where sources take room too, that is known line by line."""
+        least, room = self.decoding.min_length, learned_positions(self.model.decoder)
+        if self.task == "seq2seq" and self.model.encoder is not None and room is not None and least >= room:
+            raise ValueError(
+                f"decoding.min_length ({least}) leaves no room for an end mark below model.decoder.positions.longest "
+                f"({room}); lower it, or raise that"
+            )
 
     def _check_additions(self) -> None:
         """Whether R-Drop and reward can do their work in this training."""

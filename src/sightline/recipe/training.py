@@ -70,7 +70,8 @@ class Averaging(Section):
 
     kind: Literal["none", "ema", "checkpoints"] = Field(
         "none",
-        description="ema: running average, validated and saved; checkpoints: mean of the newest ones, at the end",
+        description="ema: running average, validated and saved; checkpoints: mean of the newest ones, at the end, "
+        "whatever training.result says",
     )
     decay: float = Field(0.999, gt=0, lt=1, description="ema: how much of the average is kept each step")
     count: int = Field(5, ge=1, description="checkpoints: how many")
@@ -132,7 +133,10 @@ class Training(Section):
     samples: int = Field(3, ge=0, description="translations shown at each validation")
     stopping: Stopping = Stopping()
     averaging: Averaging = Averaging()
-    result: Literal["best", "last"] = Field("best", description="which weights the finished model has")
+    result: Literal["best", "last"] = Field(
+        "best",
+        description="which weights the finished model has; beside averaging.kind: checkpoints neither, but their mean",
+    )
     precision: Literal["float32", "bf16"] = Field("float32", description="bf16: matrix products in bfloat16")
     recompute_layers: bool = Field(
         False,

@@ -58,3 +58,14 @@ def fill_spans(source: Sequence[int], output: Sequence[int], marks: Sequence[int
         else:
             span.append(token)
     return [token for place in source for token in (spans.get(place, []) if place in known else [place])]
+
+
+def between(source: Sequence[int], marks: Sequence[int]) -> list[list[int]]:
+    """What stands before, between and behind the marks of a source."""
+    known, parts = set(marks), [list[int]()]
+    for token in source:
+        if token in known:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
+from sightline.plural import plural
 from sightline.text.tokenizer import SPECIALS, UNK, Tokenizer, TokenizerError
 
 # A label may be spelled like a special, "<s>" say, and one vocabulary cannot hold both; so such a label has a
@@ -44,6 +45,17 @@ def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
         spaced = decoders.WordPiece(prefix=" ", cleanup=False)  # a space before each but the first; none begins so
         inner.decoder = decoders.Sequence([plain, spaced])
     return Tokenizer(inner)
+
+
+def uneven_labels(text: str, labels: str) -> str | None:
+    """What is wrong where a text has more or fewer words, between single spaces, than there are labels for them."""
+    words, given = len(text.split(" ")) if text else 0, sum(map(bool, labels.split(" ")))
+    if words == given:
+        return None
+    return (
+        f"{plural(given, 'label')} ({labels!r}) for {plural(words, 'word')} ({text!r}); give each word one label, and "
+        f"set both apart by single spaces"
+    )
 
 
 def _escaped(label: str) -> str:

@@ -373,14 +373,13 @@ class Vocabulary:
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The ids of examples as a store holds them. Labels of words stand at their first pieces, PAD at the others."""
         if self.labels == "words":
+            from sightline.text.labels import uneven_labels
+
             cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
             tags = self.target.encode_many(list(targets))
-            for text, tagged, own, words in zip(sources, targets, tags, cut, strict=True):
-                if len(own) != len(words):
-                    raise TokenizerError(
-                        f"{plural(len(own), 'label')} ({tagged!r}) for {plural(len(words), 'word')} ({text!r}); give "
-                        f"each word one label, and set both apart by single spaces"
-                    )
+            for pair in zip(sources, targets, strict=True):
+                if (wrong := uneven_labels(*pair)) is not None:
+                    raise TokenizerError(wrong)
             spread = [
                 [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
                 for own, words in zip(tags, cut, strict=True)

@@ -10,11 +10,21 @@ import numpy as np
 from sightline.data.preparation import Prepared
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramModel
+from sightline.plural import plural
 from sightline.recipe.bodies import Ngram
 from sightline.text.tokenizer import END, START
 from sightline.training.checkpoints import Progress
 from sightline.training.display import Display
 from sightline.training.journal import Journal
+
+
+def text_to_count(prepared: Prepared) -> str:
+    """How much text there is to count, and in what."""
+    decoder, store = prepared.recipe.model.decoder, prepared.train(0)
+    assert isinstance(decoder, Ngram)
+    tokens = int(store.target_lengths.sum()) + len(store)
+    grams = "single tokens" if decoder.order == 1 else f"n-grams of up to {decoder.order} tokens"
+    return f"{plural(tokens, 'token')} of text, end marks included, counted once in {grams}"
 
 
 def count_text(run: Path, model: CountedModel, prepared: Prepared, display: Display) -> None:

@@ -11,6 +11,7 @@ import torch
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.store import Store
 from sightline.layers.attention import packed_width
+from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
 from sightline.text.tokenizer import END, Vocabulary
@@ -56,6 +57,14 @@ def _kernels_fit(recipe: Recipe) -> bool:
     return recipe.training.precision == "bf16" and heads and (not one_head or packed_width(model.width))
 
 
+def spare_places(tokens: int, longest: int) -> int:
+    """How many of a static batch's places no example may take.
+
+    One side may be much shorter than the other: as many dummies as its gap takes must find a token on both.
+    """
+    return -(-tokens // longest) + 1
+
+
 @dataclass
 class EpochPlan:
     """The batches of each epoch over a store (over several copies of it, cut differently, with BPE-dropout)."""
@@ -73,8 +82,7 @@ class EpochPlan:
             longest, _ = self.recipe.longest_sequence()
             mean = min(float(side.mean()) for side in lengths) + 1
             sequences = int(1.5 * tokens / mean) + 8  # no batch has more examples, so that one shape fits all
-            # one side may be much shorter than the other: as many dummies as its gap takes must find a token on both
-            self._spare = -(-tokens // longest) + 1
+            self._spare = spare_places(tokens, longest)
             self.shape = StaticShape(tokens, sequences + self._spare, longest)
             self._most = sequences
 
@@ -84,6 +92,7 @@ class EpochPlan:
         seed = self.recipe.seed
         examples = order(store.origin, weights, seed=seed, epoch=number)
         lengths = self._lengths(number)
+        self._check_room(store, examples, np.maximum(*lengths) + 1)
         if self.shape is not None:
             return packed_batches(
                 *lengths,
@@ -112,6 +121,28 @@ class EpochPlan:
         if self.recipe.model.encoder is None:
             return source + target + 1, source + target + 1  # the end mark of the source is in the sequence too
         return source, target
+
+    def _check_room(self, store: Store, examples: np.ndarray, places: np.ndarray) -> None:
+        """Refuse an example that takes more places than a batch has, in the words of its task."""
+        tokens = self.recipe.training.batches.tokens
+        spare = 0 if self.shape is None else self._spare
+        if not len(examples) or places[examples].max() <= tokens - spare:
+            return
+        worst = int(examples[places[examples].argmax()])
+        source, target, needed = int(store.source_lengths[worst]), int(store.target_lengths[worst]), int(places[worst])
+        sizes, marks = f"{plural(source, 'source token')} and {plural(target, 'target token')}", "an end mark"
+        if self.recipe.task in ("classify", "tag"):
+            sizes, marks = plural(source, "token"), "its marks"
+        elif self.recipe.model.encoder is None:
+            sizes, marks = f"{sizes} in one sequence", "an end mark each"
+        least = needed
+        while self.shape is not None and least - spare_places(least, self.shape.longest) < needed:
+            least += 1
+        kept = f", of which {spare} fill up batches" if spare else ""
+        raise ValueError(
+            f"the longest training example has {sizes}, {needed} with {marks}, more than training.batches.tokens "
+            f"({tokens}{kept}); raise it to at least {least}, or lower data.clean.max_tokens"
+        )
 
     def waste(self, epoch: int = 0) -> float:
         """The share of positions that hold no token; a packed batch has none."""

@@ -1,0 +1,97 @@
+"""What a training would be: the data loaded, the model built, one step run, and nothing written."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from sightline.data.preparation import Prepared, Progress, held_out_notes, prepare_data
+from sightline.experiment import build_model, choose_device, fit_to_lengths, plan_for
+from sightline.models.counted import CountedModel
+from sightline.models.seq2seq import parameter_count
+from sightline.recipe import Recipe
+from sightline.starting.first_weights import adapt, first_weights
+from sightline.starting.other_run import vocabulary_of_start
+from sightline.training.adapting import trained_count
+from sightline.training.cost import peak_memory
+from sightline.training.counting import text_to_count
+from sightline.training.optimizers import build_optimizer
+from sightline.training.step import autocast, training_loss
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """The batches of a training, and how its first step went."""
+
+    batches: int  # an epoch
+    layout: str
+    waste: float
+    seconds: float
+    loss: float
+    peak_memory: int  # bytes
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a training would be, measured without writing anything."""
+
+    counts: dict[str, Any]
+    examples: int
+    source_vocabulary: int
+    target_vocabulary: int
+    parameters: int
+    parts: dict[str, int]
+    trained: dict[str, int]  # of each part, and of all under ""
+    notes: list[str]  # what it begins with
+    step: FirstStep | None  # None of a model that is counted in one go
+
+
+def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
+    """Load the data, build the model, run one step."""
+    device = choose_device(recipe.training.device)
+    prepared = prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)
+    model = build_model(recipe, prepared.vocabulary)
+    fit_to_lengths(model, prepared)
+    notes, start = first_weights(model, recipe, prepared.vocabulary, None)
+    rates = adapt(model, recipe, start)
+    if isinstance(model, CountedModel):
+        step, notes = None, [text_to_count(prepared), *held_out_notes(prepared), *notes]
+    else:
+        model = model.to(device).train()
+        step = _first_step(model, prepared, device, rates)
+    store = prepared.train(0)
+    return DryRun(
+        counts=store.counts,
+        examples=len(store),
+        source_vocabulary=prepared.vocabulary.source.size,
+        target_vocabulary=prepared.vocabulary.target.size,
+        parameters=parameter_count(model),
+        parts={name: parameter_count(part) for name, part in model.named_children()},
+        trained={name: trained_count(part) for name, part in (("", model), *model.named_children())},
+        notes=notes,
+        step=step,
+    )
+
+
+def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rates: dict[str, float]) -> FirstStep:
+    """One step with the largest of the first batches."""
+    recipe, plan = prepared.recipe, plan_for(prepared, device)
+    batches = plan.epoch(0)
+    if not batches:
+        raise ValueError(f"there is nothing to train on: every example was dropped ({prepared.train(0).counts})")
+    some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
+    batch = max(some, key=lambda batch: batch.tokens)
+    batch = batch.to(device) if device.type == "cuda" else batch
+    optimizer = build_optimizer(model, recipe.training, device, rates)
+    started = time.monotonic()
+    with autocast(recipe.training.precision, device):
+        loss = training_loss(model, batch, recipe.training)
+    (loss.total / batch.tokens).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    value = float(loss.nll) / batch.tokens
+    seconds = time.monotonic() - started
+    return FirstStep(len(batches), plan.layout, plan.waste(), seconds, value, peak_memory(device))
