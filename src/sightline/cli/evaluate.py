@@ -119,7 +119,6 @@ def evaluate(
     import json
 
     from sightline.files import write_atomically
-    from sightline.recipe import Evaluation
     from sightline.run import Run
 
     loaded = load_together(run, others, ensemble_mean, device)
@@ -164,14 +163,7 @@ def evaluate(
         raise ValueError("--outputs: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
         _check_confusion(confusion, task)
-    section = loaded.recipe.evaluation
-    changed = {"lowercase": lowercase or section.lowercase}
-    if metrics is not None:
-        changed["metrics"] = tuple(name.strip() for name in metrics.split(","))  # type: ignore[assignment]
-    evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
-    loaded.recipe = loaded.recipe.model_copy(update={"evaluation": evaluation})
-    for name in evaluation.metrics:
-        loaded.check_metric(name)
+    _measure_by(loaded, metrics, lowercase)
     tests = _tests(loaded, on, source, reference)
     options = loaded.options(**changes)
     reports = [loaded.evaluate(test, options) for test in tests]
@@ -185,6 +177,20 @@ def evaluate(
         write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if confusion is not None:
         _draw(reports, confusion, run)
+
+
+def _measure_by(run: Run, metrics: str | None, lowercase: bool) -> None:
+    """Let the run be measured in another way than its recipe says, if that can be."""
+    from sightline.recipe import Evaluation
+
+    section = run.recipe.evaluation
+    changed: dict[str, Any] = {"lowercase": lowercase or section.lowercase}
+    if metrics is not None:
+        changed["metrics"] = tuple(name.strip() for name in metrics.split(","))
+    evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
+    run.recipe = run.recipe.model_copy(update={"evaluation": evaluation})
+    for name in evaluation.metrics:
+        run.check_metric(name)
 
 
 def _together(others: Sequence[Path] | None, mean: str) -> dict[str, Any]:

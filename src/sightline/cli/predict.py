@@ -10,7 +10,7 @@ import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
 from sightline.cli.lines import Companion, escaped, lines_of, windows
-from sightline.cli.refusals import check_task, check_told
+from sightline.cli.refusals import check_prefixes, check_task, check_told
 from sightline.cli.searching import (
     Beam,
     Device,
@@ -185,9 +185,7 @@ def predict(
         several = None if nbest == 1 else nbest  # one is what there is
         files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
         check_told({**{option_of(key): value for key, value in (changes | how).items()}, "--nbest": several, **files})
-    if prefixes is not None and (prompt is not None or loaded.recipe.task == "tag"):
-        what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
-        raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
+    check_prefixes(loaded, prefixes, prompt)
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
     options = loaded.options(**changes, **how, nbest=nbest)
@@ -200,24 +198,28 @@ def predict(
     if prompt is not None:
         _go_on(loaded, prompt, options, nbest, pieces)
         return
-    if loaded.recipe.task == "tag":
-        from sightline.cli.tagged_files import form_for, tag_file
+    if loaded.recipe.task == "tag" and _tagged(loaded, file, form, column, nbest):
+        return
+    looks = alignment_file(alignments, alignment_format, alignment_heads, shift)
+    _each_line(loaded, file, options, nbest, prefixes, looks, pieces, target, phrases)
 
-        chosen = form_for(file, form)
-        if chosen != "text":
-            if nbest is not None:
-                raise ValueError(
-                    "--nbest has no place in a tagged file, which has one label for each word; leave it out"
-                )
-            tag_file(loaded, file, chosen, column)
-            return
+
+def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, nbest: int | None) -> bool:
+    """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
+    from sightline.cli.tagged_files import form_for, tag_file
+
+    chosen = form_for(file, form)
+    if chosen == "text":
         if column is not None:
             raise ValueError(
                 f"--column {column} is of a file with columns, and this one is plain text; leave it out, or say what "
                 f"the file is with --format"
             )
-    looks = alignment_file(alignments, alignment_format, alignment_heads, shift)
-    _each_line(loaded, file, options, nbest, prefixes, looks, pieces, target, phrases)
+        return False
+    if nbest is not None:
+        raise ValueError("--nbest has no place in a tagged file, which has one label for each word; leave it out")
+    tag_file(run, file, chosen, column)
+    return True
 
 
 def _sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:

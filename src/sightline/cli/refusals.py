@@ -47,6 +47,13 @@ def check_told(asked: dict[str, Any]) -> None:
             raise ValueError(f"{option} says how outputs are found, and --target tells them; leave one of them out")
 
 
+def check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None:
+    """What outputs must begin with, where the beginning is given already, or there is none."""
+    if prefixes is not None and (prompt is not None or run.recipe.task == "tag"):
+        what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
+        raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
+
+
 def check_measured(recipe: Recipe, asked: dict[str, Any]) -> None:
     """Options that say how outputs are found, for a model that is measured by the text itself."""
     for name, value in asked.items():
