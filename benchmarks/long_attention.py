@@ -133,6 +133,7 @@ class Work:
             before = torch.cuda.memory_allocated(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
             self.step()
+            torch.cuda.synchronize(self.device)  # or the next round would be timed with what is left of this step
             return int(torch.cuda.max_memory_allocated(self.device)) - before
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
             self.step()
@@ -146,9 +147,8 @@ def measure(kind: str, length: int, setting: Setting) -> Point:
     try:
         work = Work(kind, length, setting)
         work.timed()  # the first step is slower, and where memory is missing this is where it shows
-        peak, first = work.peak(), work.timed()  # what follows a measurement of memory took up to twice as long
-        rounds = [work.timed()]
-        while len(rounds) < setting.rounds and first + sum(rounds) < setting.seconds:
+        peak, rounds = work.peak(), [work.timed()]
+        while len(rounds) < setting.rounds and sum(rounds) < setting.seconds:
             rounds.append(work.timed())
         return Point(kind, length, statistics.median(rounds), min(rounds), max(rounds), peak, len(rounds))
     except (torch.OutOfMemoryError, MemoryError):
@@ -240,9 +240,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stride", type=int, default=3)
     parser.add_argument("--recompute", action="store_true", help="training.recompute_layers")
     parser.add_argument("--rounds", type=int, default=5, help="most rounds of a point")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="after so many no further round is begun (the first is not counted)"
-    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="after so many no further round is begun")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit-gib", type=float, default=12, help="on a CPU: what is more counts as out of memory")
     parser.add_argument("--json", type=Path)
