@@ -72,6 +72,21 @@ def test_sides_can_be_exchanged(place: Path) -> None:
     assert texts(make(place, swap=True)) == [(target, source) for source, target in PAIRS]
 
 
+def test_of_long_texts_fewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LETTERS", 200)
+    handed: list[int] = []
+    tokenize = store._tokenize
+
+    def watched(ingredients: Ingredients, schema: Any, numbered: Any) -> Any:
+        handed.append(sum(len(source) + len(target) for _, (source, target), _ in numbered[1]))
+        return tokenize(ingredients, schema, numbered)
+
+    monkeypatch.setattr(store, "_tokenize", watched)
+    pairs = [("a dog " * 5 + "a", "a cat")] * 40
+    assert texts(make(write(tmp_path, pairs))) == pairs
+    assert max(handed) < 200 + 36 and sum(handed) == 40 * 36
+
+
 def test_many_batches_are_one_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_CHUNK", 3)
     write(tmp_path, PAIRS * 4)

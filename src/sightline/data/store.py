@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Ids = NDArray[np.unsignedinteger[Any]]
 
-_CHUNK = 4_096  # examples tokenized at once, and in a record batch
+_CHUNK = 4_096  # examples tokenized at once, and in a record batch, at most
+_LETTERS = 1 << 24  # characters, about: of long documents there are fewer in a chunk
 _AHEAD = 3  # chunks in the making
 
 
@@ -160,11 +161,19 @@ def _list_array(rows: list[list[int]], kind: pa.ListType) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
 
 
-def _chunks(examples: Iterator[Item]) -> Iterator[tuple[int, list[Item]]]:
-    number = 0
-    while chunk := list(islice(examples, _CHUNK)):
+def _chunks(
+    examples: Iterator[tuple[int, Example, Links]],
+) -> Iterator[tuple[int, list[tuple[int, Example, Links]]]]:
+    number, size = 0, 0
+    chunk: list[tuple[int, Example, Links]] = []
+    for each in examples:
+        chunk.append(each)
+        size += len(each[1].source) + len(each[1].target)
+        if len(chunk) >= _CHUNK or size >= _LETTERS:
+            yield number, chunk
+            number, size, chunk = number + 1, 0, []
+    if chunk:
         yield number, chunk
-        number += 1
 
 
 def _in_order(work: Callable[[Item], Result], items: Iterator[Item]) -> Iterator[Result]:

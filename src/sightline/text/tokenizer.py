@@ -17,27 +17,17 @@ from pathlib import Path
 from typing import Literal
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sightline.files import write_atomically
-from sightline.plural import plural
-from sightline.recipe.data import (
-    AnyTokenizer,
-    BpeTokenizer,
-    CharacterTokenizer,
-    TokenizerSection,
-    UnigramTokenizer,
-    WordTokenizer,
-)
+from sightline.recipe.data import AnyTokenizer
 from sightline.text.dropout import MergeDropout
+from sightline.text.long_texts import encode_texts
 
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 SPACE = "▁"  # U+2581; a text's own is read as "_", or it would come back as a space
 
 _SILENT = frozenset((PAD, START, END))
-# A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
-_WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
 
 
 class TokenizerError(ValueError):
@@ -63,34 +53,9 @@ class Tokenizer:
 
         `marks` are specials beyond the four, with the ids behind them: no text is ever cut into one.
         """
-        specials = [*SPECIALS, *marks]
-        inner, trainer = _blank(section, specials)
-        inner.normalizer = _normalizer(section)
-        if isinstance(section, CharacterTokenizer):
-            inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-            inner.decoder = decoders.Fuse()
-        else:
-            inner.pre_tokenizer = pre_tokenizers.Sequence(
-                [
-                    pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=False),
-                    pre_tokenizers.Split(Regex(_WORD_OR_MARK), "isolated"),
-                ]
-            )
-            spaced = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
-            if isinstance(section, WordTokenizer):  # an unknown word has lost its space; give it back
-                inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), spaced])
-            else:
-                inner.decoder = spaced
-        counted = _Counted(lines)
-        _learn(inner, trainer, counted, section)
-        if inner.get_vocab_size() <= len(specials):
-            raise TokenizerError(
-                f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
-                f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
-            )
-        if isinstance(section, UnigramTokenizer):
-            inner.model = _settled(inner, len(specials))
-        return cls(inner)
+        from sightline.text.learning import learned
+
+        return cls(learned(section, lines, [*SPECIALS, *marks]))
 
     @classmethod
     def parse(cls, text: str) -> Tokenizer:
@@ -155,7 +120,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts, cut by all cores."""
-        return [cut.ids for cut in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return encode_texts(self._inner, texts)
 
     def encode_dropout(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """The ids of many texts under BPE-dropout: a pure function of its arguments.
@@ -237,82 +202,6 @@ class Tokenizer:
         if model["type"] != "BPE":
             raise TokenizerError(f"BPE-dropout needs a BPE tokenizer, not {model['type']}; set tokenizer.dropout: 0")
         return MergeDropout(vocabulary=model["vocab"], merges=model["merges"], unknown=UNK)
-
-
-class _Counted:
-    """Lines that count themselves as they pass, for the error message when nothing comes of them."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._source = lines
-        self.lines = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._source:
-            self.lines += 1
-            yield line
-
-
-def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
-    """A model that knows nothing yet, and what will teach it."""
-    unknown = SPECIALS[UNK]
-    if isinstance(section, WordTokenizer | CharacterTokenizer):
-        return tokenizers.Tokenizer(models.WordLevel(unk_token=unknown)), trainers.WordLevelTrainer(
-            vocab_size=section.size, min_frequency=section.min_count, special_tokens=specials, show_progress=False
-        )
-    if isinstance(section, BpeTokenizer):
-        return tokenizers.Tokenizer(models.BPE(unk_token=unknown, fuse_unk=True)), trainers.BpeTrainer(
-            vocab_size=section.size,
-            min_frequency=section.min_count,
-            special_tokens=specials,
-            limit_alphabet=section.size - len(specials),  # or a text of many characters would overrun the size
-            show_progress=False,
-        )
-    assert isinstance(section, UnigramTokenizer)
-    return tokenizers.Tokenizer(models.Unigram()), trainers.UnigramTrainer(
-        vocab_size=section.size, special_tokens=specials, unk_token=unknown, show_progress=False
-    )
-
-
-def _learn(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterable[str], section: AnyTokenizer) -> None:
-    try:
-        inner.train_from_iterator(lines, trainer)
-    except Exception as error:
-        if type(error) is not Exception:  # the library raises bare ones; others come from reading the lines
-            raise
-        raise TokenizerError(
-            f"no {section.kind} vocabulary of tokenizer.size ({section.size}) can be learned: {error}; raise "
-            f"tokenizer.size, or take tokenizer.kind: bpe, which leaves rare characters out"
-        ) from error
-
-
-def _settled(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
-    """A unigram model, its first `count` pieces special, whose scores do not depend on the order of hash tables.
-
-    The trainer sums in the order in which its own give out words, so scores differ in the last digits from one
-    training to the next; and it sets the characters it has to keep, but did not choose, just above the lowest score in
-    steps of 0.0001, in that order.
-    """
-    model = json.loads(inner.to_str())["model"]
-    specials, pieces = model["vocab"][:count], model["vocab"][count:]
-    floor = min((score for _, score in pieces), default=0.0)
-    near = floor + 0.0001 * (1 + sum(len(piece) == 1 for piece, _ in pieces))
-    settled = [(piece, round(floor if len(piece) == 1 and score < near else score, 6)) for piece, score in pieces]
-    settled.sort(key=lambda scored: (-scored[1], scored[0]))
-    return models.Unigram([tuple(scored) for scored in specials] + settled, unk_id=UNK, byte_fallback=False)
-
-
-def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = []
-    if section.normalize == "nfc":
-        steps.append(normalizers.NFC())
-    elif section.normalize == "nfkc":
-        steps.append(normalizers.NFKC())
-    if section.lowercase:
-        steps.append(normalizers.Lowercase())
-    steps.append(normalizers.Replace(SPACE, "_"))
-    if not (isinstance(section, CharacterTokenizer) and section.spaces == "keep"):
-        steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    return normalizers.Sequence(steps)
 
 
 Labels = Literal["none", "one", "words"]  # what targets are: texts, one label each, a label for each word

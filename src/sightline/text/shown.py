@@ -1,0 +1,15 @@
+"""Texts as a person sees them in one line: signs for newlines and tabs, and of a long one its beginning."""
+
+from __future__ import annotations
+
+_MOST = 400  # characters
+
+
+def beginning(text: str) -> str:
+    """A text to be shown beside what was made of it: of a long one (an article), how it begins, and …"""
+    return text if len(text) <= _MOST else text[: _MOST - 1].rstrip() + "…"
+
+
+def in_one_line(text: str) -> str:
+    """A text with its newlines and tabs as signs."""
+    return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
