@@ -133,3 +133,16 @@ def test_a_batch_of_one_token_goes_by_the_running_averages_and_leaves_them() -> 
     norm, x = BatchNorm(8), torch.randn(1, 8)
     torch.testing.assert_close(norm(x), x, rtol=0, atol=2e-5)  # mean 0, variance 1 and ε
     assert not norm.mean.any()
+
+
+def test_a_frozen_batch_norm_goes_by_its_running_averages_and_leaves_them() -> None:
+    norm, x = with_random_gain(BatchNorm(8)), torch.randn(5, 8, dtype=torch.float64)
+    norm(torch.randn(9, 8, dtype=torch.float64))
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    norm.requires_grad_(False)
+    wanted = norm.eval()(x)
+    torch.testing.assert_close(norm.train()(x), wanted, rtol=0.0, atol=0.0)
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+    norm.weight.requires_grad_(True)
+    norm.train()(x)
+    assert not torch.equal(norm.mean, before["mean"])

@@ -1,8 +1,9 @@
-"""Small trainings, each in a folder of its own."""
+"""Small trainings, each in a folder of its own; costs that must know every operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,3 +19,11 @@ def job(tmp_path: Path, build_model: Callable[..., Seq2Seq]) -> Callable[..., Jo
         return Job(tmp_path / name, build_model, **training)
 
     return make
+
+
+@pytest.fixture
+def nothing_is_unknown() -> Iterator[None]:
+    """An operation whose cost is not known, which is warned of, is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield

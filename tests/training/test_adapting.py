@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sightline.layers.adapters import add_adapters, is_adapter
+from sightline.models.bodies import ENCODERS
+from sightline.models.protocol import Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.adapting import Adapters
@@ -48,7 +51,7 @@ def names(model: Seq2Seq) -> list[str]:
     ],
 )
 def test_a_word_means_a_part_a_layer_or_a_name(pattern: str, first: str, count: int, model: Seq2Seq) -> None:
-    found = matching(names(model), pattern)
+    found = matching(model, pattern)
     assert len(found) == count
     assert not found or found[0] == first
 
@@ -56,7 +59,7 @@ def test_a_word_means_a_part_a_layer_or_a_name(pattern: str, first: str, count: 
 def test_frozen_parameters_have_no_gradient_and_no_state_and_stay(model: Seq2Seq) -> None:
     freeze(model, ["embeddings", "encoder.0"])
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert frozen == {*matching(names(model), "embeddings"), *matching(names(model), "encoder.0")}
+    assert frozen == {*matching(model, "embeddings"), *matching(model, "encoder.0")}
     assert trained_count(model) == sum(p.numel() for name, p in model.named_parameters() if name not in frozen)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.1), torch.device("cpu"))
@@ -83,10 +86,10 @@ def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: S
 
 def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
     new = ["decoder.layers.0.cross.project.weight"]
-    rates = layer_rates(names(model), 0.5, new)
+    rates = layer_rates(model, 0.5, new)
     assert rates.keys() == set(names(model))
     for layer, rate in enumerate([0.25, 0.5, 1.0]):
-        assert {rates[name] for name in matching(names(model), f"encoder.{layer}")} == {rate}
+        assert {rates[name] for name in matching(model, f"encoder.{layer}")} == {rate}
     assert rates["decoder.layers.1.attention.project.weight"] == 1.0
     assert rates["decoder.layers.0.attention.project.weight"] == 0.5
     assert rates[new[0]] == 1.0
@@ -98,9 +101,9 @@ def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
 
 def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(GRU, GRU)
-    rates = layer_rates(names(model), 0.5)
-    assert {rates[name] for name in matching(names(model), "encoder.0")} == {0.5}
-    assert {rates[name] for name in matching(names(model), "decoder.1")} == {1.0}
+    rates = layer_rates(model, 0.5)
+    assert {rates[name] for name in matching(model, "encoder.0")} == {0.5}
+    assert {rates[name] for name in matching(model, "decoder.1")} == {1.0}
 
 
 def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_model: Callable[..., Seq2Seq]) -> None:
@@ -108,24 +111,63 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     linked = {"kind": "recurrent", "layers": 2, "links": "fast-forward", "experts": {"count": 2}}
     window = {"kind": "window", "layers": 2}
     model = build_model(convolutions, convolutions)
-    rates = layer_rates(names(model), 0.5)
+    rates = layer_rates(model, 0.5)
     assert {rates[name] for name in names(model) if name.startswith("decoder.attentions.0.")} == {0.5}
     assert rates["encoder.entrance.positions.table"] == rates["source_embedding.weight"] == 0.25
-    assert "decoder.attentions.0.project.direction" in matching(names(model), "decoder.0")
+    assert "decoder.attentions.0.project.direction" in matching(model, "decoder.0")
     model = build_model(linked, linked)
-    rates = layer_rates(names(model), 0.5)
+    rates = layer_rates(model, 0.5)
     assert rates["encoder.links.0.map.weight"] == 0.5
     assert rates["encoder.links.1.map.weight"] == rates["encoder.between.experts.1.gate"] == 1.0
-    assert "decoder.links.0.map.weight" in matching(names(model), "decoder.0")
+    assert "decoder.links.0.map.weight" in matching(model, "decoder.0")
     model = build_model(window, GRU)
-    lowest = matching(names(model), "encoder.0")
-    assert lowest and {layer_rates(names(model), 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
+    lowest = matching(model, "encoder.0")
+    assert lowest and {layer_rates(model, 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
     with pytest.raises(ValueError, match=r"it has embeddings, .*encoder\.0, encoder\.1, encoder\.2, decoder\.0"):
         freeze(model, ["encoder.net.0"])
 
 
+class House(nn.Module):
+    """A body nobody knows, with names of its own."""
+
+    by_layer = ("floors", "stairs.down")
+    below = ("cellar",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cellar = nn.Linear(2, 2, bias=False)
+        self.floors = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(3))
+        self.stairs = nn.ModuleDict({"down": nn.ModuleDict({"1": nn.Linear(2, 2, bias=False)})})
+        self.roof = nn.Linear(2, 2, bias=False)
+
+
+def test_a_new_body_is_frozen_and_slowed_by_what_it_says_of_its_layers() -> None:
+    model = nn.ModuleDict({"embedding": nn.Embedding(3, 2), "decoder": House()})
+    assert layer_rates(model, 0.5) == {
+        "embedding.weight": 0.125,
+        "decoder.cellar.weight": 0.125,
+        "decoder.floors.0.weight": 0.25,
+        "decoder.floors.1.weight": 0.5,
+        "decoder.floors.2.weight": 1.0,
+        "decoder.stairs.down.1.weight": 0.5,
+        "decoder.roof.weight": 1.0,
+    }
+    assert matching(model, "decoder.1") == ["decoder.floors.1.weight", "decoder.stairs.down.1.weight"]
+    with pytest.raises(ValueError, match=r"has embeddings, .*decoder\.cellar, decoder\.0, decoder\.1, decoder\.2, "):
+        freeze(model, ["decoder.3"])
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+def test_every_body_says_what_its_layers_are(kind: str, build_model: Callable[..., Seq2Seq]) -> None:
+    body = {"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})
+    model = build_model(body, body)
+    for side in ("encoder", "decoder"):
+        assert isinstance(model.get_submodule(side), Layered)
+        assert matching(model, f"{side}.0") and matching(model, f"{side}.1")
+
+
 def test_the_optimizer_moves_each_parameter_by_its_rate(model: Seq2Seq) -> None:
-    rates = layer_rates(names(model), 0.5)
+    rates = layer_rates(model, 0.5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = build_optimizer(model, Training(lr=0.1, eps=1e-12), torch.device("cpu"), rates)
     for parameter in model.parameters():

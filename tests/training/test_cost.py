@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,8 @@ from sightline.training import cost as cost_module
 from sightline.training.batches import TrainingBatch
 from sightline.training.cost import peak_memory, step_cost, step_flops
 from sightline.training.plan import EpochPlan
+
+pytestmark = pytest.mark.usefixtures("nothing_is_unknown")
 
 CPU = torch.device("cpu")
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
@@ -110,13 +111,6 @@ def some_plan(layout: str, longest: int = 24, **training: Any) -> EpochPlan:
 
 def batches(plan: EpochPlan) -> Iterator[TrainingBatch]:
     return (plan.batch(0, examples) for examples in plan.epoch(0)[:3])
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_unknown() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        yield
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ from sightline.training.flops import count_flops
 from sightline.training.plan import EpochPlan
 from sightline.training.step import CarriedGradients
 from sightline.training.windows import WindowPlan
+
+pytestmark = pytest.mark.usefixtures("nothing_is_unknown")
 
 CPU = torch.device("cpu")
 WRITERS: dict[str, dict[str, Any]] = {
@@ -109,13 +109,6 @@ def prepared(task: str, model: dict[str, Any], layout: str, context: int = 16, t
     )
     store: Any = Examples(task)
     return Prepared(recipe, Sized(13), lambda epoch: store, store, [])  # type: ignore[arg-type]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_unknown() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        yield
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

@@ -57,7 +57,8 @@ class BatchNorm(nn.Module):
     """(x − μ) / σ · γ + β, μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
 
     Padding is never counted, so that padded and packed batches are normalized alike; what comes out there is zero.
-    Running averages serve at test, where a token must not depend on its neighbours, and for a batch of one token.
+    Running averages serve at test, where a token must not depend on its neighbours, for a batch of one token, and where
+    gain and bias are frozen: what is frozen stays as it is, averages too.
     """
 
     formula = "(x − μ) / σ · γ + β"
@@ -71,13 +72,17 @@ class BatchNorm(nn.Module):
         self.variance: Tensor
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if not self.training:
+        if not self.training or self._frozen():
             return self._normalize(x.flatten(0, -2), learn=False).view(x.shape)
         tokens = x.flatten(0, -2) if valid is None else x[valid]  # (N, D)
         normalized = self._normalize(tokens, learn=len(tokens) > 1)
         if valid is None:
             return normalized.view(x.shape)
         return torch.zeros_like(x, dtype=normalized.dtype).masked_scatter(valid[..., None], normalized)
+
+    def _frozen(self) -> bool:
+        own = [each for each in (self.weight, self.bias) if each is not None]
+        return bool(own) and not any(each.requires_grad for each in own)
 
     def _normalize(self, tokens: Tensor, learn: bool) -> Tensor:
         """(N, D) → (N, D), in the precision of the averages: sums over a batch are too long for bfloat16."""

@@ -1,4 +1,8 @@
-"""Every encoder and every decoder under the name recipes give it."""
+"""Every encoder and every decoder under the name recipes give it.
+
+A new body is a section in recipe/bodies.py, an encoder (vectors and a layout → `Memory`) and a decoder (`Decoder`) that
+stand here; both say what their layers are (`Layered`). Search, training, freezing and rates by layer ask no more.
+"""
 
 from __future__ import annotations
 

@@ -101,6 +101,9 @@ class DilatedBlock(TapModule):
 class ByteNetEncoder(TapModule):
     """Dilated convolutions over the source."""
 
+    by_layer: tuple[str, ...] = ("layers",)
+    below: tuple[str, ...] = ()
+
     def __init__(self, recipe: ByteNetBody, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DilatedBlock(recipe, width, index, causal=False) for index in range(recipe.layers))
@@ -141,6 +144,8 @@ class ByteNetDecoder(TapModule):
     target goes on without a source (dynamic unfolding, §3.2). a and b are fitted before training and saved with it.
     """
 
+    by_layer: tuple[str, ...] = ("layers",)
+    below: tuple[str, ...] = ("source",)
     ratio: Tensor
 
     def __init__(self, recipe: ByteNetBody, width: int, *, source: bool = True) -> None:

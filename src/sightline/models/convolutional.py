@@ -70,6 +70,9 @@ class Entrance(TapModule):
 class ConvolutionalEncoder(TapModule):
     """Gated convolutions over the source; its vectors are handed on beside the states."""
 
+    by_layer: tuple[str, ...] = ("layers",)
+    below: tuple[str, ...] = ("entrance",)
+
     def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
         super().__init__()
         self.entrance = Entrance(recipe, width)
@@ -154,6 +157,9 @@ class ConvolutionalState:
 
 class ConvolutionalDecoder(TapModule):
     """Causal gated convolutions over the target so far, each followed by a look at the source, if there is one."""
+
+    by_layer: tuple[str, ...] = ("layers", "attentions")
+    below: tuple[str, ...] = ("entrance",)
 
     def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
         super().__init__()

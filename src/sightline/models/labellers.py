@@ -14,11 +14,12 @@ from sightline.layers.linear import Linear
 from sightline.layers.spelling import SpelledEmbedding
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
+from sightline.models.ends import Reading
 from sightline.models.protocol import Memory
 from sightline.recipe.model import Model, Pooling
 
 
-class Labeller(TapModule):
+class Labeller(Reading):
     """What both have: embeddings, an encoder, and an output layer over the labels."""
 
     def __init__(self, recipe: Model, pieces: Sequence[str], labels: int, features: int) -> None:
@@ -30,16 +31,6 @@ class Labeller(TapModule):
         )
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
         self.output = Output(labels, features, None)
-
-    def encode(self, source: Tensor, layout: Layout) -> Memory:
-        """Tokens (B, S) or (N,) → memory."""
-        memory: Memory = self.encoder(self.source_embedding(source), layout)
-        return memory
-
-    def logits(self, features: Tensor) -> Tensor:
-        """(…, D) → (…, labels)."""
-        scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "f Wᵀ + b")
 
 
 class Tagger(Labeller):

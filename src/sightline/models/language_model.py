@@ -8,13 +8,13 @@ from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
-from sightline.layers.tap import TapModule
 from sightline.models.bodies import DECODERS
+from sightline.models.ends import Scoring
 from sightline.models.protocol import Memory
 from sightline.recipe.model import Model
 
 
-class LanguageModel(TapModule):
+class LanguageModel(Scoring):
     """p(text), one token after the other."""
 
     def __init__(self, recipe: Model, size: int) -> None:
@@ -39,11 +39,6 @@ class LanguageModel(TapModule):
         """Tokens (B·W, 1), (B, T) or (N,) → features (…, D) that predict the tokens after them."""
         features, state = self.decoder.advance(self.embedding(tokens), state, layout)
         return features, state
-
-    def logits(self, features: Tensor) -> Tensor:
-        """(…, D) → (…, V)."""
-        scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "f Wᵀ + b")
 
     def blank(self, batch: int) -> Any:
         """The state before the first token of each of so many texts."""

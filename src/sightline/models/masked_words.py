@@ -6,13 +6,12 @@ from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout
-from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
-from sightline.models.protocol import Memory
+from sightline.models.ends import Reading
 from sightline.recipe.model import Model
 
 
-class MaskedWords(TapModule):
+class MaskedWords(Reading):
     """p(token | the text around it) at some places: softmax(W h_t + b) (Devlin et al. 2019).
 
     Its parts have the names they have in taggers, classifiers and translators.
@@ -24,16 +23,6 @@ class MaskedWords(TapModule):
         self.source_embedding = Embedding(size, recipe.width)
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
         self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.source_embedding)
-
-    def encode(self, source: Tensor, layout: Layout) -> Memory:
-        """Tokens (B, S) or (N,) → memory."""
-        memory: Memory = self.encoder(self.source_embedding(source), layout)
-        return memory
-
-    def logits(self, features: Tensor) -> Tensor:
-        """(…, D) → (…, V)."""
-        scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "f Wᵀ + b")
 
     def forward(
         self, source: Tensor, layout: Layout, places: Tensor | None = None, target_layout: None = None

@@ -1,4 +1,4 @@
-"""What passes from an encoder to a decoder, and the protocol every decoder follows."""
+"""What passes from an encoder to a decoder, the protocol every decoder follows, and what bodies say of themselves."""
 
 from __future__ import annotations
 
@@ -82,6 +82,18 @@ class Decoder(Protocol):
         packed layout, all tokens of one hypothesis a sentence at once.
         """
         ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A body that says what its layers are made of, so that they can be frozen and slowed one by one.
+
+    `by_layer` are the paths of its lists of parts, each under the number of the layer it belongs to, 0 the lowest;
+    `below` are the paths of what stands below all of them. The rest (a norm at the end) stands above.
+    """
+
+    by_layer: tuple[str, ...]
+    below: tuple[str, ...]
 
 
 @runtime_checkable

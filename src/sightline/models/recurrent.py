@@ -38,6 +38,9 @@ class RecurrentStack(TapModule):
     Dropout is for what a recurrence reads; the path past it stays whole.
     """
 
+    by_layer: tuple[str, ...] = ("layers", "links", "between.experts")
+    below: tuple[str, ...] = ()
+
     def __init__(self, layers: Sequence[Recurrence], inputs: Sequence[int], links: str, width: int, dropout: float):
         super().__init__()
         self.layers = nn.ModuleList(layers)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout
-from sightline.layers.tap import TapModule
 from sightline.models.bodies import DECODERS, ENCODERS
+from sightline.models.ends import Reading
 from sightline.models.protocol import Memory
 from sightline.recipe.model import Model
 
 
-class Seq2Seq(TapModule):
+class Seq2Seq(Reading):
     """p(target | source), one token after the other.
 
     Losses live outside: the model returns features, and `logits` turns features into scores of every word.
@@ -32,11 +32,6 @@ class Seq2Seq(TapModule):
         self.looks = tuple(f"decoder.{path}" for path in self.decoder.looks)
         self.longest: int | None = self.decoder.longest
 
-    def encode(self, source: Tensor, layout: Layout) -> Memory:
-        """Tokens (B, S) or (N,) → memory."""
-        memory: Memory = self.encoder(self.source_embedding(source), layout)
-        return memory
-
     def begin(self, memory: Memory) -> Any:
         """Where decoding starts."""
         return self.decoder.begin(memory)
@@ -45,11 +40,6 @@ class Seq2Seq(TapModule):
         """Tokens (B·W, 1), (B, T) or (N,) → features (…, D) that predict the tokens after them."""
         features, state = self.decoder.advance(self.target_embedding(tokens), state, layout)
         return features, state
-
-    def logits(self, features: Tensor) -> Tensor:
-        """(…, D) → (…, V)."""
-        scores: Tensor = self.output(features)
-        return self.tap("logits", scores, "f Wᵀ + b")
 
     def forward(self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout) -> Tensor:
         """Features for every target position, given the source and the target shifted right."""

@@ -70,6 +70,9 @@ def _self_attention(recipe: TransformerBody, width: int, number: int, *, causal:
 class Stack(TapModule, Recomputing):
     """What encoder and decoder share: where order enters, the layers (theirs to make) and the norm at the end."""
 
+    by_layer: tuple[str, ...] = ("layers",)
+    below: tuple[str, ...] = ("positions", "bias")
+
     def __init__(self, recipe: TransformerBody, width: int, *, causal: bool) -> None:
         super().__init__()
         self.positions = build_added(recipe.positions, width)
@@ -262,6 +265,16 @@ class TransformerDecoder(Stack):
         """Whether some layer wants to know of every pair of tokens: their distance, or because it is listened to."""
         return self.by_distance or any(layer.attention.heard for layer in cast("Iterable[DecoderLayer]", self.layers))
 
+    def _positions_at(self, places: Tensor, state: TransformerState, reach: int) -> tuple[Tensor, int]:
+        """Which tokens of their sentences those at these places are, and how many positions that takes at most."""
+        if state.shift is None:
+            return places, reach
+        positions = (places - state.shift).clamp(min=0)
+        if self.longest is None:
+            return positions, reach
+        # sentences that ended may stand beside those that began later and go on
+        return positions.clamp(max=self.longest - 1), min(reach, self.longest)
+
     def _advance_cached(
         self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
     ) -> tuple[Tensor, TransformerState]:
@@ -272,11 +285,7 @@ class TransformerDecoder(Stack):
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
         x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
         places, ancestry = step_places(x.shape[1], state, x.device), extend_ancestry(state, tokens, x.device)
-        positions, reach = places, state.length + tokens
-        if state.shift is not None:
-            positions = (places - state.shift).clamp(min=0)
-            if self.longest is not None:  # sentences that ended may stand beside those that began later and go on
-                positions, reach = positions.clamp(max=self.longest - 1), min(reach, self.longest)
+        positions, reach = self._positions_at(places, state, state.length + tokens)
         source = None if state.layout is None else state.layout.key_mask()
         slots = extend_slots(state, places) if self.by_place else None
         past = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)

@@ -39,6 +39,9 @@ class WindowNet(TapModule):
 class WindowEncoder(TapModule):
     """Each token from itself and `size` neighbours on either side."""
 
+    by_layer: tuple[str, ...] = ("net.layers",)
+    below: tuple[str, ...] = ()
+
     def __init__(self, recipe: WindowBody, width: int) -> None:
         super().__init__()
         self.reach = recipe.size
@@ -70,6 +73,9 @@ class WindowState:
 
 class WindowDecoder(TapModule):
     """The next token from the last `size` ones, and from the mean of the source, if there is one."""
+
+    by_layer: tuple[str, ...] = ("net.layers",)
+    below: tuple[str, ...] = ()
 
     def __init__(self, recipe: WindowBody, width: int, *, source: bool = True) -> None:
         super().__init__()

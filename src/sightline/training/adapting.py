@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from torch import nn
 
 from sightline.layers.adapters import is_adapter
+from sightline.models.protocol import Layered
 from sightline.recipe import Recipe
 from sightline.training.layer_norms import part_of
 
-# what belongs to a layer, under the names that bodies have for it: the attention after a convolution, the link past a
-# recurrent layer, the experts below it, the layers of a window's net
-_LAYER = re.compile(r"^(encoder|decoder)\.(?:layers|net\.layers|attentions|links|between\.experts)\.(\d+)\.")
-_BELOW = ("positions.", "bias.", "entrance.")  # parts of a body that stand below its lowest layer
+
+class _InLayer(NamedTuple):
+    """Where a parameter stands that belongs to a layer."""
+
+    body: str  # encoder
+    number: int  # 0, the lowest
+    rest: str  # its name in there: attention.project.weight
+
+    @property
+    def layer(self) -> str:
+        return f"{self.body}.{self.number}"
 
 
-def matching(names: Collection[str], pattern: str) -> list[str]:
+def _layered(model: nn.Module) -> dict[str, Layered]:
+    return {side: body for side, body in model.named_children() if isinstance(body, Layered)}
+
+
+def _in_layers(model: nn.Module) -> dict[str, _InLayer]:
+    """The parameters that belong to a layer, as the bodies of a model say (see `Layered`)."""
+    return {
+        f"{side}.{path}.{number}.{rest}": _InLayer(side, int(number), rest)
+        for side, body in _layered(model).items()
+        for path in body.by_layer
+        for number, part in model.get_submodule(f"{side}.{path}").named_children()
+        for rest, _ in part.named_parameters()
+    }
+
+
+def matching(model: nn.Module, pattern: str) -> list[str]:
     """The parameters that a word of `training.freeze` means.
 
-    `embeddings` are all of them, `encoder.0` is the lowest layer of the encoder; else a name, up to one of its dots.
+    `embeddings` are all of them, `encoder.0` is the lowest layer of the encoder, `encoder.0.attention` a part of it;
+    else a name, up to one of its dots.
     """
+    names, layers = [name for name, _ in model.named_parameters()], _in_layers(model)
     if pattern == "embeddings":
         return [name for name in names if name.split(".")[0].endswith("embedding")]
-    if re.fullmatch(r"(encoder|decoder)\.\d+", pattern):
-        return [name for name in names if _layer_of(name) == pattern]
-    start = re.sub(r"^(encoder|decoder)\.(\d+)(?=\.)", r"\1.layers.\2", pattern)
-    return [name for name in names if name == start or name.startswith(start + ".")]
+    short = {name: f"{place.layer}.{place.rest}" for name, place in layers.items()}
+    return [name for name in names if _under(pattern, name) or _under(pattern, short.get(name, name))]
 
 
-def _layer_of(name: str) -> str | None:
-    """encoder.0 of a parameter in the lowest layer of the encoder; None of one that is in no layer."""
-    found = _LAYER.match(name)
-    return None if found is None else f"{found[1]}.{found[2]}"
+def _under(path: str, name: str) -> bool:
+    return name == path or name.startswith(f"{path}.")
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -46,13 +67,14 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def _named(model: nn.Module, patterns: Sequence[str], key: str) -> list[str]:
-    names = [name for name, _ in model.named_parameters()]
     found: dict[str, None] = {}
     for pattern in patterns:
-        matched = matching(names, pattern)
+        matched = matching(model, pattern)
         if not matched:
-            parts = ", ".join(dict.fromkeys(_layer_of(name) or part_of(name) for name in names))
-            raise ValueError(f"{key}: nothing in this model is called {pattern!r}; it has embeddings, {parts}")
+            layers = _in_layers(model)
+            parts = (layers[name].layer if name in layers else part_of(name) for name, _ in model.named_parameters())
+            has = ", ".join(dict.fromkeys(parts))
+            raise ValueError(f"{key}: nothing in this model is called {pattern!r}; it has embeddings, {has}")
         found |= dict.fromkeys(matched)
     return list(found)
 
@@ -70,33 +92,32 @@ def freeze_for(model: nn.Module, recipe: Recipe, new: Collection[str] = ()) -> N
         raise ValueError("training.freeze leaves nothing to learn; take a part out of it")
 
 
-def layer_rates(names: Collection[str], decay: float, new: Collection[str] = ()) -> dict[str, float]:
+def layer_rates(model: nn.Module, decay: float, new: Collection[str] = ()) -> dict[str, float]:
     """The share of the learning rate of each parameter: decay^(layers above it) (Howard and Ruder 2018, §3.2).
 
     The top layer of a body has the full rate, and so has what stands above the layers (norm, output) or is new.
     Embeddings and positions stand below the lowest layer; embeddings below that of the deeper body.
     """
-    layers: dict[str, int] = {}
-    for name in names:
-        if found := _LAYER.match(name):
-            layers[found[1]] = max(layers.get(found[1], 0), int(found[2]) + 1)
-    deepest = max(layers.values(), default=0)
-    return {name: 1.0 if name in new else decay ** _layers_above(name, layers, deepest) for name in names}
+    layers, bodies = _in_layers(model), _layered(model)
+    counts = dict.fromkeys(bodies, 0)
+    for place in layers.values():
+        counts[place.body] = max(counts[place.body], place.number + 1)
 
+    def above(name: str) -> int:
+        if (place := layers.get(name)) is not None:
+            return counts[place.body] - 1 - place.number
+        side, _, rest = name.partition(".")
+        if side.endswith("embedding"):
+            return max(counts.values(), default=0)
+        return counts[side] if side in bodies and any(_under(path, rest) for path in bodies[side].below) else 0
 
-def _layers_above(name: str, layers: Mapping[str, int], deepest: int) -> int:
-    if found := _LAYER.match(name):
-        return layers[found[1]] - 1 - int(found[2])
-    body, _, rest = name.partition(".")
-    if body.endswith("embedding"):
-        return deepest
-    return layers[body] if body in layers and rest.startswith(_BELOW) else 0
+    return {name: 1.0 if name in new else decay ** above(name) for name, _ in model.named_parameters()}
 
 
 def rates_for(model: nn.Module, recipe: Recipe, new: Collection[str] = ()) -> dict[str, float]:
     """`layer_rates` of a recipe's training; empty where all learn alike."""
     decay = recipe.training.layer_lr_decay
-    return {} if decay is None else layer_rates([name for name, _ in model.named_parameters()], decay, new)
+    return {} if decay is None else layer_rates(model, decay, new)
 
 
 def trained_count(model: nn.Module) -> int:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sightline.plural import plural
+from sightline.text.shown import beginning, in_one_line
 from sightline.training.checkpoints import Progress
 
 
@@ -66,12 +67,8 @@ def sample_line(sample: dict[str, str]) -> str:
     source, output = sample["source"], sample["output"]
     goes_on = sample.get("reference", "").startswith(source) and sample.get("reference") != source
     if goes_on and output.startswith(source):
-        return f"    {_visible(source)} ▸ {_visible(output[len(source) :])}"
-    return f"    {_visible(source)}  →  {_visible(output)}"
-
-
-def _visible(text: str) -> str:
-    return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
+        return f"    {in_one_line(source)} ▸ {in_one_line(output[len(source) :])}"
+    return f"    {in_one_line(beginning(source))}  →  {in_one_line(output)}"
 
 
 class PlainDisplay:

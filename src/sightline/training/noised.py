@@ -7,19 +7,19 @@ do not matter, and a resumed training meets what it would have met.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_words
-from sightline.data.store import Store
 from sightline.data.stream import FullWindows
 from sightline.recipe import Recipe
 from sightline.recipe.noise import AnyNoise, MaskNoise
 from sightline.text.tokenizer import END, PAD, Vocabulary
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.training.batches import StaticShape, TrainingBatch
 from sightline.training.sides import Sides, sides_of
+from sightline.training.store_plan import StorePlan
 
 _TRAINING, _HELD_OUT = 31, 37  # streams of random numbers: one that follows the seed and the epoch, one that is fixed
 _SPOIL: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
@@ -62,14 +62,8 @@ class Spoiler:
 
 
 @dataclass
-class NoisePlan:
+class NoisePlan(StorePlan):
     """The windows of each epoch, spoilt; an example is known by its place in the epoch."""
-
-    recipe: Recipe
-    vocabulary: Vocabulary
-    layout: str
-    store_for: Callable[[int], Store]  # epoch → store
-    shape: StaticShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         batches, seed = self.recipe.training.batches, self.recipe.seed
@@ -102,7 +96,7 @@ class NoisePlan:
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
         windows = self.windows.take(epoch, examples)
         sides = self.sides(*self.spoiler.training(windows, self.recipe.seed, epoch, examples))
-        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+        return self.laid_out(sides, examples)
 
     def waste(self, epoch: int = 0) -> float:
         """The share of places that hold no token, by the first batch: all but the last are alike."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from sightline.layers.attention import packed_width
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
-from sightline.text.tokenizer import END, Vocabulary
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.text.tokenizer import END
+from sightline.training.batches import StaticShape, TrainingBatch
 from sightline.training.guiding import guide_of
 from sightline.training.sides import Sides, sides_of
+from sightline.training.store_plan import StorePlan
 
 
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
@@ -66,14 +67,8 @@ def spare_places(tokens: int, longest: int) -> int:
 
 
 @dataclass
-class EpochPlan:
+class EpochPlan(StorePlan):
     """The batches of each epoch over a store (over several copies of it, cut differently, with BPE-dropout)."""
-
-    recipe: Recipe
-    vocabulary: Vocabulary
-    layout: str
-    store_for: Callable[[int], Store]  # epoch → store
-    shape: StaticShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.sides = sides_of(self.recipe)
@@ -106,8 +101,7 @@ class EpochPlan:
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
         sides = self.sides(*self.store_for(epoch).take(examples))
-        packed = self.layout != "padded"
-        made = packed_batch(sides, examples, self.shape) if packed else padded_batch(sides, examples)
+        made = self.laid_out(sides, examples)
         guided = self.recipe.training.guided_alignment
         links = None if guided is None else self.store_for(epoch).links(examples)
         return made if guided is None or links is None else replace(made, guide=guide_of(links, shift=guided.shift))

@@ -7,8 +7,8 @@ each row starts from the state the window before it ended in (truncated backprop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from sightline.data.store import Store
 from sightline.data.stream import FullWindows, TextStream
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import RecurrentDecoder
-from sightline.text.tokenizer import END, START, Vocabulary
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.text.tokenizer import END, START
+from sightline.training.batches import StaticShape, TrainingBatch, padded_batch
 from sightline.training.sides import Sides, windows
+from sightline.training.store_plan import StorePlan
 
 _WINDOWS = 17  # the stream of random numbers that places windows
 
@@ -43,14 +44,8 @@ def carries(recipe: Recipe) -> bool:
 
 
 @dataclass
-class WindowPlan:
+class WindowPlan(StorePlan):
     """The windows of each epoch; an example is known by its number or, where rows go on, by its place in the stream."""
-
-    recipe: Recipe
-    vocabulary: Vocabulary
-    layout: str
-    store_for: Callable[[int], Store]  # epoch → store
-    shape: StaticShape | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         batches = self.recipe.training.batches
@@ -117,7 +112,7 @@ class WindowPlan:
         if self.carry:
             return self._next_windows(epoch, examples)
         sides = windows([], [np.concatenate([[START], window]) for window in self._cut(epoch, examples)])
-        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+        return self.laid_out(sides, examples)
 
     def _cut(self, epoch: int, examples: np.ndarray) -> list[np.ndarray]:
         """The tokens wanted of some examples."""
