@@ -23,6 +23,7 @@ from sightline.data.preparation import (
     prepare_data,
     training_examples,
     with_folder,
+    with_own_files,
 )
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
@@ -152,7 +153,8 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
         return with_start(with_folder(recipe, None)), "runs/run"
     path = Path(recipe)
     if (path / "recipe.yaml").is_file():
-        return with_start(with_folder(load_recipe(path / "recipe.yaml", overrides), None)), str(path)
+        own = with_own_files(load_recipe(path / "recipe.yaml", overrides), path)
+        return with_start(with_folder(own, None)), str(path)
     loaded = with_start(load_recipe(recipe, overrides))
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
@@ -170,7 +172,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         raise RunError(
             f"{run} was merged from {merged} and has nothing to go on with; begin anew with model.start_from={run}"
         )
-    differing = differences(load_recipe(saved), recipe)
+    differing = differences(with_own_files(load_recipe(saved), run), recipe)
     if differing:
         raise RunError(
             f"{run} was trained with another recipe, so it cannot be resumed with this one: " + "; ".join(differing)

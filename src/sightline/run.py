@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,16 @@ from sightline.allocation import keep_freed_memory
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.continuing import Continuer
 from sightline.answering.tasks import build_answerer
-from sightline.data.preparation import LABELS, data_folder
+from sightline.data.preparation import LABELS, data_folder, other_direction
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.hearing import Heard, hear, measure_heard
 from sightline.evaluation.mending import Mended, measure_mended, mend
-from sightline.evaluation.metrics import Measurement, measure, measure_bits_per_character, measure_perplexity
+from sightline.evaluation.metrics import Measurement, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
@@ -46,18 +47,6 @@ if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
-WINDOW = 256  # tokens or characters of text that intervals and tests of a language model draw together
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """A text as a language model takes it: tokens with end marks, −log p of each, and where in the text each ends."""
-
-    test: TestSet
-    text: str  # as the tokenizer sees it, a newline for each end mark
-    stream: np.ndarray
-    losses: np.ndarray
-    ends: np.ndarray
 
 
 class Run:
@@ -67,8 +56,8 @@ class Run:
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
         self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder))
         self.members: list[Run] = []  # of an ensemble
+        self._heard: tuple[TestSet, Heard] | None = None  # the last text: its metrics are all made of the same losses
         self._repaired: tuple[TestSet, Mended] | None = None  # the same of spoilt text
-        self._heard: _Heard | None = None  # the last text: its metrics are all made of the same losses
 
     @staticmethod
     def load(folder: str | Path, *, device: str = "auto") -> Run:
@@ -126,6 +115,11 @@ class Run:
             raise RunError(
                 f"{other.folder} is task: {other.recipe.task} and {self.folder} is task: {self.recipe.task}; "
                 f"an ensemble has one task"
+            )
+        if other_direction(self.recipe, other.recipe):
+            raise RunError(
+                f"{other.folder} learned the other direction of the corpus of {self.folder} (data.swap: "
+                f"{str(other.recipe.data.swap).lower()}); an ensemble writes one language"
             )
         here, there = ((each.recipe.data.clean.cut_source, each.recipe.copies_unknown) for each in (self, other))
         if here != there:
@@ -247,7 +241,8 @@ class Run:
         data = self.recipe.data
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
-        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap)
+        labelled = self.recipe.task == "tag"
+        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled)
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""
@@ -264,11 +259,22 @@ class Run:
             self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
             for name in section.metrics
         ]
-        count = len(self._listened(test).stream) if self.recipe.task == "language-model" else None
+        count, unknown = None, 0
+        if self.recipe.task == "language-model":
+            heard = self._listened(test)
+            count, unknown = len(heard.stream), heard.unknown
         if self.recipe.data.noise is not None:
             count = int(self._mended(test).answers.sum())
-        cut = self.answerer.cut_short(test.sources)
-        return Report(test.name, len(test.sources), scores, outputs, count, self._confusion(test, outputs), cut)
+        return Report(
+            on=test.name,
+            sentences=len(test.sources),
+            scores=scores,
+            outputs=outputs,
+            tokens=count,
+            unknown=unknown,
+            confusion=self._confusion(test, outputs),
+            cut=self.answerer.cut_short(test.sources),
+        )
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase
@@ -288,7 +294,7 @@ class Run:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
         self.check_metric(metric)
         if self.recipe.task == "language-model":
-            return self._text_measure(metric, test)
+            return measure_heard(metric, self._listened(test))
         if self.recipe.data.noise is not None:
             return measure_mended(metric, self._mended(test), self.recipe)
         if metric == "perplexity":
@@ -305,25 +311,6 @@ class Run:
         found = log_probabilities(self.model, sources, targets, device=self.device)
         return measure_perplexity(-found, [len(target) + 1 for target in targets], copied=copied)
 
-    def _text_measure(self, metric: MetricName, test: TestSet) -> Measurement:
-        """Perplexity or bits per character of a language model on documents, window by window.
-
-        Windows are of the text, not of the recipe: those of models with other contexts are the same, and those of
-        characters are so for other tokenizers too.
-        """
-        heard = self._listened(test)
-        if metric == "perplexity":
-            cuts = np.arange(WINDOW, len(heard.stream), WINDOW)
-            parts = np.split(heard.losses, cuts)
-            return measure_perplexity([float(part.sum()) for part in parts], [len(part) for part in parts])
-        count = -(-len(heard.text) // WINDOW)
-        windows = np.minimum(
-            (np.ceil(heard.ends).astype(np.int64) - 1) // WINDOW, count - 1
-        )  # by their last characters
-        nll = np.bincount(windows, heard.losses, minlength=count)
-        characters = np.diff([*range(0, len(heard.text), WINDOW), len(heard.text)])
-        return measure_bits_per_character(nll, characters, text=heard.text)
-
     def _mended(self, test: TestSet) -> Mended:
         if isinstance(self.model, Ensemble):
             raise ValueError("an ensemble fills gaps and mends texts, but how well it does is not measured; leave it")
@@ -334,29 +321,11 @@ class Run:
             self._repaired = (test, found)
         return self._repaired[1]
 
-    def _listened(self, test: TestSet) -> _Heard:
-        if self._heard is None or self._heard.test is not test:
-            target = self.vocabulary.target
+    def _listened(self, test: TestSet) -> Heard:
+        if self._heard is None or self._heard[0] is not test:
             texts = [document for documents in test.references for document in documents]
-            stream = [np.asarray([*tokens, END]) for tokens in target.encode_many(texts)]
-            plain = [target.normalize(text) + "\n" for text in texts]
-            starts = np.cumsum([0, *map(len, plain)])
-            ends = [start + self._ends(ids, text) for start, ids, text in zip(starts, stream, plain, strict=False)]
-            joined = np.concatenate(stream)
-            self._heard = _Heard(test, "".join(plain), joined, self.text_losses(joined), np.concatenate(ends))
-        return self._heard
-
-    def _ends(self, ids: np.ndarray, text: str) -> np.ndarray:
-        """How far into a text, its end mark included, each token reaches.
-
-        From the lengths of the pieces, stretched to the length of the text: a piece that is unknown, and the space
-        before the first word, are written otherwise than they stand there.
-        """
-        known, places = np.unique(ids[:-1], return_inverse=True)
-        lengths = np.asarray([len(piece) for piece in self.vocabulary.target.pieces(known.tolist())], np.int64)
-        ends = np.cumsum(lengths[places])
-        stretched = ends * ((len(text) - 1) / ends[-1]) if len(ends) else ends
-        return np.append(stretched, len(text))
+            self._heard = (test, hear(texts, self.vocabulary.target, self.text_losses))
+        return self._heard[1]
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""

@@ -11,6 +11,7 @@ import sightline.run
 from sightline.cli.align import align
 from sightline.cli.embed import embed
 from sightline.inspection.word_alignment import Looking, align_pairs
+from sightline.recipe.data import ConlluSource
 from sightline.run import Run
 from untrained_runs import PAIRS, untrained
 
@@ -43,6 +44,23 @@ def test_vectors_of_words_have_their_words_beside_them(file: Path, tmp_path: Pat
     beside = (tmp_path / "v.tsv").read_text(encoding="utf-8").splitlines()
     assert beside == [f"{number}\t{word}" for number, text in enumerate(TEXTS, 1) for word in text.split()]
     assert np.load(tmp_path / "v.npy").shape == (len(beside), 16)
+
+
+def test_of_a_tagged_file_a_tagger_embeds_the_words(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained("tagger")
+    data = run.recipe.data.model_copy(update={"train": (ConlluSource(file="train.conllu"),)})
+    run.recipe = run.recipe.model_copy(update={"data": data})
+    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(lambda folder, device="auto": run))
+    rows = [[f"{place}\t{word}\t" + "\t".join("_" * 8) for place, word in enumerate(text.split(), 1)] for text in TEXTS]
+    tagged = tmp_path / "texts.conllu"
+    tagged.write_text("".join("# text\n" + "\n".join(each) + "\n\n" for each in rows), encoding="utf-8")
+    for path in (file, tagged):
+        embed(Path("tagger"), path, out=path.with_suffix(".npy"))
+        assert (tmp_path / "texts.tsv").read_text(encoding="utf-8").startswith(f"1\t{TEXTS[0]}\n2\t{TEXTS[1]}\n")
+    embed(Path("tagger"), tagged, out=tmp_path / "words.npy", words=True)
+    assert len(np.load(tmp_path / "words.npy")) == sum(map(len, rows))
 
 
 def test_the_nearest_line_to_a_line_is_itself(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from sightline.cli import evaluate as module
 from sightline.cli.app import app
 from sightline.cli.evaluate import _print_confusion
 from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.test_set import Report
+from sightline.recipe import Decoding
 from sightline.run import Run
 
 Runs = dict[str, Path]
@@ -55,6 +60,19 @@ def test_a_text_of_ones_own(tasks: Runs, tmp_path: Path) -> None:
         evaluate(tasks["lm-gru"], "--source", "x", "--reference", "y")
 
 
+def test_a_file_of_blank_lines_is_no_text_to_measure(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n   \n\n")
+    with pytest.raises(ValueError, match=r"blank\.txt: there is no text to measure, for blank lines are none"):
+        evaluate(tasks["lm-bpe"], "--reference", str(tmp_path / "blank.txt"))
+
+
+def test_what_of_a_text_is_unknown_is_counted(tasks: Runs, tmp_path: Path) -> None:
+    (tmp_path / "my.txt").write_text("ANNA: 犬 dog\na Ωat\n")
+    arguments = ["--reference", str(tmp_path / "my.txt"), "--json", str(tmp_path / "scores.json")]
+    assert evaluate(tasks["lm-gru"], *arguments).startswith("my.txt: 18 tokens, 2 of them unknown (<unk>)\n")
+    assert json.loads((tmp_path / "scores.json").read_text())[0]["unknown"] == 2
+
+
 @pytest.mark.parametrize(("name", "suffix"), [("tag-gru", "conllu"), ("names-gru", "col")])
 def test_a_tagged_file_of_ones_own_is_read_as_those_that_were_learned_from(
     tasks: Runs, tmp_path: Path, name: str, suffix: str
@@ -64,6 +82,26 @@ def test_a_tagged_file_of_ones_own_is_read_as_those_that_were_learned_from(
     other.write_text((tasks[name].parent.parent / f"test.{suffix}").read_text(encoding="utf-8"), encoding="utf-8")
     mine, own = (evaluate(tasks[name], *how).splitlines() for how in (["--reference", str(other)], ["--on", "test"]))
     assert mine[0].startswith(f"other.{suffix}: {len(run.test_set('test').sources)} sentences") and mine[1:] == own[1:]
+
+
+def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_theirs(
+    tasks: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(tasks["classify-mean"], tmp_path / "two"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["data"]["tests"]["other"] = recipe["data"]["tests"]["test"]
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    honest = Run.evaluate
+
+    def fails(self: Run, on: Any, options: Decoding | None = None) -> Report:
+        if on.name == "other":
+            raise ValueError("line 7 has 30 tokens and this model takes 28")
+        return honest(self, on, options)
+
+    monkeypatch.setattr(Run, "evaluate", fails)
+    result = CliRunner().invoke(app, ["evaluate", str(run), "--device", "cpu"])
+    assert str(result.exception) == "other: line 7 has 30 tokens and this model takes 28"
+    assert result.stdout.startswith("test: 30 texts")
 
 
 @pytest.mark.parametrize(("name", "items"), [("classify-mean", "30 texts"), ("tag-gru", "30 sentences, 122 words")])

@@ -87,6 +87,13 @@ def test_learned_positions_that_end_early_are_told(tasks: Runs) -> None:
     assert f"learned positions for {longest:,} tokens" in found.stderr
 
 
+def test_lines_that_end_where_the_learned_positions_do_are_counted(tasks: Runs) -> None:
+    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    found = predict(tasks["lm-transformer"], "--max-length", str(longest), "--beam", "1", given="A\nANNA:\n")
+    assert "sightline: 2 lines ended where the learned positions of this model do\n" in found.stderr
+    assert "positions" not in predict(tasks["lm-transformer"], given="A\n").stderr
+
+
 # --- music -------------------------------------------------------------------------------------------------------
 
 

@@ -108,9 +108,10 @@ def test_a_file_that_goes_with_the_input_has_no_line_too_many(translator: str, o
     assert "three.txt has more lines than the input, which has 2 lines; give one" in said
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "second of an ensemble"])
 @pytest.mark.parametrize(("option", "what"), [("--target", "target"), ("--prefixes", "prefix")])
 def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
-    translator: str, tmp_path: Path, option: str, what: str
+    translator: str, tmp_path: Path, option: str, what: str, together: bool
 ) -> None:
     run = untrained(translator)
     decoder = run.recipe.model.decoder
@@ -119,9 +120,13 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"decoder": few})})
     count = len(run.vocabulary.target.encode("a dog barks loudly"))
     (tmp_path / "two.txt").write_text("\na dog barks loudly\n")
+    short = replace(run.answerer, recipe=recipe)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "recipe", recipe)
-        patch.setattr(run, "answerer", replace(run.answerer, recipe=recipe))
+        if together:
+            patch.setattr(run, "answerer", replace(run.answerer, members=(run.answerer, short)))
+        else:
+            patch.setattr(run, "recipe", recipe)
+            patch.setattr(run, "answerer", short)
         said = refusal("predict", translator, option, str(tmp_path / "two.txt"))
     assert said == f"line 2 has a {what} of {count} tokens, and this model writes 2 (its learned positions); shorten it"
 

@@ -110,3 +110,16 @@ def test_replacing_counts_in_an_evaluation(run: Path, tmp_path: Path) -> None:
         assert found.exit_code == 0, found.output
         assert ("<unk>" in outputs.read_text(encoding="utf-8")) == unknown
         assert json.loads(scores.read_text())[0]["sentences"] == 20
+
+
+def test_unknown_words_of_a_prefix_are_told_unless_they_stand_as_given(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "begun").write_text("one Zeppelin\n", encoding="utf-8")
+    asked = ("predict", str(run), "--prefixes", str(tmp_path / "begun"))
+    plain = command(*asked, given=LINE + "\n")
+    assert plain.stdout.startswith("one <unk>")
+    assert "written as unknown (--prefixes), for they are not in the vocabulary: 1 piece on 1 line, 'Zeppelin'" in (
+        plain.stderr
+    )
+    copied = command(*asked, "--replace-unknown", "copy", given=LINE + "\n")
+    assert copied.stdout.startswith("one Zeppelin")
+    assert "--prefixes" not in copied.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_runs_with_another_vocabulary_or_task_are_refused(tasks: Runs) -> None:
     with pytest.raises(ValueError, match="a list of run folders"):
         Run.ensemble([], device="cpu")
     assert "another source vocabulary" in refused("predict", tasks["lm-gru"], "--with", str(tasks["lm-bpe"]))
+
+
+def test_a_run_of_the_other_direction_is_refused(tasks: Runs, tmp_path: Path) -> None:
+    back = Path(shutil.copytree(tasks["names-gru"], tmp_path / "back"))
+    recipe = (back / "recipe.yaml").read_text(encoding="utf-8")
+    (back / "recipe.yaml").write_text(recipe.replace("swap: false", "swap: true"), encoding="utf-8")
+    with pytest.raises(RunError, match=r"back learned the other direction of the corpus of .*\(data\.swap: true\)"):
+        Run.ensemble([tasks["names-gru"], back], device="cpu")
 
 
 # --- risk and rules ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from sightline.comparison.progress import silent
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
 from sightline.comparison.where import Frequencies, Looked, find_where
+from sightline.data.sources import MovedFolder
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar
@@ -275,3 +276,19 @@ def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
         ("100-999", 10),
     ]
     assert [contrast.differs for contrast in (*where[True].contrasts, *where[False].contrasts)] == [False, True]
+
+
+# --- runs of another machine -------------------------------------------------------------------------------------
+
+
+def test_runs_from_a_server_are_compared_on_the_corpora_of_this_machine(
+    trained: dict[str, Path], seeded: Comparison, copied: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora = trained["dot-seed1"].parents[1]  # the recipes lie beside their texts
+    moved = {name: copied(name, name, data__folder=f"/server/{corpora.name}") for name in ("dot-seed1", "none-seed2")}
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(corpora.parent))
+    with pytest.warns(MovedFolder, match=rf"/server/{corpora.name} is not here; its files are read from {corpora} "):
+        found = sightline.compare(list({**trained, **moved}.values()), device="cpu")
+    assert found.test == seeded.test
+    names_and_bleu = [[row[:4] for row in main_table(each).rows] for each in (found, seeded)]
+    assert names_and_bleu[0] == names_and_bleu[1]  # seeds are one system, wherever each was trained

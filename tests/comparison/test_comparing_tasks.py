@@ -92,6 +92,22 @@ def test_tokenizers_that_change_the_text_differently_do_not_compare(tasks: Runs)
         sightline.compare([tasks["lm-gru"], tasks["lm-squeezed"]], device="cpu")
 
 
+def without_a(run: Path, place: Path) -> Path:
+    """A copy of a run whose vocabulary has another letter in the place of A."""
+    copy = Path(shutil.copytree(run, place))
+    path = copy / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"A"', '"Ж"'), encoding="utf-8")
+    return copy
+
+
+def test_a_model_that_knows_less_of_the_text_does_not_win_by_bits_per_character(tasks: Runs, tmp_path: Path) -> None:
+    fewer, too = (without_a(tasks["lm-lines"], tmp_path / name) for name in ("fewer", "too"))
+    count = (tasks["lm-lines"].parents[1] / "test.txt").read_text().count("A")
+    with pytest.raises(RunError, match=rf"fewer do not know the same words of test: 0 and {count} of its characters"):
+        sightline.compare([tasks["lm-lines"], fewer], device="cpu")
+    assert "bits-per-character" in sightline.compare([fewer, too], device="cpu").metrics
+
+
 def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs, tmp_path: Path) -> None:
     other = Path(shutil.copytree(tasks["lm-transformer"], tmp_path / "short"))
     recipe = yaml.safe_load((other / "recipe.yaml").read_text())

@@ -68,9 +68,14 @@ def test_a_run_without_that_test_set_says_what_it_has(trained: dict[str, Path], 
     assert len(found.test.sources) == 10
 
 
-def test_a_test_set_whose_files_are_gone(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
+def test_a_test_set_whose_files_are_gone(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved = copied("none-seed1", "moved", data__folder=str(tmp_path / "gone"))
     with pytest.raises(RunError, match=r"test set test of moved cannot be read: .*gone.*--source and --reference"):
+        sightline.compare([trained["dot-seed1"], moved])
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path / "corpora"))
+    with pytest.raises(RunError, match=rf"there is no {tmp_path}/gone and no {tmp_path}/corpora/gone; set"):
         sightline.compare([trained["dot-seed1"], moved])
 
 

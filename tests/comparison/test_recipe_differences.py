@@ -9,6 +9,7 @@ import pytest
 
 from sightline.comparison.recipe_differences import differ_only_in_seed, differences
 from sightline.comparison.wording import NOTHING
+from sightline.data.sources import MovedFolder
 from sightline.recipe import Recipe
 from sightline.recipe.files import load_recipe
 
@@ -17,11 +18,11 @@ def recipe(*overrides: str) -> Recipe:
     return load_recipe("dates", overrides)
 
 
-def corpus(folder: str | None, train: str = "a.tsv", **data: Any) -> Recipe:
+def corpus(folder: str | None, file: str = "a.tsv", **data: Any) -> Recipe:
     changed = {
         **recipe().data.model_dump(mode="json"),
         "folder": folder,
-        "train": [{"kind": "tsv", "file": train}],
+        "train": [{"kind": "tsv", "file": file}],
         "validation": {"kind": "tsv", "file": "v.tsv"},
         **data,
     }
@@ -74,6 +75,21 @@ def test_folders_that_are_one_place_are_no_difference(tmp_path: Path) -> None:
 def test_the_same_names_in_another_folder_differ_in_the_folder_alone(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     assert found(corpus(one), corpus(two)) == {"data.folder": [one, two]}
+
+
+@pytest.mark.parametrize("name", ["tinyshakespeare/lstm", "ewt/lstm", "chorales/transformer"])
+def test_texts_of_every_kind_differ_where_their_folders_do(tmp_path: Path, name: str) -> None:
+    folders = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert found(*(load_recipe(name, [f"data.folder={each}"]) for each in folders)) == {"data.folder": folders}
+
+
+def test_a_folder_of_another_machine_is_the_one_of_its_name_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m30k").mkdir()
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
+    with pytest.warns(MovedFolder):
+        assert found(corpus("/server/m30k"), corpus(str(tmp_path / "m30k"))) == {}
 
 
 def test_other_files_in_one_folder_are_told_by_name(tmp_path: Path) -> None:

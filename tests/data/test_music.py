@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.data import sources
 from sightline.data.music import (
     Chorale,
     read_chorales,
@@ -22,6 +23,7 @@ from sightline.data.music import (
     write_midi,
 )
 from sightline.data.sources import DataError
+from sightline.recipe.data import ChoralesSource
 
 FULL = [67, 62, 59, 43]
 PIECE = Chorale(((67, 62, 59, 43), (67, 62, None, 43), (69, 62, None, 43), (69, 60, 57, None)))
@@ -217,6 +219,13 @@ def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
         transposed(PIECE, 59)
     with pytest.raises(ValueError, match=r"step 1, bass: 43 moved by -44 semitones is -1"):
         transposed(PIECE, -44)
+
+
+def test_a_piece_that_cannot_be_moved_as_a_recipe_wants_is_named(tmp_path: Path) -> None:
+    (tmp_path / "two.json").write_text(json.dumps({"train": [[[67, 62, 59, 43]], [[127, 62, 59, 43]]]}))
+    source = ChoralesSource(file="two.json", part="train", transpose=(0, 1))
+    with pytest.raises(DataError, match=r"two\.json, train, piece 2, step 1, soprano: 127 moved by 1 semitone is 128"):
+        list(sources.read(source, tmp_path))
 
 
 # MIDI

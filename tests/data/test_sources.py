@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sightline.data.sources import DataError, Example, place, read, read_lines, resolve_folder
+from sightline.data.sources import (
+    DataError,
+    Example,
+    MovedFolder,
+    folder_here,
+    place,
+    read,
+    read_lines,
+    resolve_folder,
+)
 from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")
@@ -192,3 +201,45 @@ def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
     assert resolve_folder(str(corpora), recipe) == corpora
     assert resolve_folder(None, recipe) == tmp_path / "recipes"
     assert resolve_folder(None, None) is None
+
+
+def test_a_folder_of_another_machine_is_found_by_its_name_among_the_corpora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m30k").mkdir()
+    write(tmp_path / "m30k", a_de="eins\n", a_en="one\n")
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
+    told = rf"data\.folder: /server/corpora/m30k is not here; its files are read from {tmp_path}/m30k"
+    for lookup in (lambda: resolve_folder("/server/corpora/m30k", None), lambda: folder_here("/server/corpora/m30k")):
+        with pytest.warns(MovedFolder, match=told):
+            assert lookup() == tmp_path / "m30k"
+    assert examples(TEXT, tmp_path / "m30k") == [("eins", "one")]
+
+
+def test_a_folder_that_is_there_is_not_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    for folder in ("here/m30k", "corpora/m30k"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path / "corpora"))
+    assert folder_here(str(tmp_path / "here" / "m30k")) == tmp_path / "here" / "m30k"
+    assert resolve_folder("m30k", tmp_path / "here" / "a.yaml") == tmp_path / "here" / "m30k"
+    assert resolve_folder("m30k", tmp_path / "a.yaml") == tmp_path / "corpora" / "m30k"  # as it is written: no surprise
+    assert not recwarn.list
+
+
+def test_a_folder_that_is_nowhere_is_told_with_both_places_by_whoever_reads_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
+    gone = folder_here("/server/m30k")
+    with pytest.raises(DataError, match=rf"there is no /server/m30k and no {tmp_path}/m30k; set .*recipe\.yaml"):
+        next(read(TEXT, gone))
+    monkeypatch.delenv("SIGHTLINE_CORPORA")
+    with pytest.raises(
+        DataError, match=r"there is no /server/m30k \(\$SIGHTLINE_CORPORA is not set\); set data\.folder"
+    ):
+        next(read(TEXT, gone))
+    (tmp_path / "a.tsv").write_text("one\teins\n")
+    absolute = TsvSource(file=str(tmp_path / "a.tsv"))  # needs no folder
+    assert examples(absolute, gone) == [("one", "eins")]

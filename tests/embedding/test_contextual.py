@@ -14,6 +14,8 @@ from sightline.embedding.contextual import Wanted, embed_texts, layer_count, poo
 from sightline.embedding.occurrences import find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
+from sightline.models.counted import CountedModel
+from sightline.recipe.bodies import Positions, TransformerBody
 from sightline.text.tokenizer import END
 from sightline.text.word_pieces import cut_text
 from untrained_runs import MODELS, untrained
@@ -160,6 +162,34 @@ def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: s
     assert all(vectors.shape == (2, 16) for vectors in found.layers.values())
     with pytest.raises(ValueError, match="'Schach' stands 0 times"):
         find_occurrences(run.answerer, texts, "Schach")
+
+
+def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for() -> None:
+    run = untrained("tagger")
+    texts = ["Zwei\u00a0Hunde\u00a0hier und Ein", "Ein Hund"]
+    found = find_occurrences(run.answerer, texts, "ein")
+    assert found.contexts == ["Zwei Hunde hier und [Ein]", "[Ein] Hund"]
+    last = run.embed_units(texts, words=True, pooling="mean")
+    np.testing.assert_allclose(found.layers["last"], [last[0].vectors[2], last[1].vectors[0]], atol=1e-5)
+
+
+def test_places_of_a_word_are_refused_where_there_are_no_vectors() -> None:
+    answerer = replace(untrained("language-model").answerer, model=CountedModel())
+    with pytest.raises(ValueError, match="an n-gram model counts and has no vectors"):
+        find_occurrences(answerer, ["Ein Hund", "Ein Hund"], "Hund")
+
+
+def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
+    run = untrained("tagger")
+    encoder = run.recipe.model.encoder
+    assert isinstance(encoder, TransformerBody)
+    few = encoder.model_copy(update={"positions": Positions(kind="learned", longest=4)})
+    recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
+    asked = replace(run.answerer, recipe=recipe)
+    with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
+        embed_texts(asked, ["a b", "a b c d e"], Wanted())
+    with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
+        find_occurrences(asked, ["a b", "a b c d e"], "e")
 
 
 def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 import sightline
 from dated_runs import KINDS, TRANSFORMER, Trained, dates, write_recipe
 from ordered_commands import Moment, Server
+from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.training.loop import NotFinite
 from watched_runs import Silent, records
@@ -216,3 +218,15 @@ def test_a_finished_training_can_be_made_longer(finished: Path) -> None:
     sightline.train(finished, ["training.limits.steps=14"], resume=True, display=Silent())
     steps = [record["step"] for record in records(finished) if record["kind"] == "validation"]
     assert steps == [4, 8, 12, 14]
+
+
+def test_a_training_goes_on_where_its_data_folder_has_moved(finished: Path, tmp_path: Path) -> None:
+    folder = Run.load(finished, device="cpu").recipe.data.folder
+    assert folder is not None
+    (tmp_path / "elsewhere").mkdir()
+    for file in Path(folder).glob("*.tsv"):
+        shutil.copy(file, tmp_path / "elsewhere")
+    changes = ["training.limits.steps=14", f"data.folder={tmp_path / 'elsewhere'}"]
+    sightline.train(finished, changes, resume=True, display=Silent())
+    assert records(finished)[-1]["step"] == 14
+    assert Run.load(finished, device="cpu").recipe.data.folder == str(tmp_path / "elsewhere")

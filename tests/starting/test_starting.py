@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_trainings import STAY, Trainer, a_recipe, weights
+from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
 from sightline.experiment import open_recipe
@@ -87,6 +87,17 @@ def test_what_cannot_be_had_is_refused_before_anything_is_written(
     with pytest.raises(ValueError, match=message):
         train(recipe, *changes)
     assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, Path], train: Trainer) -> None:
+    recipe = a_recipe("language-model", start=started["seq2seq"])
+    recipe |= {"task": "masked-words", "model": {**recipe["model"], "encoder": BODY}}
+    del recipe["model"]["decoder"]
+    recipe["data"]["noise"] = {"kind": "mask"}
+    with pytest.raises(
+        ValueError, match=r"has no <mask>, which data\.noise\.kind: mask puts.*leave model\.start_from out"
+    ):
+        train(recipe)
 
 
 def test_what_shapes_do_not_show_is_told(started: dict[str, Path], train: Trainer) -> None:

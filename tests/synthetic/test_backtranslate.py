@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,14 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.recipe.decoding import Sampling
+from sightline.recipe.files import load_recipe, save_recipe
+from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic import parts
 from sightline.synthetic.backtranslation import backtranslate
 from sightline.synthetic.translation import Limits, Writer, sentence_scorer
+from watched_runs import Silent
 
 LINES = ["one two", "", "three four five", "two\ttwo", "one " * 40, "five one", "  ", "four four"]
 
@@ -147,11 +152,37 @@ def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: 
     assert f"{{kind: tsv, file: {out}, weight: 1.0}}" in done.stderr
 
 
+def test_an_ensemble_can_translate_back(
+    translator: Path, text: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    other = sightline.train(recipe_with(4), ["seed=2"], out=tmp_path / "other", display=Silent())
+    command = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "back.tsv"), "--beam", "1"]
+    done = CliRunner().invoke(app, [*command, "--with", str(other), "--ensemble-mean", "logs"])
+    assert done.exit_code == 0, done.output
+    rows = [line.split("\t") for line in (tmp_path / "back.tsv").read_text().splitlines()]
+    together = Run.ensemble([translator, other], mean="logs", device="cpu")
+    assert [source for source, _ in rows] == together.predict([target for _, target in rows], beam=1)
+    plan = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["model"]
+    assert (len(set(plan["models"])), plan["weights"], plan["mean"]) == (2, [0.5, 0.5], "logs")
+
+
+def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: Path, tmp_path: Path) -> None:
+    shutil.copytree(translator, run := tmp_path / "drawing")
+    recipe = load_recipe(run / "recipe.yaml")
+    sampling = recipe.decoding.model_copy(update={"sample": Sampling(top_k=3)})
+    save_recipe(recipe.model_copy(update={"decoding": sampling}), run / "recipe.yaml")
+    command = ["backtranslate", str(run), str(text), "--out", str(tmp_path / "back.tsv"), "--seed", "7"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    drawn = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["decoding"]["sample"]
+    assert (drawn["seed"], drawn["top_k"]) == (7, 3)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--seed", "7"], "--seed says how to draw, and nothing is drawn; add --sample"),
-        (["--sample", "--beam", "4"], "--sample draws and --beam 4 searches"),
+        (["--sample", "--beam", "4"], "--beam 4 searches, and --sample draws"),
         (["--tag", "a\tb"], "must be a word or more"),
         (["--max-ratio", "1"], "max_ratio"),
     ],

@@ -16,10 +16,12 @@ import sightline
 from sightline.cli.app import app
 from sightline.experiment import open_recipe
 from sightline.recipe.files import load_recipe
+from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic import parts
 from sightline.synthetic.distillation import FILE, Distilling, distill, student_recipe
 from sightline.synthetic.translation import sentence_scorer
+from watched_runs import Silent, records
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def made(
     **more: Any,
 ) -> tuple[Any, dict[str, int]]:
     loaded, _ = open_recipe(recipe, changes)
-    return distill(teacher, loaded, out, how, device="cpu", **more)
+    return distill(Run.load(teacher, device="cpu"), loaded, out, how, **more)
 
 
 def test_the_student_learns_what_the_teacher_writes(
@@ -63,6 +65,20 @@ def test_the_student_learns_what_the_teacher_writes(
     assert saved.model.width == 8
     assert saved.data.validation.file == "valid.tsv"
     assert len(sightline.load(tmp_path / "run", device="cpu").predict(["one two"])) == 1
+
+
+def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
+    recipe = recipe_with(4)
+    weak = sightline.train(recipe, ["seed=2", "model.width=8"], out=tmp_path / "weak", display=Silent())
+    command = ["distill", str(weak), str(recipe), "--out", str(tmp_path / "run"), "--beam", "1", "--with"]
+    done = CliRunner().invoke(app, [*command, str(translator)])
+    assert done.exit_code == 0, done.output
+    rows = rows_of(tmp_path / "run" / FILE)
+    sources, targets = [source for source, _ in rows], [target for _, target in rows]
+    assert targets == Run.ensemble([weak, translator], device="cpu").predict(sources, beam=1)
+    assert targets != Run.load(weak, device="cpu").predict(sources, beam=1)
+    again = CliRunner().invoke(app, [*command, str(weak), "--resume"])
+    assert "cannot be gone on with: teacher" in str(again.exception)
 
 
 def stopping(after: int) -> Callable[[int, int], None]:
@@ -113,6 +129,20 @@ def test_interrupted_while_training_it_goes_on_there_too(
     assert resumed.exit_code == 0, resumed.output
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run")]
     assert weights[0] == weights[1]
+
+
+def test_a_run_that_was_moved_has_its_distilled_text_with_it(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe, run, moved = recipe_with(2), tmp_path / "run", tmp_path / "moved"
+    command = ["distill", str(translator), str(recipe), "--out"]
+    assert CliRunner().invoke(app, [*command, str(run)]).exit_code == 0
+    run.rename(moved)
+    sightline.train(moved, ["training.limits.steps=3"], resume=True, display=Silent())
+    assert load_recipe(moved / "recipe.yaml").data.train[0].file == str(moved / FILE)
+    done = CliRunner().invoke(app, [*command, str(moved.rename(run)), "training.limits.steps=4", "--resume"])
+    assert done.exit_code == 0, done.output
+    assert records(run)[-1]["step"] == 4
 
 
 def test_of_the_beam_the_output_nearest_to_the_reference_can_be_taken(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ class Answerer:
     device: torch.device
     dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
     members: tuple[Answerer, ...] = ()  # of an ensemble
+    unit: ClassVar[str] = "line"  # what errors call a text of the input
 
     def longest_source(self) -> int | None:
         """The most tokens a source may have, where the model has a limit."""
@@ -67,7 +68,7 @@ class Answerer:
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
         most = self.recipe.data.clean.cut_source  # None: nothing is cut
-        return self._checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
+        return self.checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
 
     def cut_short(self, texts: Sequence[str]) -> int:
         """How many texts lose their end to data.clean.cut_source."""
@@ -76,13 +77,14 @@ class Answerer:
             return 0
         return sum(len(ids) > most for ids in self.vocabulary.source.encode_many(list(texts)))
 
-    def _checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
+    def checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
+        """The same ids; one text with more than the model can take is an error that names it."""
         longest = self.longest_source()
         for number, tokens in enumerate(encoded, first + 1):
             if longest is not None and len(tokens) > longest:
                 raise ValueError(
-                    f"line {number} has {len(tokens)} tokens and this model takes {longest} (its learned positions); "
-                    f"shorten or split it"
+                    f"{self.unit} {number} has {len(tokens)} tokens and this model takes {longest} (its learned "
+                    f"positions); shorten or split it"
                 )
         return encoded
 

@@ -30,7 +30,7 @@ class Filling(Answerer):
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         source, words = self.vocabulary.source, self.recipe.tokenizer.kind != "character"
         mark = [source.mark(MASK)]
-        return self._checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
+        return self.checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:

@@ -57,10 +57,12 @@ class Classifying(Answerer):
 class Tagging(Classifying):
     """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
 
+    unit = "sentence"  # which in a tagged file has a line for each word
+
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
         words = self.vocabulary.encode_words(_evenly(asked.texts))
-        flat = self._checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
+        flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
         filled = [number for number, ids in enumerate(flat) if ids]
         logs = dict(zip(filled, self._logs([np.asarray(flat[n]) for n in filled], options.batch_tokens), strict=True))
         found = []

@@ -32,7 +32,7 @@ class Restorer(Translator):
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         words, source = self.recipe.tokenizer.kind != "character", self.vocabulary.source
-        return self._checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
+        return self.checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:

@@ -8,15 +8,16 @@ from sightline.answering.answerer import Answerer, Asked, Prediction, chosen, on
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.unknown_words import FILE, write_out
 from sightline.plural import plural
-from sightline.recipe import Decoding, Recipe
+from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words
 from sightline.text.copying import number_copied, number_unknown, without_unknown
 
 
-def check_written(recipe: Recipe, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
-    """Refuse, by its line, what a decoder with learned positions cannot write to its end or go on after."""
-    longest = None if recipe.model.encoder is None else learned_positions(recipe.model.decoder)
+def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
+    """Refuse, by its line, what decoders with learned positions cannot write to its end or go on after."""
+    decoders = [each.recipe.model.decoder for each in answerer.members or (answerer,) if each.recipe.model.encoder]
+    longest = min((places for each in decoders if (places := learned_positions(each)) is not None), default=None)
     for number, tokens in enumerate(outputs, first + 1):
         if longest is not None and len(tokens) >= longest:
             raise ValueError(
@@ -33,7 +34,7 @@ class Translator(Answerer):
             return self._copied(asked, options)
         sources = self.encode(asked.texts, first=asked.first)
         forced = None if asked.prefixes is None else self.vocabulary.target.encode_many(list(asked.prefixes))
-        check_written(self.recipe, forced or (), first=asked.first, what="prefix")
+        check_written(self, forced or (), first=asked.first, what="prefix")
         found = self._search(sources, options, asked, forced)
         texts_out = iter(self._written(asked, found, options))
         made = [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
@@ -54,7 +55,7 @@ class Translator(Answerer):
         forced = None
         if asked.prefixes is not None:
             forced = number_copied(target, asked.prefixes, target.encode_many(list(asked.prefixes)), words)
-        check_written(self.recipe, forced or (), first=asked.first, what="prefix")
+        check_written(self, forced or (), first=asked.first, what="prefix")
         found = self._search(sources, options, asked, forced)
         made = [
             [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.alignments import Symmetrize, symmetry
+from sightline.cli.options import Device
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def align(
         Path | None, typer.Option(help="A run for the other direction, to symmetrize with (read in the same way).")
     ] = None,
     symmetrize: Symmetrize = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Link the words of given translations by a model's attention, in Pharaoh format: `0-0 1-2`, a line for each pair.
 

@@ -112,7 +112,7 @@ def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> 
 
     sources = run.encode_sources(texts, first=first)
     ids = run.vocabulary.target.encode_many(targets)
-    check_written(run.recipe, ids, first=first, what="target")
+    check_written(run.answerer, ids, first=first, what="target")
     scores = log_probabilities(run.model, sources, ids, device=run.device)
     return [[Prediction(*found)] for found in zip(targets, scores.tolist(), ids, strict=True)]
 

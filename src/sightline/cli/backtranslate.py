@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.options import (
+    Device,
+    MaxRatio,
+    Sample,
+    Seed,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    use_threads,
+)
 from sightline.cli.progress import watching
+from sightline.cli.searching import Beam, EnsembleMean, With, load_together, sampling
 
 
 def backtranslate(
@@ -18,21 +30,19 @@ def backtranslate(
     tag: Annotated[
         str | None, typer.Option(help="Put this before every synthetic source, so that a model can tell them.")
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="With --sample: the same seed, the same text.")] = None,
+    beam: Beam = None,
+    sample: Sample = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
     max_tokens: Annotated[int, typer.Option(help="Drop lines and outputs with more tokens.")] = 256,
-    max_ratio: Annotated[
-        float, typer.Option(help="Drop pairs where one side has so many times the tokens of the other, and five more.")
-    ] = 3.0,
+    max_ratio: MaxRatio = 3.0,
+    others: With = None,
+    ensemble_mean: EnsembleMean = "probabilities",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
 ) -> None:
     """Translate text of the target language back, and write pairs: synthetic source, tab, real target.
 
@@ -51,24 +61,13 @@ def backtranslate(
     - `sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv`
     - `sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume`
     """
-    import torch
-
-    from sightline.run import Run
     from sightline.synthetic.backtranslation import backtranslate as write_pairs
     from sightline.synthetic.translation import Limits, told
 
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    given = {key: value for key, value in drawing.items() if value is not None}
-    if given and not sample:
-        raise ValueError(
-            f"--{next(iter(given)).replace('_', '-')} says how to draw, and nothing is drawn; add --sample"
-        )
-    if sample and beam is not None:
-        raise ValueError(f"--sample draws and --beam {beam} searches; give one of them")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    loaded = Run.load(run, device=device)
-    options = loaded.options(sample=given, nbest=1) if sample else loaded.options(beam=beam, nbest=1)
+    use_threads(threads)
+    loaded = load_together(run, others, ensemble_mean, device)
+    options = loaded.options(beam=beam, sample=sampling(loaded, sample, drawing, beam), nbest=1)
     limits = Limits(max_tokens, max_ratio)
     try:
         with watching() as watch:

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.options import Overrides
 from sightline.plural import plural
 
 
 def baseline(
     kind: Annotated[str, typer.Argument(help="lead: the first sentences; oracle: the best ones for the reference.")],
     recipe: Annotated[str, typer.Argument(help="A recipe file, the name of a shipped recipe, or a run folder.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")
-    ] = None,
+    overrides: Overrides = None,
     on: Annotated[str | None, typer.Option(help="A test set of the recipe, or `validation`; by default all.")] = None,
     sentences: Annotated[
         int | None, typer.Option(min=1, help="How many sentences: of a lead (by default 3), or at most of an oracle.")

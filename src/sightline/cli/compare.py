@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.options import Device
+
 if TYPE_CHECKING:
     from sightline.evaluation.test_set import TestSet
 
@@ -36,7 +38,7 @@ def compare(
     figure: Annotated[
         Path | None, typer.Option(help="Draw learning curves and quality against cost: .png, .svg or .pdf.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
 

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.options import MaxRatio, Overrides, Threads, use_threads
 from sightline.cli.progress import watching
+from sightline.cli.searching import EnsembleMean, With, load_together
 
 
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The run folder of the model to learn from.")],
     recipe: Annotated[str, typer.Argument(help="The student: a recipe file or the name of a shipped recipe.")],
     out: Annotated[Path, typer.Option(help="The student's run folder; the distilled text lies in it too.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")
-    ] = None,
+    overrides: Overrides = None,
     beam: Annotated[int | None, typer.Option(help="The teacher's beam; by default what its recipe says.")] = None,
     choose: Annotated[
         str | None,
@@ -27,12 +27,12 @@ def distill(
         float | None, typer.Option(help="Keep the original pairs too, each seen so often an epoch (0.5: half of them).")
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Drop sources and outputs with more tokens.")] = 256,
-    max_ratio: Annotated[
-        float, typer.Option(help="Drop pairs where one side has so many times the tokens of the other, and five more.")
-    ] = 3.0,
+    max_ratio: MaxRatio = 3.0,
+    others: With = None,
+    ensemble_mean: EnsembleMean = "probabilities",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped: translating, or training.")] = False,
     device: Annotated[str, typer.Option(help="Where the teacher works: auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
+    threads: Threads = None,
 ) -> None:
     """Translate a recipe's training text with a teacher, then train the recipe on that (Kim and Rush 2016).
 
@@ -44,11 +44,10 @@ def distill(
     Examples:
 
     - `sightline distill runs/big multi30k/lstm-dot --out runs/small`
+    - `sightline distill runs/big multi30k/lstm-dot --with runs/other --with runs/third --out runs/small`
     - `sightline distill runs/big multi30k/lstm-dot --beam 8 --choose chrf --mix 1 --out runs/small`
     - `sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume`
     """
-    import torch
-
     from sightline.cli.train import run_training
     from sightline.experiment import open_recipe
     from sightline.synthetic.distillation import Distilling
@@ -58,13 +57,13 @@ def distill(
 
     if choose not in (None, "bleu", "chrf"):
         raise ValueError(f"--choose {choose}: there is no such choice; use bleu or chrf")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     loaded, _ = open_recipe(recipe, overrides or [])
     how = Distilling(beam, choose, Limits(max_tokens, max_ratio), mix)  # type: ignore[arg-type]
+    model = load_together(teacher, others, ensemble_mean, device)
     try:
         with watching() as watch:
-            student, counts = write_distilled(teacher, loaded, out, how, resume=resume, device=device, watch=watch)
+            student, counts = write_distilled(model, loaded, out, how, resume=resume, watch=watch)
         print(f"distilled text in {out}: {told(counts)}", file=sys.stderr)
         run_training(student, out, resume=resume)
     except (Interrupted, KeyboardInterrupt):

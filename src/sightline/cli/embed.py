@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.lines import lines_of, windows
+from sightline.cli.lines import windows
+from sightline.cli.options import Device
+from sightline.cli.tagged_files import texts_of
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -47,12 +49,13 @@ def embed(
     most: Annotated[
         int | None, typer.Option(help="With --figure: most places drawn, the first ones found; by default 40.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Write what a model makes of texts, as vectors: of sentences, of words or of pieces, each in its context.
 
     Of a model with an encoder these are the encoder's states, of a language model the decoder's. Lines are read,
-    embedded and written in blocks, so memory does not grow with the text.
+    embedded and written in blocks, so memory does not grow with the text. Of a CoNLL-U or column file a tagger reads
+    the words, sentence by sentence.
 
     Examples:
 
@@ -117,11 +120,13 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
         near = Nearest(embed_texts(run.answerer, [text], wanted)[0].vectors[0], top)
     opened: Any = nullcontext() if out is None else vector_file(out, run.recipe.model.width)
     with opened as rows, _watching() as tell:
-        done = 0
-        for block in (block for window in windows(lines_of(file)) for block in _blocks(window)):
+        done = cut = 0
+        for block in (block for window in windows(texts_of(run.recipe, file)) for block in _blocks(window)):
             _hand_over(embed_texts(run.answerer, block, wanted, first=done), done, rows, near)
-            done += len(block)
+            done, cut = done + len(block), cut + run.answerer.cut_short(block)
             tell(done)
+    if cut:
+        print(f"sightline: {plural(cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
     for cosine, line, found in near.best if near is not None else ():
         print(f"{cosine:.4f}\t{line}\t{found}")
     if out is not None:
@@ -157,7 +162,7 @@ def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> No
     from sightline.embedding.occurrences import find_occurrences
     from sightline.inspection.pictures.senses import draw_senses
 
-    found = find_occurrences(run.answerer, lines_of(file), word, most=most)
+    found = find_occurrences(run.answerer, texts_of(run.recipe, file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")
     print(f"wrote {figure}", file=sys.stderr)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.alignments import Symmetrize
+from sightline.cli.options import Device
 from sightline.cli.refusals import check_folder, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
-    Device,
     Diversity,
     EnsembleMean,
     ForbidEverywhere,
@@ -166,9 +166,10 @@ def evaluate(
     _measure_by(loaded, metrics, lowercase)
     tests = _tests(loaded, on, source, reference)
     options = loaded.options(**changes)
-    reports = [loaded.evaluate(test, options) for test in tests]
-    for report in reports:
-        _print_report(report, task, options)
+    reports = []
+    for test in tests:
+        reports.append(_evaluated(loaded, test, options))
+        _print_report(reports[-1], task, options)
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for report in reports for line in report.outputs))
     if json_file is not None:
@@ -215,6 +216,14 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
     return [from_files(source, reference, run.recipe)]
 
 
+def _evaluated(run: Run, test: TestSet, options: Decoding) -> Report:
+    """How the run does on a test set; what it cannot do is told with the name of the set."""
+    try:
+        return run.evaluate(test, options)
+    except ValueError as error:
+        raise ValueError(f"{test.name}: {error}") from error
+
+
 def _print_report(report: Report, task: str, options: Decoding) -> None:
     print(f"{report.on}: {_size(report, task, options)}")
     for found in report.scores:
@@ -227,7 +236,8 @@ def _print_report(report: Report, task: str, options: Decoding) -> None:
 def _size(report: Report, task: str, options: Decoding) -> str:
     """What was measured, and how where that can be chosen."""
     if report.tokens is not None:
-        return plural(report.tokens, "token")
+        unknown = f", {report.unknown:,} of them unknown (<unk>)" if report.unknown else ""
+        return plural(report.tokens, "token") + unknown
     if task == "seq2seq":
         cut = f", {plural(report.cut, 'source')} cut short (data.clean.cut_source)" if report.cut else ""
         return f"{plural(report.sentences, 'sentence')}, {searched(options)}{cut}"

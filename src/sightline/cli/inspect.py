@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli import measures
+from sightline.cli.options import Device
 
 if TYPE_CHECKING:
     from sightline.inspection.trace import Trace
@@ -43,7 +44,7 @@ def inspect(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write what the view shows there, as numbers.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "cpu",
+    device: Device = "cpu",
     gradient_flow: measures.GradientFlow = False,
     beside: measures.Beside = None,
     layer_norms: measures.LayerNorms = False,

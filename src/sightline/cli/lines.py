@@ -19,15 +19,16 @@ _BOM = "\ufeff"
 def lines_of(file: Path | None) -> Iterator[str]:
     """The lines of a file or of standard input, split at newlines alone, without their ends.
 
-    An empty file is an error, most likely one that went wrong before; from a pipe, nothing is nothing.
+    A byte-order mark is passed over. An empty file is an error, most likely one that went wrong before; from a pipe,
+    nothing is nothing.
     """
     from sightline.data.sources import read_lines
 
     if file is not None and str(file) != "-":
         yield from read_lines(file)
         return
-    for line in _decoded(sys.stdin.buffer, "standard input"):
-        yield line.rstrip("\n").rstrip("\r")
+    for number, line in enumerate(_decoded(sys.stdin.buffer, "standard input")):
+        yield (line.removeprefix(_BOM) if number == 0 else line).rstrip("\n").rstrip("\r")
 
 
 class Companion:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
 from sightline.cli.lines import Companion, escaped, lines_of, windows
+from sightline.cli.options import Device, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
 from sightline.cli.refusals import check_prefixes, check_task, check_told
 from sightline.cli.searching import (
     Beam,
-    Device,
     Diversity,
     EnsembleMean,
     ForbidEverywhere,
@@ -30,6 +31,7 @@ from sightline.cli.searching import (
     load_together,
     option_of,
     phrases_told,
+    sampling,
     searching,
 )
 from sightline.plural import plural
@@ -57,15 +59,11 @@ def predict(
         int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")
     ] = None,
     replace_unknown: ReplaceUnknown = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")] = False,
-    temperature: Annotated[
-        float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; else the recipe's, or 1.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="With --sample: the same seed, the same outputs.")] = None,
+    sample: Sample = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
     prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
     target: Annotated[
         Path | None, typer.Option(help="A file of outputs: say what the model thinks of them, and search for none.")
@@ -109,7 +107,7 @@ def predict(
         Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
     device: Device = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what PyTorch chooses.")] = None,
+    threads: Threads = None,
 ) -> None:
     r"""Predict one output line for each input line, in order, as the lines come.
 
@@ -143,10 +141,7 @@ def predict(
     - `echo "Two [MASK] play in the snow." | sightline predict runs/masked-words --nbest 5`
     - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
-    import torch
-
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
     how = searching(
         loaded,
@@ -167,7 +162,7 @@ def predict(
         "coverage_penalty": coverage_penalty,
         "max_length": max_length,
         "replace_unknown": replace_unknown,
-        "sample": _sampling(loaded, sample, drawing, beam),
+        "sample": sampling(loaded, sample, drawing, beam),
     }
     check_alignments(alignments, alignment_format, alignment_heads, shift)
     check_task(
@@ -222,20 +217,6 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
     return True
 
 
-def _sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:
-    """How to draw, if that is asked for, or changed where the recipe draws by itself."""
-    given = {key: value for key, value in drawing.items() if value is not None}
-    own = run.recipe.decoding.sample
-    if wanted and beam is not None:
-        raise ValueError(f"--beam {beam} searches, and --sample draws; leave one of them out")
-    if wanted or (given and own is not None and beam is None):
-        return {**({} if own is None else own.model_dump()), **given}
-    if given:
-        option = next(iter(given)).replace("_", "-")
-        raise ValueError(f"--{option} says how to draw, and nothing is drawn; add --sample")
-    return None
-
-
 # --- a prompt ----------------------------------------------------------------------------------------------------
 
 
@@ -280,13 +261,16 @@ def _each_line(
     target: Path | None,
     phrases: PhraseFiles | None,
 ) -> None:
-    unknown = _Unknown()
+    unknown, begun = _Unknown(), _Unknown("written as unknown (--prefixes)")
+    kept = options.replace_unknown != "none" or run.recipe.copies_unknown  # unknown words of a prefix stand as given
     beginnings = None if prefixes is None else Companion(prefixes, "give one prefix a line")
     told = None if target is None else Companion(target, "give one target a line")
     with opened(alignments) as looks, phrases_told():
         done = 0
         for window in windows(lines_of(file)):
             forced = None if beginnings is None else beginnings.next(len(window), done)
+            for text in () if kept or forced is None else forced:
+                begun.add(run.vocabulary.target.unknown(text))
             for text in window:
                 unknown.look(run, text)
             if told is not None:
@@ -295,6 +279,7 @@ def _each_line(
                 asked = None if phrases is None else phrases.next(len(window), done)
                 scored = nbest is not None
                 found = run.predict_nbest(window, options, prefixes=forced, first=done, phrases=asked, scored=scored)
+            unknown.see(run, found)
             for guesses in found:
                 print(_shown(run, guesses, nbest), flush=False)
                 if pieces is not None:
@@ -305,6 +290,7 @@ def _each_line(
             done += len(window)
             sys.stdout.flush()
     unknown.tell()
+    begun.tell()
     for companion in (beginnings, told, phrases):
         if companion is not None:
             companion.check_spent(done)
@@ -321,14 +307,18 @@ def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
 
 
 class _Unknown:
-    """Counts what the vocabulary does not know, and what was cut short, to say it once at the end."""
+    """Counts what the vocabulary does not know, and what was cut or ended short, to say it once at the end."""
 
-    def __init__(self) -> None:
-        self.count, self.lines, self.examples, self.cut = 0, 0, dict[str, None](), 0
+    def __init__(self, what: str = "read as unknown") -> None:
+        self.what = what
+        self.count, self.lines, self.examples, self.cut, self.ended = 0, 0, dict[str, None](), 0, 0
 
     def look(self, run: Run, text: str) -> None:
         self.cut += run.answerer.cut_short([text])
-        pieces = run.vocabulary.source.unknown(text if run.recipe.data.noise is None else text.replace("[MASK]", ""))
+        self.add(run.vocabulary.source.unknown(text if run.recipe.data.noise is None else text.replace("[MASK]", "")))
+
+    def add(self, pieces: Sequence[str]) -> None:
+        """Those of a line."""
         if pieces:
             self.count += len(pieces)
             self.lines += 1
@@ -336,14 +326,23 @@ class _Unknown:
                 if len(self.examples) < 8:
                     self.examples[piece] = None
 
+    def see(self, run: Run, found: Sequence[list[Prediction]]) -> None:
+        """What a language model wrote: whether it went on up to its last learned position, and could not go on."""
+        longest = run.answerer.longest_source()
+        if longest is not None and run.recipe.task == "language-model":
+            self.ended += sum(len(guesses[0].tokens) >= longest for guesses in found)
+
     def tell(self) -> None:
         """On standard error, if there was anything."""
+        if self.ended:
+            what = f"{plural(self.ended, 'line')} ended where the learned positions of this model do"
+            print(f"sightline: {what}", file=sys.stderr)
         if self.cut:
             print(f"sightline: {plural(self.cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
         if self.count:
             shown = ", ".join(repr(piece) for piece in self.examples)
             print(
-                f"sightline: read as unknown, for they are not in the vocabulary: {plural(self.count, 'piece')} on "
+                f"sightline: {self.what}, for they are not in the vocabulary: {plural(self.count, 'piece')} on "
                 f"{plural(self.lines, 'line')}, {shown}",
                 file=sys.stderr,
             )

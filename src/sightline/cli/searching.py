@@ -1,4 +1,4 @@
-"""Options of `predict` and `evaluate` that say how outputs are searched for, and files of phrases."""
+"""Options of verbs that write outputs: how these are searched for or drawn, by which models; and files of phrases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
 LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length penalty.")]
 ReplaceUnknown = Annotated[
@@ -78,6 +77,19 @@ def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any
         raise ValueError("--utility says how to choose among many outputs, and there is one; add --mbr N")
     given = {"candidates": candidates, "utility": utility}
     return {**({} if own is None else own.model_dump()), **{k: v for k, v in given.items() if v is not None}}
+
+
+def sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:
+    """How to draw, if that is asked for, or changed where the recipe draws by itself."""
+    given = {key: value for key, value in drawing.items() if value is not None}
+    own = run.recipe.decoding.sample
+    if wanted and beam is not None:
+        raise ValueError(f"--beam {beam} searches, and --sample draws; leave one of them out")
+    if wanted or (given and own is not None and beam is None):
+        return {**({} if own is None else own.model_dump()), **given}
+    if given:
+        raise ValueError(f"{option_of(next(iter(given)))} says how to draw, and nothing is drawn; add --sample")
+    return None
 
 
 def searching(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.cli.lines import whole_lines, windows
+from sightline.cli.lines import lines_of, whole_lines, windows
 
 if TYPE_CHECKING:
     from sightline.data.tagged import Block, Form
@@ -27,6 +27,21 @@ def form_for(file: Path | None, asked: str | None) -> Form:
     if asked not in forms:
         raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
     return forms[asked]
+
+
+def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
+    """The lines of a file or of standard input; of a tagged file, the words of each sentence.
+
+    Tagged files are for taggers that learned from such; to others a .tsv is lines.
+    """
+    from sightline.data.tagged import joined, sentences
+    from sightline.recipe.data import ColumnsSource, ConlluSource
+
+    learned, form = recipe.data.train[0], form_for(file, None)
+    if form == "text" or not isinstance(learned, ConlluSource | ColumnsSource):
+        return lines_of(file)
+    word = learned.word if isinstance(learned, ColumnsSource) else 1
+    return (joined(block.words) for block in sentences(lines_of(file), form, word, name=str(file)) if block.words)
 
 
 def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str | int]:

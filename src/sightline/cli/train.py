@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.cli.options import Overrides
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe file, the name of a shipped recipe, or a run to go on with.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")
-    ] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write; by default runs/NAME.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
     dry_run: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sightline.cli.options import Device, Threads, use_threads
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def vectors(
     negatives: Annotated[int, typer.Option(help="Noise words for each pair of neighbours.")] = 5,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Read all text in lower case.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed and threads, the same vectors.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="CPU threads; by default what PyTorch chooses.")] = None,
+    device: Device = "auto",
+    threads: Threads = None,
     near: Annotated[str | None, typer.Option(metavar="WORD", help="Print the ten words nearest to this one.")] = None,
     read: Annotated[Path | None, typer.Option("--in", help="With --near: the file of vectors to look into.")] = None,
 ) -> None:
@@ -52,15 +53,12 @@ def vectors(
         raise ValueError(f"--in {read} is for looking at vectors; say at which word with --near WORD")
     if not files or out is None:
         raise ValueError("text files and --out are needed, as in: sightline vectors train.en --out vectors.txt")
-    import torch
-
     from sightline.experiment import choose_device
     from sightline.training.skipgram import SkipgramOptions, learn_word_vectors
 
     if not out.absolute().parent.is_dir():  # or it would be known only when all is learned
         raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     options = SkipgramOptions(
         dim=dim,
         window=window,

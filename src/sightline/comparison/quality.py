@@ -70,7 +70,11 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
 
 
 def check_text(contestants: Sequence[Contestant], test: TestSet, scoring: Scoring) -> None:
-    """Refuse bits per character of language models whose tokenizers make different texts of one."""
+    """Refuse bits per character of language models whose tokenizers make different texts of one.
+
+    What is unknown to a tokenizer is as good as changed: `<unk>` says nothing of the letters it stands for, so a model
+    that knows fewer words would need fewer bits.
+    """
     if "bits-per-character" not in scoring.metrics:
         return
     first = contestants[0]
@@ -83,6 +87,20 @@ def check_text(contestants: Sequence[Contestant], test: TestSet, scoring: Scorin
                 f"it differently, and bits per character are those of one text; train both with the same "
                 f"tokenizer.normalize, lowercase and spaces, or compare by perplexity"
             )
+    unknown = _unknown(first, texts)
+    for other in contestants[1:]:
+        if (theirs := _unknown(other, texts)) != unknown:
+            raise RunError(
+                f"{first.name} and {other.name} do not know the same words of {test.name}: {len(unknown):,} and "
+                f"{len(theirs):,} of its characters are unknown to them, and bits per character count nothing for the "
+                f"letters of <unk>; train both with tokenizers that know the text (characters, or BPE), or with one"
+            )
+
+
+def _unknown(contestant: Contestant, texts: Sequence[str]) -> str:
+    """All that a tokenizer does not know of some texts, in a row, without the spaces between."""
+    find = contestant.run.vocabulary.target.unknown
+    return "".join("".join(piece.split()) for text in texts for piece in find(text))
 
 
 def measured(

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from sightline.comparison.wording import NOTHING
+from sightline.data.preparation import data_folder
 from sightline.recipe import Recipe
 
 _FOLDER = "data.folder"
 _UNSEEN = ("data.tests.",)
 # Keys that cannot change what is learned; the last two only how fast, and in the last digits.
 _IDLE = {f"training.{key}" for key in ("tensorboard", "keep", "log_every", "samples", "device", "threads")}
-_FILE_KEYS = {"text": ("source", "target"), "tsv": ("file",), "jsonl": ("file",), "pattern": ("file",)}
+_FILE_KEYS = {
+    "text": ("source", "target"),
+    **dict.fromkeys(("tsv", "jsonl", "pattern", "plain", "conllu", "columns", "chorales"), ("file",)),
+}
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def _flat(recipe: Recipe) -> dict[str, str]:
 
 def _places(recipe: Recipe) -> dict[str, str]:
     """Where each file that the recipe learns from really lies."""
-    folder = Path(recipe.data.folder or ".").expanduser()
+    folder = data_folder(recipe) or Path()
     sources = {f"data.train.{number}": source for number, source in enumerate(recipe.data.train)}
     sources["data.validation"] = recipe.data.validation
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sightline.comparison.results import Comparison, System
 from sightline.comparison.seeds import SEED, TRIALS
+from sightline.evaluation.hearing import WINDOW
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import LEVEL, written_p
 from sightline.plural import plural
-from sightline.run import WINDOW
 
 
 def answers(comparison: Comparison) -> list[str]:

@@ -34,7 +34,8 @@ def from_files(source: Path | None, reference: Path | None, recipe: Recipe | Non
         return TestSet.of(reference.name, read(_as_learned(reference, recipe), None))
     if source is None or reference is None:
         raise ValueError("--source and --reference go together: give both, or neither")
-    pairs = read(TextSource(source=str(source), target=str(reference)), None)
+    labelled = recipe is not None and recipe.task == "tag"
+    pairs = read(TextSource(source=str(source), target=str(reference)), None, labelled=labelled)
     return TestSet.of(source.name, pairs)
 
 

@@ -206,7 +206,7 @@ def transposed(chorale: Chorale, semitones: int) -> Chorale:
         for voice, pitch in zip(VOICES, step, strict=True):
             if pitch is not None and not 0 <= pitch + semitones <= HIGHEST:
                 raise ValueError(
-                    f"step {number}, {voice}: {pitch} moved by {semitones} semitones is {pitch + semitones}, "
+                    f"step {number}, {voice}: {pitch} moved by {plural(semitones, 'semitone')} is {pitch + semitones}, "
                     f"which is not in 0..{HIGHEST}; move it less"
                 )
     moved = [tuple(None if pitch is None else pitch + semitones for pitch in step) for step in chorale.steps]

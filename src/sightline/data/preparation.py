@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from sightline.data.ingredients import Dropped, Ingredients
-from sightline.data.sources import DataError, Example, read, resolve_folder, source_files
+from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
-from sightline.recipe.data import AnySource, BpeTokenizer
+from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 
@@ -48,8 +49,28 @@ def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"folder": absolute})})
 
 
+def with_own_files(recipe: Recipe, run: Path) -> Recipe:
+    """The recipe of a run: text that lay in its folder (distilled) lies there still, wherever the folder is now."""
+
+    def found(source: AnySource) -> AnySource:
+        if not isinstance(source, TsvSource) or not Path(source.file).is_absolute() or Path(source.file).is_file():
+            return source
+        own = run.resolve() / Path(source.file).name
+        return source.model_copy(update={"file": str(own)}) if own.is_file() else source
+
+    train = tuple(found(source) for source in recipe.data.train)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+
+
 def data_folder(recipe: Recipe) -> Path | None:
-    return None if recipe.data.folder is None else Path(recipe.data.folder)
+    """Where its files start on this machine."""
+    return None if recipe.data.folder is None else folder_here(recipe.data.folder)
+
+
+def other_direction(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes learn the two directions of one corpus."""
+    one, two = ((each.data.train, data_folder(each)) for each in (recipe, other))
+    return one == two and recipe.data.swap != other.data.swap
 
 
 def guiding_file(recipe: Recipe) -> Path | None:
@@ -123,20 +144,34 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
 
 def held_out_notes(prepared: Prepared) -> list[str]:
     """What would be missed only after the training: labels that are never learned, test sets that are not there."""
-    recipe, notes = prepared.recipe, []
-    if LABELS[recipe.task] != "none":
-        ids = np.concatenate([ids for _, ids in prepared.validation.targets])
-        unknown, known = int((ids == UNK).sum()), prepared.vocabulary.target.size - len(SPECIALS)
-        if unknown:
-            notes.append(
-                f"{unknown:,} of {plural(int((ids != PAD).sum()), 'validation label')} not among the {known:,} of the "
-                f"training text, so never right; check data.validation and data.train"
-            )
+    recipe = prepared.recipe
+    notes = [] if LABELS[recipe.task] == "none" else _label_notes(prepared)
     for name, source in recipe.data.tests.items():
         try:
             source_files(source, data_folder(recipe))
         except DataError as error:
             notes.append(f"data.tests.{name}: {error}")
+    return notes
+
+
+def _label_notes(prepared: Prepared) -> list[str]:
+    """Labels of the validation that are never learned, empty ones among them; labels that only spaces tell apart."""
+    notes, target, store = [], prepared.vocabulary.target, prepared.validation
+    ids = np.concatenate([ids for _, ids in store.targets])
+    empty = int((store.target_lengths == 0).sum()) if prepared.vocabulary.labels == "one" else 0
+    unknown, known = int((ids == UNK).sum()) + empty, target.size - len(SPECIALS)
+    if unknown:
+        notes.append(
+            f"{unknown:,} of {plural(int((ids != PAD).sum()) + empty, 'validation label')} not among the {known:,} of "
+            f"the training text, so never right; check data.validation and data.train"
+        )
+    labels = sorted(target.decode([number]) for number in range(len(SPECIALS), target.size))
+    for _, group in groupby(sorted(labels, key=str.strip), str.strip):
+        if len(alike := list(group)) > 1:
+            notes.append(
+                f"labels {', '.join(map(repr, alike))}: only spaces tell them apart, so they are learned as "
+                f"{len(alike)} and scored as one; write them alike"
+            )
     return notes
 
 

@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -48,28 +49,60 @@ class Example(NamedTuple):
     target: str
 
 
+class MovedFolder(UserWarning):
+    """A corpus is not where a recipe has it, and one of its name is among the corpora of this machine."""
+
+
 def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
     """Where relative file names of a recipe start.
 
-    An absolute folder is taken as it is; another is looked for beside the recipe file, then in $SIGHTLINE_CORPORA.
-    Without a folder, names start beside the recipe (or, when there is no recipe file either, where we stand: None).
+    A folder is looked for beside the recipe file, then in $SIGHTLINE_CORPORA; an absolute one where it should be, then
+    there by its name alone: a run saves absolute folders, and may have been trained on another machine. Without a
+    folder, names start beside the recipe (or, when there is no recipe file either, where we stand: None).
     """
     if folder is None:
         return None if recipe is None else recipe.resolve().parent
     wanted = Path(folder).expanduser()
+    for place in (places := _places(wanted, recipe)):
+        if place.is_dir():
+            if wanted.is_absolute() and place != wanted:
+                said = f"data.folder: {wanted} is not here; its files are read from {place} ($SIGHTLINE_CORPORA)"
+                warnings.warn(MovedFolder(said), stacklevel=1)
+            return place
+    raise _no_folder(folder, places)
+
+
+def folder_here(folder: str) -> Path:
+    """The folder of a run, wherever it was trained (see `resolve_folder`).
+
+    Where there is none it is what the recipe says: an error for whoever wants a file in it, and for nobody else.
+    """
+    try:
+        return resolve_folder(folder, None) or Path(folder)
+    except DataError:
+        return Path(folder)
+
+
+def _places(wanted: Path, recipe: Path | None) -> list[Path]:
+    """Where a folder may lie, best first."""
     corpora = os.environ.get("SIGHTLINE_CORPORA")
     beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / wanted
-    places = [beside]
-    if corpora and not wanted.is_absolute():
-        places.append(Path(corpora).expanduser().resolve() / wanted)
-    for place in places:
-        if place.is_dir():
-            return place
-    looked = "not " + str(places[0]) if len(places) == 1 else "neither " + " nor ".join(map(str, places))
-    remedy = "" if corpora else " ($SIGHTLINE_CORPORA is not set)"
-    raise DataError(
-        f"data.folder: {folder!r} is {looked}{remedy}; set data.folder to where the corpus lies, "
-        f"or SIGHTLINE_CORPORA to the folder that holds it"
+    if not corpora:
+        return [beside]
+    among = Path(corpora).expanduser().resolve() / (wanted.name if wanted.is_absolute() else wanted)
+    return [beside] if among == beside else [beside, among]
+
+
+def _no_folder(folder: str, places: Sequence[Path]) -> DataError:
+    if Path(folder).is_absolute():
+        told = "there is no " + " and no ".join(map(str, places))
+    else:
+        looked = "not " + str(places[0]) if len(places) == 1 else "neither " + " nor ".join(map(str, places))
+        told = f"{folder!r} is {looked}"
+    remedy = "" if os.environ.get("SIGHTLINE_CORPORA") else " ($SIGHTLINE_CORPORA is not set)"
+    return DataError(
+        f"data.folder: {told}{remedy}; set data.folder (of a run, in its recipe.yaml) to where the corpus lies, or "
+        f"SIGHTLINE_CORPORA to the folder that holds it"
     )
 
 
@@ -80,8 +113,11 @@ def source_files(source: AnySource, folder: Path | None) -> list[Path]:
     names = [source.source, source.target] if isinstance(source, TextSource) else [source.file]
     paths = [(folder or Path()) / Path(name).expanduser() for name in names]
     for path in paths:
-        if not path.is_file():
-            raise DataError(f"{path} does not exist; check its name in the recipe, data.folder and SIGHTLINE_CORPORA")
+        if path.is_file():
+            continue
+        if folder is not None and path.is_relative_to(folder) and not folder.is_dir():
+            raise _no_folder(str(folder), _places(folder, None))
+        raise DataError(f"{path} does not exist; check its name in the recipe, data.folder and SIGHTLINE_CORPORA")
     return paths
 
 
@@ -231,9 +267,13 @@ def _read_plain(path: Path, source: PlainSource) -> Iterator[Example]:
 def _read_chorales(path: Path, source: ChoralesSource) -> Iterator[Example]:
     from sightline.data import music
 
-    for chorale in music.read_chorales(path, source.part):
+    for number, chorale in enumerate(music.read_chorales(path, source.part), 1):
         for semitones in source.transpose:
-            yield Example("", music.to_events(music.transposed(chorale, semitones)))
+            try:
+                moved = music.transposed(chorale, semitones)
+            except ValueError as error:
+                raise DataError(f"{path}, {source.part}, piece {number}, {error} (see transpose)") from error
+            yield Example("", music.to_events(moved))
 
 
 def _read_text(source: Path, target: Path) -> Iterator[Example]:

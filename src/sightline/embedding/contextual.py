@@ -119,22 +119,24 @@ def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
 def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[list[int]]:
     """The pieces of each text; `first` is the number of the first text, for errors."""
     if asked.recipe.task == "tag":  # where every word is cut on its own
-        cuts = asked.vocabulary.encode_words([" ".join(_tagged_words(text)) for text in texts])
-        return [list(chain.from_iterable(cut)) for cut in cuts]
+        cuts = asked.vocabulary.encode_words([" ".join(tagged_words(text)) for text in texts])
+        return asked.checked([list(chain.from_iterable(cut)) for cut in cuts], first)
     return asked.encode(texts, first=first)
 
 
-def _tagged_words(text: str) -> list[str]:
+def tagged_words(text: str) -> list[str]:
+    """The words of a text as taggers count them; other kinds of space may stand inside one."""
     return [word for word in text.split(" ") if word]
 
 
 def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
     if asked.recipe.task == "tag":
-        words = _tagged_words(text)
+        words = tagged_words(text)
         (cut,) = asked.vocabulary.encode_words([" ".join(words)])
         owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
-        return Pieces(list(chain.from_iterable(cut)), words, owners[:, None] == np.arange(len(words)))
+        (ids,) = asked.checked([list(chain.from_iterable(cut))], number)
+        return Pieces(ids, words, owners[:, None] == np.arange(len(words)))
     (ids,) = asked.encode([text], first=number)
     found = cut_text(asked.vocabulary.source, text, number=number + 1)
     return Pieces(ids, found.words, found.members[: len(ids)])

@@ -18,6 +18,7 @@ from sightline.embedding.contextual import (
     layer_count,
     piece_states,
     pool_pieces,
+    tagged_words,
 )
 from sightline.inspection.word_senses import Occurrences
 from sightline.plural import plural
@@ -56,8 +57,8 @@ def _joined(text: str, at: int) -> bool:
 
 def find_occurrences(asked: Answerer, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
     """The first `most` places of a word, with its vectors in the layers that are shown."""
+    check_layers(asked, [])  # those that are shown are there, if there are any
     layers = shown_layers(asked)
-    check_layers(asked, layers)
     contexts: list[str] = []
     rows: list[list[NDArray[np.float32]]] = [[] for _ in layers]
     for context, ids, mine in islice(_occurrences(asked, texts, word), most):
@@ -84,7 +85,7 @@ def _occurrences(
         cut = cut_words(asked, text, number)
         for start, stop in places:
             if asked.recipe.task == "tag":  # whose words are cut one by one: the one in which the place lies
-                mine = cut.members[:, len(text[:stop].split()) - 1]
+                mine = cut.members[:, len(tagged_words(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]
                 mine = cut_text(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]

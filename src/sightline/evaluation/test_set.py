@@ -45,6 +45,7 @@ class Report:
     scores: list[Score]
     outputs: list[str]
     tokens: int | None = None  # of the text a language model was measured by, end marks included
+    unknown: int = 0  # of those, what its vocabulary does not have: <unk> had to be said, and not what it stands for
     confusion: Confusion | None = None  # of a classifier or a tagger
     cut: int = 0  # sources that were cut to data.clean.cut_source tokens
 
@@ -53,6 +54,8 @@ class Report:
         found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
         if self.tokens is not None:
             found["tokens"] = self.tokens
+        if self.unknown:
+            found["unknown"] = self.unknown
         if self.cut:
             found["cut"] = self.cut
         if self.confusion is not None:

@@ -90,6 +90,7 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
     if start.extend_vocabulary or labels != "none":
         own = Vocabulary.train(recipe.tokenizer, lambda: _texts(recipe), labels)
     read, written = found.source, found.target if LABELS[theirs.task] == "none" else found.source
+    _check_marks(recipe, run, written)
     if own is not None and labels != "none":
         written = _labels(found.target if theirs.task == recipe.task else None, own.target)
     elif recipe.tokenizer.shared and read.content != written.content:
@@ -101,6 +102,18 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
         read, written = extended(read, own.source), written if labels != "none" else extended(written, own.target)
     shared = labels == "none" and recipe.tokenizer.shared
     return Vocabulary(read, read if shared else written, shared=shared, labels=labels)
+
+
+def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
+    """Refuse noise whose marks the run's vocabulary has not: they stand before all text, so none can be added later."""
+    noise = recipe.data.noise
+    missing = [] if noise is None else [mark for mark in noise.marks if mark not in tokenizer.marks]
+    if noise is not None and missing:
+        raise RunError(
+            f"model.start_from: the vocabulary of {run} has no {missing[0]}, which data.noise.kind: {noise.kind} puts "
+            f"into texts (it has {plural(len(tokenizer.marks), 'mark')}), and marks cannot be added later; start "
+            f"from a run whose data.noise has them, or leave model.start_from out"
+        )
 
 
 def _texts(recipe: Recipe) -> Iterator[Example]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sightline.data.sources import read_lines
-from sightline.files import checksum
 from sightline.recipe import Decoding
 from sightline.run import Run
 from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
-from sightline.synthetic.translation import Limits, Writer, counted, flat
+from sightline.synthetic.translation import Limits, Writer, counted, digest_of, flat
 
 
 def backtranslate(
@@ -33,7 +32,7 @@ def backtranslate(
         raise ValueError(f"--tag {tag!r} must be a word or more, without tabs, line breaks or spaces around it")
     before = "" if tag is None else f"{tag} "
     plan = {
-        "model": checksum(run.folder / "model.safetensors"),
+        "model": digest_of(run),
         **fingerprint(read_lines(monolingual)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
         "max_tokens": limits.max_tokens,

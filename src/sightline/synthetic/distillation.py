@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from sightline.data.preparation import data_folder
+from sightline.data.preparation import data_folder, other_direction
 from sightline.data.sources import Example, read
-from sightline.files import checksum
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
-from sightline.synthetic.translation import Choice, Limits, Writer, counted, flat
+from sightline.synthetic.translation import Choice, Limits, Writer, counted, digest_of, flat
 
 FILE = "distilled.tsv.gz"
 
@@ -36,40 +35,38 @@ class Distilling:
 
 
 def distill(
-    teacher: Path,
+    teacher: Run,
     recipe: Recipe,
     out: Path,
     how: Distilling,
     *,
     resume: bool = False,
-    device: str = "auto",
     watch: Watch = lambda done, lines: None,
 ) -> tuple[Recipe, dict[str, int]]:
     """Write DIR/distilled.tsv.gz, and return the recipe that learns from it, and how many pairs were kept and dropped.
 
-    `recipe` is as `open_recipe` gives it.
+    `recipe` is as `open_recipe` gives it. An ensemble may teach (Freitag et al. 2017).
     """
     if (out / "recipe.yaml").exists() and not resume:
         raise RunError(f"{out} holds a training already; go on with --resume, or give another folder with --out")
     _check(recipe, how)
-    run = Run.load(teacher, device=device)
-    _check_direction(run, recipe)
-    options = run.options(beam=how.beam)
+    _check_direction(teacher, recipe)
+    options = teacher.options(beam=how.beam)
     if how.choose and options.beam == 1:
         raise ValueError(
             f"--choose {how.choose} takes one of the outputs of a beam, and a beam of 1 has one; raise --beam, or "
             f"leave --choose out"
         )
-    options = run.options(beam=options.beam, nbest=options.beam if how.choose else 1)
+    options = teacher.options(beam=options.beam, nbest=options.beam if how.choose else 1)
     plan = {
-        "teacher": checksum(teacher / "model.safetensors"),
+        "teacher": digest_of(teacher),
         **fingerprint(_examples(recipe)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
         "choose": how.choose,
         "max_tokens": how.limits.max_tokens,
         "max_ratio": how.limits.max_ratio,
     }
-    writer = Writer(run, options, how.limits, how.choose)
+    writer = Writer(teacher, options, how.limits, how.choose)
 
     def work(first: int, examples: list[Example]) -> Part:
         sources = [flat(example.source) for example in examples]
@@ -117,9 +114,8 @@ def _check(recipe: Recipe, how: Distilling) -> None:
 
 
 def _check_direction(teacher: Run, recipe: Recipe) -> None:
-    theirs, own = teacher.recipe.data, recipe.data
-    if (theirs.folder, theirs.train) == (own.folder, own.train) and theirs.swap != own.swap:
+    if other_direction(teacher.recipe, recipe):
         raise ValueError(
-            f"{teacher.folder} learned the other direction of this corpus (data.swap: {str(theirs.swap).lower()}); "
-            f"give a teacher of the same direction"
+            f"{teacher.folder} learned the other direction of this corpus (data.swap: "
+            f"{str(teacher.recipe.data.swap).lower()}); give a teacher of the same direction"
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sightline.answering.answerer import Prediction
+from sightline.decoding.ensemble import Ensemble
+from sightline.files import checksum
 from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.run import Run
@@ -40,6 +42,15 @@ class Limits:
     def uneven(self, left: int, right: int) -> bool:
         """Whether one side has more than `max_ratio` times the tokens of the other, and a few."""
         return max(left, right) > self.max_ratio * min(left, right) + SLACK
+
+
+def digest_of(run: Run) -> str | dict[str, Any]:
+    """What decides what a run writes beside the options: the digest of its weights, or of those of an ensemble."""
+    if not run.members:
+        return checksum(run.folder / "model.safetensors")
+    model: Ensemble = run.model
+    models = [checksum(each.folder / "model.safetensors") for each in run.members]
+    return {"models": models, "weights": model.weights, "mean": model.mean}
 
 
 def flat(text: str) -> str:
