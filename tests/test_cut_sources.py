@@ -83,11 +83,13 @@ def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: P
     assert report.cut == 5 and report.to_dict()["cut"] == 5
 
 
-def test_predict_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
+def test_predict_embed_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
     run = run_of(corpus, cut_source=7)
     (corpus / "new.txt").write_text(f"a b\n{LONG}\n")
     predicted = CliRunner().invoke(app, ["predict", str(run.folder), str(corpus / "new.txt")], catch_exceptions=False)
     assert "sightline: 1 line cut short (data.clean.cut_source)" in predicted.stderr
+    asked = ["embed", str(run.folder), str(corpus / "new.txt"), "--words", "--out", str(corpus / "new.npy")]
+    assert "sightline: 1 line cut short (data.clean.cut_source)" in CliRunner().invoke(app, asked).stderr
     evaluated = CliRunner().invoke(app, ["evaluate", str(run.folder)], catch_exceptions=False)
     assert "5 sources cut short (data.clean.cut_source)" in evaluated.stdout
 

@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 
 import sightline
 from sightline.cli.train import _show
+from sightline.comparison.test_sets import from_files
 from sightline.dry_run import dry_run
 from sightline.experiment import open_recipe
+from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from task_cases import CASES, FILES, NEURAL, write
 from watched_runs import Killed, Silent, own_cache, pull_the_plug, records
@@ -134,9 +136,15 @@ def test_bits_are_counted_by_character_whatever_a_token_is(trained: Callable[[st
     for record in records(run):
         if record["kind"] == "validation":
             bits = record["loss"] * tokens / math.log(2)
-            per_character = bits / record["bits-per-character"]
-            spaces = len(texts) - 1  # one before each document after the first
-            assert per_character == pytest.approx(sum(map(len, texts)) + spaces, rel=1e-6)
+            characters = bits / record["bits-per-character"]
+            assert characters == pytest.approx(sum(len(text) + 1 for text in texts), rel=1e-6)  # each with its end
+
+
+def test_bits_per_character_of_a_training_are_those_of_its_evaluation(trained: Callable[[str], Path]) -> None:
+    run = trained("language model, gru, accumulated")
+    scores = {score.name: score.value for score in Run.load(run, device="cpu").evaluate("validation").scores}
+    found = [record["bits-per-character"] for record in records(run) if record["kind"] == "validation"]
+    assert any(scores["bits/char"] == pytest.approx(value, rel=1e-4) for value in found), (scores, found)
 
 
 def test_counts_are_scored_as_they_were_when_counted(trained: Callable[[str], Path]) -> None:
@@ -171,7 +179,8 @@ def test_a_text_past_the_learned_positions_is_named(name: str, trained: Callable
     apart = " " if name.startswith("decoder") else ""  # for BPE an unknown word is one piece
     just, past = (apart.join("🦉" * count) for count in (longest, longest + 1))
     assert run.predict([just])
-    with pytest.raises(ValueError, match=rf"line 2 has \d+ tokens and this model takes {longest} "):
+    unit = "sentence" if name.startswith("tagger") else "line"  # a sentence of a tagged file has many lines
+    with pytest.raises(ValueError, match=rf"{unit} 2 has \d+ tokens and this model takes {longest} "):
         run.predict(["the cat", past])
 
 
@@ -275,3 +284,19 @@ def test_words_and_tags_of_the_validation_text_are_counted_line_by_line_too(kind
     told = r"2 labels \('DET NOUN'\) for 3 words \('a  dog'\); give each word one label, and set both apart by single"
     with pytest.raises(ValueError, match=rf"{where}: {told}"):
         sightline.train(path, out=tmp_path / "run", display=Silent())
+
+
+def test_uneven_labels_of_a_test_set_are_named_by_the_line_of_their_file(
+    trained: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run = Run.load(trained("tagger, lstm"), device="cpu")
+    (tmp_path / "test.tsv").write_text("the cat sat .\tDET NOUN VERB PUNCT\nthe hen\tDET\n")
+    held_out = TsvSource(kind="tsv", file=str(tmp_path / "test.tsv"))
+    data = run.recipe.data.model_copy(update={"tests": {"held-out": held_out}})
+    run.recipe = run.recipe.model_copy(update={"data": data})
+    with pytest.raises(ValueError, match=r"test\.tsv, line 2: 1 label \('DET'\) for 2 words"):
+        run.evaluate("held-out")
+    for name, text in (("words", "the cat\nthe hen\n"), ("labels", "DET NOUN\nDET\n")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=r"words and .*labels, line 2: 1 label \('DET'\) for 2 words"):
+        from_files(tmp_path / "words", tmp_path / "labels", run.recipe)

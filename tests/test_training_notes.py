@@ -34,6 +34,21 @@ def test_labels_of_the_validation_that_were_never_learned_are_counted(tmp_path: 
     assert said.startswith("1 of 2 validation labels not among the 2 of the training text")
 
 
+def test_a_text_of_the_validation_without_a_label_is_counted_too(tmp_path: Path) -> None:
+    recipe = write(tmp_path, CLASSIFIER)
+    (tmp_path / "valid.txt").write_text("the cat sat .\tthat thing\na dog ran .\t\n")
+    (said,) = [note for note in notes(recipe) if "never right" in note]
+    assert said.startswith("1 of 2 validation labels not among the 2 of the training text")
+
+
+def test_labels_that_only_spaces_tell_apart_are_named(tmp_path: Path) -> None:
+    recipe = write(tmp_path, CLASSIFIER)
+    with (tmp_path / "train.txt").open("a") as file:
+        file.write("a bird sang .\tthat thing \n")
+    (said,) = [note for note in notes(recipe) if "spaces" in note]
+    assert said.startswith("labels 'that thing', 'that thing ': only spaces tell them apart, so they are learned as 2")
+
+
 def test_labels_of_words_are_counted_once_for_all_their_pieces(tmp_path: Path) -> None:
     recipe = write(tmp_path, TAGGER)
     (tmp_path / "valid.txt").write_text("the cat sat .\tDET NOUN VERB SYM\n")
@@ -54,4 +69,8 @@ def test_a_step_that_cannot_be_compiled_is_told(tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_amiss_nothing_is_said(tmp_path: Path) -> None:
-    assert not [note for note in notes(write(tmp_path, TAGGER)) if "never right" in note or "data.tests" in note]
+    assert not [
+        note
+        for note in notes(write(tmp_path, TAGGER))
+        if any(said in note for said in ("never right", "spaces", "data.tests"))
+    ]

@@ -20,6 +20,7 @@ from sightline.recipe.bodies import (
 )
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.text.shown import beginning, in_one_line
 from sightline.version import version
 
 _TASKS: dict[TaskName, str] = {
@@ -163,7 +164,8 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
     if best is not None and best.get("samples"):
         lines += ["## Samples from the validation set", "", "| source | reference | output |", "|---|---|---|"]
         for sample in best["samples"]:
-            cells = (sample[key].replace("|", "\\|") for key in ("source", "reference", "output"))
+            texts = (beginning(sample["source"]), beginning(sample["reference"]), sample["output"])
+            cells = (in_one_line(text).replace("|", "\\|") for text in texts)
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     lines += ["`recipe.yaml` holds everything that made this model, `environment.json` what it was made with.", ""]

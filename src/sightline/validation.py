@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from sightline.answering.answerer import Prediction
 from sightline.answering.filling import Filling
 from sightline.answering.restoring import Restorer
 from sightline.answering.tasks import build_answerer
@@ -20,7 +21,7 @@ from sightline.decoding.request import Request
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
-from sightline.recipe import MetricName
+from sightline.recipe import Decoding, MetricName
 from sightline.reward import expected_reward
 from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
@@ -32,6 +33,7 @@ from sightline.training.windows import carries, stream_of
 
 _TOKENS = 16_384  # of validation texts together, padding and all, about
 _PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
+_SAMPLE = 128  # tokens of an output that a sample shows: an abstract of 800 would hold the training up
 
 
 class Validator:
@@ -80,12 +82,20 @@ class Validator:
         return expected_reward(model, self.recipe, self.prepared.vocabulary, sources, targets, self.device)
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
-        """The first examples with what the model makes of them."""
+        """The first examples with what the model makes of them, word by word; of a long output, how it begins, and …"""
         shown = self.prepared.references[: self.recipe.training.samples]
-        outputs = self._answers(model, [example.source for example in shown], 1)
+        options, cut_at = self._options(beam=1), math.inf
+        if self.recipe.task == "seq2seq" and options.max_length > _SAMPLE:
+            least, cut_at = min(options.min_length, _SAMPLE - 1), _SAMPLE - 1  # behind it an end mark is forced
+            options = options.model_copy(update={"max_length": _SAMPLE, "min_length": least})
+        guesses = self._answers(model, [example.source for example in shown], options)
         return [
-            {"source": example.source, "reference": example.target, "output": output}
-            for example, output in zip(shown, outputs, strict=True)
+            {
+                "source": example.source,
+                "reference": example.target,
+                "output": guess.text + (" …" if len(guess.tokens) >= cut_at else ""),
+            }
+            for example, guess in zip(shown, guesses, strict=True)
         ]
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
@@ -93,17 +103,21 @@ class Validator:
         if METRICS[name].measure is None:
             return math.exp(min(loss, 700.0))
         examples = self.prepared.references
-        outputs = self._answers(model, [each.source for each in examples], self.recipe.training.stopping.beam)
+        options = self._options(beam=self.recipe.training.stopping.beam)
+        outputs = [guess.text for guess in self._answers(model, [each.source for each in examples], options)]
         references = [[example.target] for example in examples]
         return score(name, outputs, references, lowercase=self.recipe.evaluation.lowercase, bootstrap=0).value
 
-    def _answers(self, model: nn.Module, texts: list[str], beam: int) -> list[str]:
-        changes = {"beam": beam, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
-        options = self.recipe.decoding.model_copy(update=changes)
-        if options.replace_unknown == "dictionary":  # which is made at the end of the training
-            options = options.model_copy(update={"replace_unknown": "copy"})
+    def _options(self, *, beam: int) -> Decoding:
+        """How validation decodes: as the recipe says, by a plain beam."""
+        changes: dict[str, Any] = {"beam": beam, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
+        if self.recipe.decoding.replace_unknown == "dictionary":  # which is made at the end of the training
+            changes["replace_unknown"] = "copy"
+        return self.recipe.decoding.model_copy(update=changes)
+
+    def _answers(self, model: nn.Module, texts: list[str], options: Decoding) -> list[Prediction]:
         answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
-        return [guesses[0].text for guesses in answerer.answer(texts, options)]
+        return [guesses[0] for guesses in answerer.answer(texts, options)]
 
 
 class TextValidator(Validator):
@@ -128,8 +142,9 @@ class TextValidator(Validator):
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         if name != "bits-per-character":
             return super().metric(model, name, loss)
-        characters = len(self.prepared.vocabulary.target.decode(self.stream.tolist()))
-        return loss * len(self.stream) / math.log(2) / max(1, characters)
+        normalize = self.prepared.vocabulary.target.normalize
+        characters = sum(len(normalize(each.target)) + 1 for each in self.prepared.references)  # each with its end
+        return loss * len(self.stream) / math.log(2) / characters
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
         count, target = self.recipe.training.samples, self.prepared.vocabulary.target
@@ -188,8 +203,7 @@ class MendingValidator(Validator):
         read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
         mender = build_answerer(self.recipe, vocabulary, model, self.device)
         assert isinstance(mender, Filling | Restorer)
-        changes = {"beam": 1, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
-        found = mender.answer_ids(read, self.recipe.decoding.model_copy(update=changes))
+        found = mender.answer_ids(read, self._options(beam=1))
         decode = vocabulary.target.decode
         return [
             {"source": decode(ids), "reference": decode(window.tolist()), "output": guesses[0].text}

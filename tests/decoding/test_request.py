@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sightline.decoding.request import Constraints, Request, make_batch
+import pytest
+
+from sightline.decoding.request import Constraints, Request, check_least, make_batch
 from sightline.decoding.rules import Demands, Edges
 from sightline.recipe import Decoding
 
@@ -31,6 +33,27 @@ def test_what_must_be_said_may_go_beyond_the_ratio_and_not_beyond_the_limit() ->
     request = Request([[7]] * 3, constraints=Constraints(demands, NOTHING))
     batch = make_batch(request, Decoding(max_ratio=1.0, max_length=20), "cpu")
     assert batch.limits.tolist() == [14, 20, 12]  # all phrases and the end; max_length; 2 + 10
+
+
+def test_learned_positions_leave_room_for_what_the_source_does_not_take() -> None:
+    translating = Request([[5, 6], [7]])
+    assert translating.rooms([(9, False)]) == [9, 9]
+    assert translating.rooms([(9, True)]) == [6, 7]  # a source and its end mark stand in the same positions
+    assert translating.rooms([(9, True), (6, False)]) == [6, 6]  # of an ensemble the least
+    assert make_batch(translating, Decoding(), "cpu", limits_of=[(9, True)]).limits.tolist() == [6, 7]
+    assert Request(prefixes=[[5, 6, 7]]).rooms([(9, False)]) == [9]
+
+
+def test_a_least_length_past_the_learned_positions_is_refused_by_the_line() -> None:
+    gone_on_with = Request(prefixes=[[5], [5, 6, 7]]).counted_from(10)
+    check_least(gone_on_with, Decoding(min_length=5), [(9, False)])  # 3 read, 5 written, an end mark
+    with pytest.raises(ValueError, match=r"line 12: min_length \(6\) is more than the 5 tokens this model can write"):
+        check_least(gone_on_with, Decoding(min_length=6), [(9, False)])
+    check_least(Request([[], [5]], [[], [6]]), Decoding(min_length=6), [(9, True)])  # an empty source has no output
+    with pytest.raises(ValueError, match=r"line 2: min_length \(7\) is more than the 6 tokens"):
+        check_least(Request([[], [5]]), Decoding(min_length=7), [(9, True)])
+    with pytest.raises(ValueError, match=r"more than the 0 tokens"):
+        check_least(Request([[5] * 20]), Decoding(min_length=1), [(9, True)])
 
 
 def test_part_of_a_request_asks_the_same_of_the_same_sentences() -> None:

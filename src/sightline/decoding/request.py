@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -76,6 +77,20 @@ class Request:
         """What each output begins with, be it nothing."""
         return self.prefixes if self.prefixes is not None else [[] for _ in self.read]
 
+    def gone_on_with(self) -> list[int]:
+        """How many tokens of each output are no part of its length: without sources, its prefix."""
+        return [0 if self.sources is not None else len(prefix) for prefix in self.begun()]
+
+    def rooms(self, limits_of: Sequence[tuple[int, bool]]) -> list[int]:
+        """The most tokens of each output that the `limits_of` a model (see `ensemble.rooms`) leave, its end included.
+
+        That is what learned positions take, less the source and its end mark where it stands in the same positions.
+        """
+        return [
+            min((longest - in_one * len(row) for longest, in_one in limits_of), default=sys.maxsize)
+            for row in self.ended()
+        ]
+
 
 def make_batch(
     request: Request,
@@ -110,19 +125,19 @@ def _limits(request: Request, options: Decoding, limits_of: Sequence[tuple[int, 
     Prefixes without sources are gone on with by up to `max_length` tokens and an end mark. Beside a source, what must
     be said, or must be so long, may go beyond `max_ratio`, never beyond `max_length`.
     """
-    begun, lengths = request.begun(), [len(row) for row in request.ended()]
+    begun = request.begun()
     if request.sources is None:
         limits = [len(prefix) + options.max_length + 1 for prefix in begun]
     else:
         said = [0] * len(request)
         if request.constraints is not None:
-            pairs = zip(request.constraints.demands, begun, strict=True)
-            said = [demands.room() + len(prefix) for demands, prefix in pairs]
+            asked = zip(request.constraints.demands, begun, strict=True)
+            said = [demands.room() + len(prefix) for demands, prefix in asked]
         least = [max(options.min_length, room) + 1 for room in said]
-        wanted = [max(int(options.max_ratio * length) + 10, each) for length, each in zip(lengths, least, strict=True)]
+        by_source = [int(options.max_ratio * len(row)) + 10 for row in request.ended()]
+        wanted = [max(ratio, each) for ratio, each in zip(by_source, least, strict=True)]
         limits = [min(options.max_length, limit) for limit in wanted]
-    for longest, in_one in limits_of:
-        limits = [min(limit, longest - in_one * length) for limit, length in zip(limits, lengths, strict=True)]
+    limits = [min(limit, room) for limit, room in zip(limits, request.rooms(limits_of), strict=True)]
     if any(begun):
         limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
     return limits
@@ -132,17 +147,14 @@ def check_least(request: Request, options: Decoding, limits_of: Sequence[tuple[i
     """Refuse `min_length` where the learned positions of a model (see `rooms`) end before it, by the line."""
     if not options.min_length:
         return
-    for number, read, prefix in zip(request.numbered(), request.read, request.begun(), strict=True):
-        if request.sources is not None and not len(read):
-            continue  # nothing is written for it
-        begun = 0 if request.sources is not None else len(prefix)  # what is gone on with is no part of the length
-        for longest, in_one in limits_of:
-            room = longest - begun - in_one * (len(read) + 1) - 1  # an end mark behind the source, and behind all
-            if options.min_length > room:
-                raise ValueError(
-                    f"line {number + 1}: min_length ({options.min_length:,}) is more than the {plural(room, 'token')} "
-                    f"this model can write there (its learned positions); lower decoding.min_length (--min-length)"
-                )
+    outputs = zip(request.numbered(), request.read, request.gone_on_with(), request.rooms(limits_of), strict=True)
+    for number, read, given, most in outputs:
+        room = max(0, most - given - 1)  # an end mark behind all
+        if options.min_length > room and (request.sources is None or len(read)):  # for an empty source nothing is said
+            raise ValueError(
+                f"line {number + 1}: min_length ({options.min_length:,}) is more than the {plural(room, 'token')} "
+                f"this model can write there (its learned positions); lower decoding.min_length (--min-length)"
+            )
 
 
 def _rules(request: Request, options: Decoding, device: torch.device | str) -> Rules | None:
@@ -151,9 +163,8 @@ def _rules(request: Request, options: Decoding, device: torch.device | str) -> R
     if (asked := request.constraints) is not None:
         forbidden = Forbidden.of(asked.demands, asked.edges, device)
         required = Required.of(asked.demands, asked.edges, device)
-    if options.min_length:  # of what is gone on with, the beginning is no part of an output's length
-        given = [0 if request.sources is not None else len(prefix) for prefix in request.begun()]
-        shortest = torch.tensor([count + options.min_length for count in given], device=device)
+    if options.min_length:
+        shortest = torch.tensor([given + options.min_length for given in request.gone_on_with()], device=device)
     if shortest is None and not options.no_repeat and forbidden is None and required is None:
         return None
     return Rules(shortest, options.no_repeat, forbidden, required)

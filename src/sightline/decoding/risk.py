@@ -1,7 +1,8 @@
 """Minimum-Bayes-risk decoding: of many outputs, the one that is most like the others.
 
 The expected utility of an output y is Σ_i u(y, y_i) / N over outputs y_i of the model (Kumar and Byrne 2004; with
-samples, Eikema and Aziz 2020). All pairs are compared at once: what two texts share of n-grams is one matrix product.
+samples, Eikema and Aziz 2020). The outputs of a beam count alike, too, where Kumar and Byrne weigh each by its
+probability. All pairs are compared at once: what two texts share of n-grams is one matrix product.
 """
 
 from __future__ import annotations

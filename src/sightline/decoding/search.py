@@ -96,6 +96,16 @@ def _drawn(logs: Tensor, sampling: Sampling, luck: Tensor) -> Tensor:
     return words.gather(1, pick.clamp(max=words.shape[1] - 1))
 
 
+def _scores(logits: Tensor, *, scored: bool, shared: bool) -> Tensor:
+    """(R, V) to choose words by, which may be written to; `shared` logits, which others have heard of, may not.
+
+    Log-probabilities, or the logits themselves where nobody asks for a score: the best word has the highest logit.
+    """
+    if scored:
+        return logits.log_softmax(-1)
+    return logits.clone() if shared else logits
+
+
 def _taken(logs: Tensor, sampling: Sampling | None, luck: Tensor | None) -> tuple[Tensor, Tensor]:
     """(R, 1) the score of each row's next word, and the word: the best one, or the one that is drawn."""
     if sampling is None or luck is None:
@@ -112,8 +122,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     """
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
-    scored = batch.scored or sampling is not None  # the best word has the highest logit: it needs no softmax
-    shared = is_listened(model)  # then logits are not the search's own to write to
+    scored, shared = batch.scored or sampling is not None, is_listened(model)
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:
@@ -127,11 +136,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     places = torch.arange(sentences, device=device)
     for step in range(longest):
         features, state = model.advance(word, state)
-        logs = model.logits(features[:, 0]).float()  # (B·W, V)
-        if scored:
-            logs = logs.log_softmax(-1)
-        elif shared:
-            logs = logs.clone()
+        logs = _scores(model.logits(features[:, 0]).float(), scored=scored, shared=shared)  # (B·W, V)
         logs = next_scores(logs, batch, step, tokens[places, :, :step] if batch.rules else tokens[: len(places)])
         value, word = _taken(logs, sampling, None if luck is None else luck[:, :, step].reshape(-1, 1))
         total = total + value.view(-1, width).masked_fill(over, 0.0)

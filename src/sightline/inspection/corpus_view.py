@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sightline.text.shown import in_one_line
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -192,4 +194,4 @@ def _row(table: Table, *cells: str) -> None:
     """Texts as they are: a token like [b] is no markup."""
     from rich.text import Text
 
-    table.add_row(*(Text(cell.replace("\n", "⏎")) for cell in cells))
+    table.add_row(*(Text(in_one_line(cell)) for cell in cells))

@@ -14,99 +14,9 @@ import numpy as np
 
 from sightline.inspection.copy_operations import written_or_copied
 from sightline.inspection.expert_operations import expert, keep_top, mixture
+from sightline.inspection.moving_operations import MOVES
 
 Array = Any  # np.ndarray; annotations stay short, because these functions are printed into scripts
-
-
-# --- the same numbers in other places ---------------------------------------------------------------------------------
-
-
-def same(x: Array) -> Array:
-    return x
-
-
-def result(x: Array) -> Array:
-    """What was reached another way and is told this way."""
-    return x
-
-
-def reshape(x: Array, shape: Sequence[int]) -> Array:
-    return np.reshape(x, shape)
-
-
-def broadcast(x: Array, shape: Sequence[int]) -> Array:
-    return np.broadcast_to(x, shape)
-
-
-def transpose(x: Array, axes: Sequence[int]) -> Array:
-    return np.transpose(x, axes)
-
-
-def cut(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
-    """What stands from `start` up to `stop` on one axis."""
-    return x[(slice(None),) * axis + (slice(start, stop, step),)]
-
-
-def pick(x: Array, axis: int, index: int) -> Array:
-    """One place of an axis."""
-    return np.take(x, index, axis)
-
-
-def concatenate(parts: Sequence[Array], axis: int = 0) -> Array:
-    return np.concatenate(parts, axis)
-
-
-def stack(parts: Sequence[Array], axis: int = 0) -> Array:
-    return np.stack(parts, axis)
-
-
-def windows(x: Array, axis: int, size: int, step: int) -> Array:
-    """Every run of `size` neighbours on an axis, along a new last axis."""
-    return np.lib.stride_tricks.sliding_window_view(x, size, axis)[(slice(None),) * axis + (slice(None, None, step),)]
-
-
-def pad(x: Array, widths: Sequence[Sequence[int]], value: float = 0.0) -> Array:
-    return np.pad(x, widths, constant_values=value)
-
-
-def flip(x: Array, axes: Sequence[int]) -> Array:
-    return np.flip(x, tuple(axes))
-
-
-def tile(x: Array, times: Sequence[int]) -> Array:
-    return np.tile(x, times)
-
-
-def repeat(x: Array, times: int, axis: int) -> Array:
-    return np.repeat(x, times, axis)
-
-
-def rows(x: Array, indices: Sequence[Array | None]) -> Array:
-    """x[indices], where None takes a whole axis."""
-    return x[tuple(slice(None) if index is None else index for index in indices)]
-
-
-def take(x: Array, axis: int, index: Array) -> Array:
-    return np.take(x, index, axis)
-
-
-def gather(x: Array, axis: int, index: Array) -> Array:
-    return np.take_along_axis(x, index, axis)
-
-
-def place(x: Array, axis: int, index: Array, source: Array) -> Array:
-    """x with what stands at `index` of an axis replaced."""
-    y = np.array(x)
-    y[(slice(None),) * axis + (index,)] = source
-    return y
-
-
-def embedding(weight: Array, tokens: Array) -> Array:
-    return weight[tokens]
-
-
-def cast(x: Array, kind: str) -> Array:
-    return x.astype(kind)
 
 
 # --- number by number ---------------------------------------------------------------------------------------------
@@ -202,6 +112,13 @@ def mask(x: Array, hidden: Array, value: float) -> Array:
 
 def where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
+
+
+def place(x: Array, axis: int, index: Array, source: Array) -> Array:
+    """x with what stands at `index` of an axis replaced."""
+    y = np.array(x)
+    y[(slice(None),) * axis + (index,)] = source
+    return y
 
 
 def lower(a: Array, b: Array) -> Array:
@@ -369,21 +286,14 @@ def surprise(probabilities: Array, wanted: Array) -> Array:
 
 
 _STEPS: tuple[Callable[..., Any], ...] = (
-    same, result, reshape, broadcast, transpose, cut, pick, concatenate, stack, windows, pad, flip, tile, repeat,
-    rows, take, gather, place, embedding, cast, add, subtract, multiply, divide, power, negative, absolute,
+    *MOVES, place, add, subtract, multiply, divide, power, negative, absolute,
     exponential, logarithm, root, inverse_root, sine, cosine, tanh, sigmoid, relu, silu, gelu, glu, clamp, mask,
     where, less, less_or_equal, equal, unequal, both, invert, triangle, matmul, linear, linear_relu, mean, total,
     highest, length, lower, higher, round_up, round_down, softmax, log_softmax, share_of_seen, layer_norm, rms_norm,
     batch_norm, convolve, state_before, keep_top, mixture, written_or_copied, surprise,
 )  # fmt: skip
 OPERATIONS: dict[str, Callable[..., Any]] = {step.__name__: step for step in _STEPS}
-MOVING = frozenset(  # these change where numbers stand, never the numbers
-    move.__name__
-    for move in (
-        *(same, result, reshape, broadcast, transpose, cut, pick, concatenate, stack, windows, pad, flip, tile),
-        *(repeat, rows, take, gather, embedding, cast),
-    )
-)
+MOVING = frozenset(move.__name__ for move in MOVES)  # these change where numbers stand, never the numbers
 NEEDED: dict[str, tuple[Callable[..., Any], ...]] = {  # other functions that one calls
     "linear_relu": (linear,),
     "mixture": (expert,),

@@ -15,6 +15,7 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
         ("training", "log_layers"),
         ("training", "stopping", "patience"),
         ("data", "tests"),
+        ("data", "folder"),  # where the files lie, which another machine has elsewhere
         ("decoding",),
         ("evaluation", "bootstrap"),
     }

@@ -187,7 +187,9 @@ class Data(Section):
     """Where the examples come from."""
 
     folder: str | None = Field(
-        None, description="where relative file names start: beside the recipe, or in $SIGHTLINE_CORPORA"
+        None,
+        description="where relative file names start: beside the recipe, or in $SIGHTLINE_CORPORA; runs save it "
+        "absolute, and where that is not, as on another machine, the folder of its name in $SIGHTLINE_CORPORA is taken",
     )
     train: tuple[AnySource, ...] = Field(min_length=1)
     validation: AnySource

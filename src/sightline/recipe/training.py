@@ -130,7 +130,7 @@ class Training(Section):
     keep: int = Field(3, ge=2, description="newest checkpoints kept, beside the best")
     log_every: int = Field(50, ge=1)
     log_layers: bool = Field(False, description="write down the gradient norm of each layer too, at every log_every")
-    samples: int = Field(3, ge=0, description="translations shown at each validation")
+    samples: int = Field(3, ge=0, description="outputs shown at each validation, by greedy search, of up to 128 tokens")
     stopping: Stopping = Stopping()
     averaging: Averaging = Averaging()
     result: Literal["best", "last"] = Field(
