@@ -33,8 +33,17 @@ class Counted:
 
 
 def sampled(folder: Path, decoding: dict[str, Any], *, end: float) -> tuple[list[str], Counted]:
+    """The outputs among the samples of a model, and what they cost."""
+    samples, counted = samples_of(folder, "one two three\tone two three\ntwo one\ttwo one\n" * 4, decoding, end=end)
+    assert [sample["source"] for sample in samples] == ["one two three", "two one"]
+    return [sample["output"] for sample in samples], counted
+
+
+def samples_of(
+    folder: Path, text: str, decoding: dict[str, Any], *, end: float
+) -> tuple[list[dict[str, str]], Counted]:
     """The samples of an untrained model that likes end marks so much, and what they cost."""
-    (folder / "pairs.tsv").write_text("one two three\tone two three\ntwo one\ttwo one\n" * 4)
+    (folder / "pairs.tsv").write_text(text)
     pairs = {"kind": "tsv", "file": "pairs.tsv"}
     recipe = Recipe.model_validate(
         {
@@ -51,9 +60,7 @@ def sampled(folder: Path, decoding: dict[str, Any], *, end: float) -> tuple[list
     with torch.no_grad():
         model.output.bias[END] = end
     counted = Counted(model)
-    samples = Validator(prepared, torch.device("cpu")).samples(model)
-    assert [sample["source"] for sample in samples] == ["one two three", "two one"]
-    return [sample["output"] for sample in samples], counted
+    return Validator(prepared, torch.device("cpu")).samples(model), counted
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +86,12 @@ def test_a_short_output_is_shown_as_it_is(tmp_path: Path) -> None:
     assert counted.steps == 6
     outputs, _ = sampled(tmp_path, {"max_length": 20, "max_ratio": 200.0}, end=-50.0)  # the recipe's own limit
     assert all(len(output.split()) == 19 and "…" not in output for output in outputs)
+
+
+def test_of_a_long_source_and_its_reference_the_journal_keeps_the_beginnings(tmp_path: Path) -> None:
+    article = "one two three " * 400
+    text = f"two one\ttwo one\n{article}\t{article}end\n"
+    (short, long), _ = samples_of(tmp_path, text, {"max_length": 20}, end=50.0)
+    assert (short["source"], short["reference"]) == ("two one", "two one")
+    for told in (long["source"], long["reference"]):
+        assert told.startswith("one two three one") and told.endswith("…") and len(told) <= 400

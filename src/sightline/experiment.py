@@ -190,6 +190,8 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
     prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
     prepared.train(0)  # text and batches that cannot be used are known before the folder is begun: it stays free
+    if begun:
+        _check_text(run, prepared)
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)  # weights that are loaded bring their own
     notes, start = first_weights(model, recipe, prepared.vocabulary, run if resume else None)
@@ -317,6 +319,23 @@ def _frozen(model: nn.Module) -> str:
     return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
 
 
+def _amount(prepared: Prepared) -> dict[str, int]:
+    """How much there is to learn from."""
+    store = prepared.train(0)
+    return {"examples": len(store), "tokens": int(store.source_lengths.sum() + store.target_lengths.sum())}
+
+
+def _check_text(run: Path, prepared: Prepared) -> None:
+    """Refuse to go on with another text; folders that were begun before this was written down go on with any."""
+    then, now = read_config(run).get("training_text"), _amount(prepared)
+    if then not in (None, now):
+        told = (f"{plural(each['examples'], 'example')} with {plural(each['tokens'], 'token')}" for each in (then, now))
+        raise RunError(
+            f"{run} was trained on another text, so it cannot be resumed with this one: {' then, '.join(told)} now; "
+            f"check data.folder ({prepared.recipe.data.folder}), or begin anew with model.start_from={run}"
+        )
+
+
 def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module, start: Start | None) -> None:
     """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
     save_recipe(recipe, run / "recipe.yaml")
@@ -331,5 +350,6 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
             "source_vocabulary": prepared.vocabulary.source.size,
             "target_vocabulary": prepared.vocabulary.target.size,
             "parameters": parameter_count(model),
+            "training_text": _amount(prepared),
         },
     )

@@ -16,7 +16,7 @@ from sightline.allocation import keep_freed_memory
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.continuing import Continuer
 from sightline.answering.tasks import build_answerer
-from sightline.data.preparation import LABELS, data_folder, other_direction
+from sightline.data.preparation import LABELS, data_folder, other_direction, with_own_files
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
@@ -24,6 +24,7 @@ from sightline.decoding.scoring import attention_to_source, log_probabilities, s
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.hearing import Heard, hear, measure_heard
+from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
 from sightline.evaluation.metrics import Measurement, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
@@ -39,7 +40,7 @@ from sightline.recipe.changes import without_adapters
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.copying import with_unknown
-from sightline.text.tokenizer import END, Vocabulary
+from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 from sightline.training.checkpoints import load_parameters
 from sightline.training.windows import carries
 
@@ -65,7 +66,8 @@ class Run:
         run = Path(folder)
         if (baseline := read_config(run).get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
-        recipe = load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+        saved = need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
+        recipe = with_own_files(load_recipe(saved), run)
         vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
@@ -95,7 +97,8 @@ class Run:
     ) -> Run:
         """Several runs of one task and one vocabulary, whatever their architectures, as one that averages them.
 
-        Its recipe, with the decoding and the test sets, is that of the first.
+        Its recipe, with the decoding and the test sets, is that of the first; its dictionary for unknown words that of
+        the first that has one.
         """
         if isinstance(runs, str | Path) or not runs:
             raise ValueError(f"an ensemble is made of a list of run folders, not of {runs!r}")
@@ -106,7 +109,9 @@ class Run:
         model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
         together.members = members
-        together.answerer = replace(together.answerer, members=tuple(each.answerer for each in members))
+        parts = tuple(each.answerer for each in members)
+        dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
+        together.answerer = replace(together.answerer, members=parts, dictionary=dictionary)
         return together
 
     def _check_alike(self, other: Run) -> None:
@@ -273,6 +278,7 @@ class Run:
             tokens=count,
             unknown=unknown,
             confusion=self._confusion(test, outputs),
+            unlearned=self._unlearned(test),
             cut=self.answerer.cut_short(test.sources),
         )
 
@@ -283,6 +289,16 @@ class Run:
         if self.recipe.task == "tag":
             return Confusion.of_tokens(outputs, test.references, lowercase=lowercase)
         return None
+
+    def _unlearned(self, test: TestSet) -> int:
+        """How many labels of a test set are none that were learned."""
+        labels = LABELS[self.recipe.task]
+        if labels == "none":
+            return 0
+        target = self.vocabulary.target
+        known = [target.decode([number]) for number in range(len(SPECIALS), target.size)]
+        lowercase = self.recipe.evaluation.lowercase
+        return never_right(test.references, known, of_words=labels == "words", lowercase=lowercase)
 
     def check_metric(self, metric: MetricName) -> None:
         """Refuse a metric of another task."""

@@ -23,6 +23,7 @@ from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
 from sightline.recipe import Decoding, MetricName
 from sightline.reward import expected_reward
+from sightline.text.shown import beginning
 from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
@@ -82,7 +83,7 @@ class Validator:
         return expected_reward(model, self.recipe, self.prepared.vocabulary, sources, targets, self.device)
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
-        """The first examples with what the model makes of them, word by word; of a long output, how it begins, and …"""
+        """The first examples with what the model makes of them, word by word; of what is long, how it begins, and …"""
         shown = self.prepared.references[: self.recipe.training.samples]
         options, cut_at = self._options(beam=1), math.inf
         if self.recipe.task == "seq2seq" and options.max_length > _SAMPLE:
@@ -91,8 +92,8 @@ class Validator:
         guesses = self._answers(model, [example.source for example in shown], options)
         return [
             {
-                "source": example.source,
-                "reference": example.target,
+                "source": beginning(example.source),
+                "reference": beginning(example.target),
                 "output": guess.text + (" …" if len(guess.tokens) >= cut_at else ""),
             }
             for example, guess in zip(shown, guesses, strict=True)

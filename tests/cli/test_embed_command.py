@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sightline.run
+from sightline.answering.answerer import Answerer
 from sightline.cli.align import align
 from sightline.cli.embed import embed
 from sightline.inspection.word_alignment import Looking, align_pairs
@@ -68,6 +69,20 @@ def test_the_nearest_line_to_a_line_is_itself(file: Path, capsys: pytest.Capture
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[0] == f"1.0000\t2\t{TEXTS[1]}"
+
+
+def test_a_text_to_be_near_to_that_is_too_long_is_named_as_what_it_is(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Answerer, "longest_source", lambda self: 40)
+    told = (
+        r"^the text of --nearest has \d+ tokens and this model takes 40 \(its learned positions\); shorten or split it$"
+    )
+    with pytest.raises(ValueError, match=told):
+        embed(Path("transformer"), file, nearest="Hund " * 50)
+    file.write_text("Hund\n" + "Hund " * 50 + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^line 2 has \d+ tokens"):
+        embed(Path("transformer"), file, nearest="Hund")
 
 
 def test_the_places_of_a_word_are_drawn(file: Path, tmp_path: Path) -> None:

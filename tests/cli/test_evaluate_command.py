@@ -84,6 +84,24 @@ def test_a_tagged_file_of_ones_own_is_read_as_those_that_were_learned_from(
     assert mine[0].startswith(f"other.{suffix}: {len(run.test_set('test').sources)} sentences") and mine[1:] == own[1:]
 
 
+def test_labels_that_no_training_has_shown_are_counted(tasks: Runs, tmp_path: Path) -> None:
+    learned = (tasks["tag-gru"].parent.parent / "test.conllu").read_text(encoding="utf-8")
+    count = learned.count("\tDET\t")
+    (tmp_path / "my.conllu").write_text(learned.replace("\tDET\t", "\tSYM\t"), encoding="utf-8")
+    how = ["--reference", str(tmp_path / "my.conllu"), "--json", str(tmp_path / "scores.json")]
+    told = evaluate(tasks["tag-gru"], *how).splitlines()
+    assert told[0] == "my.conllu: 30 sentences, 122 words"
+    assert told[1] == f"  {count} of 122 labels are none the model knows, so never right"
+    assert json.loads((tmp_path / "scores.json").read_text())[0]["unlearned"] == count > 1
+
+    (tmp_path / "a.txt").write_text("the old dog good\na cat hears bad\n")
+    (tmp_path / "b.txt").write_text("positive\nNegative\n")
+    files = ["--source", str(tmp_path / "a.txt"), "--reference", str(tmp_path / "b.txt")]
+    assert "  1 of 2 labels is none the model knows, so never right\n" in evaluate(tasks["classify-mean"], *files)
+    assert "never right" not in evaluate(tasks["classify-mean"], *files, "--lowercase")
+    assert "never right" not in evaluate(tasks["classify-mean"])
+
+
 def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_theirs(
     tasks: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

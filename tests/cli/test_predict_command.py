@@ -87,6 +87,14 @@ def test_learned_positions_that_end_early_are_told(tasks: Runs) -> None:
     assert f"learned positions for {longest:,} tokens" in found.stderr
 
 
+def test_a_prompt_that_is_too_long_is_named_as_what_it_is(tasks: Runs) -> None:
+    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    assert longest is not None
+    told = rf"^the text of --prompt has {longest + 1} tokens and this model takes {longest} "
+    with pytest.raises(ValueError, match=told):
+        predict(tasks["lm-transformer"], "--prompt", "A" * (longest + 1))
+
+
 def test_lines_that_end_where_the_learned_positions_do_are_counted(tasks: Runs) -> None:
     longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
     found = predict(tasks["lm-transformer"], "--max-length", str(longest), "--beam", "1", given="A\nANNA:\n")
@@ -163,6 +171,25 @@ def test_a_column_file_has_its_learned_column_replaced(tasks: Runs, tmp_path: Pa
     path = tmp_path / "in.bio"
     path.write_text(right.replace("B-PER", "?").replace(" x ", "   x "))
     assert predict(tasks["names-gru"], str(path)).stdout == right.replace(" x ", "   x ")
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "row", "known"),
+    [
+        ("tag-gru", "in.conllu", "{}\t{}\t_\t_\t_\t_\t0\troot\t_\t_\n", "dog"),
+        ("names-gru", "in.col", "{1} x O\n", "rome"),
+    ],
+)
+def test_unknown_words_of_a_tagged_file_are_told_as_those_of_a_text(
+    tasks: Runs, name: str, file: str, row: str, known: str, tmp_path: Path
+) -> None:
+    texts = [["unheard", known, "of"], [known], ["of"]]
+    sentences = ("".join(row.format(place, word) for place, word in enumerate(words, 1)) for words in texts)
+    (tmp_path / file).write_text("".join(f"{sentence}\n" for sentence in sentences))
+    told = predict(tasks[name], str(tmp_path / file)).stderr
+    assert told == (
+        "sightline: read as unknown, for they are not in the vocabulary: 3 pieces in 2 sentences, 'unheard', 'of'\n"
+    )
 
 
 def test_a_column_that_was_not_learned_has_to_be_named(tasks: Runs, tmp_path: Path) -> None:

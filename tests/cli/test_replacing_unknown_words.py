@@ -101,6 +101,18 @@ def test_what_the_dictionary_says_is_written(run: Path, tmp_path: Path) -> None:
     assert predict(again, "--replace-unknown", "dictionary") == [entries[word] for word in copied]
 
 
+def test_an_ensemble_takes_the_dictionary_of_the_first_run_that_has_one(run: Path, tmp_path: Path) -> None:
+    bare, first, second = (Path(shutil.copytree(run, tmp_path / name)) for name in ("bare", "first", "second"))
+    for folder in (first, second):
+        lines = "".join(f"{word}\t{folder.name}\t1\n" for word in LINE.split())
+        (folder / "dictionary.tsv").write_text(lines, encoding="utf-8")
+    by_dictionary = ("--replace-unknown", "dictionary")
+    assert predict(run, "--with", str(first), "--with", str(second), *by_dictionary) == ["first"] * 3
+    assert predict(second, "--with", str(first), *by_dictionary) == ["second"] * 3
+    with pytest.raises(ValueError, match=r"no dictionary\.tsv"):
+        predict(run, "--with", str(bare), *by_dictionary)
+
+
 def test_replacing_counts_in_an_evaluation(run: Path, tmp_path: Path) -> None:
     outputs, scores = tmp_path / "outputs", tmp_path / "scores"
     for way, unknown in (("none", True), ("copy", False)):

@@ -40,15 +40,25 @@ def refused(verb: str, run: Path, *arguments: str) -> str:
 # --- ensembles ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_with_itself_is_the_run(tasks: Runs) -> None:
-    lm, labels = tasks["lm-gru"], tasks["classify-mean"]
+def test_a_run_with_a_copy_of_itself_is_the_run(tasks: Runs, tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(tasks[name], tmp_path / name)) for name in ("lm-gru", "classify-mean", "tag-gru")]
+    lm, labels, tags = (tasks[copy.name] for copy in copies)
+    lm_too, labels_too, tags_too = (("--with", str(copy)) for copy in copies)
     short = ("--beam", "3", "--max-length", "12")
-    assert call("predict", lm, *short, "--with", str(lm)) == call("predict", lm, *short)
-    assert call("evaluate", lm, "--with", str(lm))[0] == call("evaluate", lm)[0]
-    assert call("evaluate", labels, "--with", str(labels))[0] == call("evaluate", labels)[0]
-    assert call("predict", tasks["tag-gru"], "--format", "text", "--with", str(tasks["tag-gru"])) == call(
-        "predict", tasks["tag-gru"], "--format", "text"
-    )
+    assert call("predict", lm, *short, *lm_too) == call("predict", lm, *short)
+    assert call("evaluate", lm, *lm_too)[0] == call("evaluate", lm)[0]
+    assert call("evaluate", labels, *labels_too)[0] == call("evaluate", labels)[0]
+    assert call("predict", tags, "--format", "text", *tags_too) == call("predict", tags, "--format", "text")
+
+
+def test_a_run_that_is_named_twice_is_refused(tasks: Runs, tmp_path: Path) -> None:
+    lm, other, link = tasks["lm-gru"], tasks["lm-transformer"], tmp_path / "link"
+    link.symlink_to(lm)
+    told = refused("predict", lm, "--with", str(lm))
+    assert f"--with {lm}: that run is in the ensemble already" in told and "name each run once" in told
+    assert f"--with {link}, which is {lm}: that run is in" in refused("predict", lm, "--with", str(link))
+    twice = refused("evaluate", lm, "--with", str(other), "--with", str(other))
+    assert f"--with {other}: that run is in the ensemble already" in twice
 
 
 def test_language_models_of_two_kinds_are_measured_by_the_mean_of_their_probabilities(tasks: Runs) -> None:

@@ -19,7 +19,10 @@ from sightline.cli import main
 from sightline.cli.app import app
 from sightline.comparison import Comparison, compare, print_comparison
 from sightline.comparison.progress import shown
+from sightline.comparison.results import Quality
+from sightline.comparison.sentences import signatures
 from sightline.comparison.terminal import plain_text
+from sightline.evaluation.metrics import score
 from sightline.run import Run
 
 
@@ -114,6 +117,18 @@ def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
 
 
 # --- the terminal ------------------------------------------------------------------------------------------------
+
+
+def test_where_intervals_were_made_in_two_ways_both_are_told(pair: Comparison) -> None:
+    right, half = (score("token-accuracy", ["N V"] * 9, [[tags]] * 9) for tags in ("N V", "N N"))
+    assert right.signature != half.signature  # all right, so not by the bootstrap
+    both = Quality.of("token-accuracy", [right, half, right])
+    assert both.signature == f"{right.signature} and {half.signature}"
+    (first, *_), metric = pair.systems, pair.metrics[0]
+    other = replace(first, qualities={**first.qualities, metric: replace(first.qualities[metric], signature="ci:x")})
+    own = first.qualities[metric].signature
+    told = signatures(replace(pair, systems=[first, other, first]))
+    assert told[0].endswith(f": {own}; ci:x")
 
 
 def test_plain_lines_are_aligned_and_say_everything_once(pair: Comparison) -> None:

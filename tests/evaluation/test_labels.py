@@ -14,6 +14,7 @@ import pytest
 
 from sightline.comparison.quality import judge
 from sightline.comparison.seeds import randomization
+from sightline.evaluation.intervals import wilson
 from sightline.evaluation.labels import entities
 from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, measure, measure_bits_per_character, score
@@ -49,6 +50,35 @@ def test_a_label_is_right_as_a_whole_and_any_of_several_will_do() -> None:
 
 def test_the_interval_of_a_perfect_accuracy_still_has_a_width() -> None:
     assert str(score("accuracy", ["a"] * 1000, [["a"]] * 1000)) == "accuracy 100.00 [99.62, 100.00]"
+
+
+def test_where_all_is_right_or_all_is_wrong_the_interval_is_that_of_the_sentences_and_says_so() -> None:
+    found = score("token-accuracy", ["N V D"] * 100, single(["N V D"] * 100))
+    assert str(found) == "token accuracy 100.00 [96.30, 100.00]"  # 100 / (100 + 1.96²), as of 100 outputs
+    assert (found.low, found.high) == tuple(100 * end for end in wilson(100, 100))
+    assert found.signature.startswith("nrefs:1|case:mixed|ci:wilson-by-sentence|spaces:squeeze|version:")
+    wrong = score("token-accuracy", ["N V D"] * 100, single(["V D N"] * 100))
+    assert (wrong.low, wrong.high) == tuple(100 * end for end in wilson(0, 100))
+    nearly = score("token-accuracy", ["N V D"] * 100, single([*["N V D"] * 99, "N V V"]))
+    assert nearly.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:squeeze|version:")
+
+
+def test_sentences_without_spans_say_nothing_of_span_f1() -> None:
+    spans, none = ["B-PER I-PER O"] * 20, ["O O O"] * 80
+    found = score("span-f1", [*spans, *none], single([*spans, *none]))
+    assert (found.value, found.low, found.high) == (100, *(100 * end for end in wilson(20, 20)))
+    assert "|ci:wilson-by-sentence|" in found.signature
+    nothing = score("span-f1", none, single(none))
+    assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
+
+
+def test_a_perfect_macro_f1_is_as_sure_as_its_labels_are_frequent() -> None:
+    labels = [*["a"] * 90, *["b"] * 10]
+    found = score("macro-f1", labels, single(labels))
+    assert found.low == pytest.approx(100 * (wilson(90, 90)[0] + wilson(10, 10)[0]) / 2)
+    assert (found.value, found.high) == (100, 100)
+    assert "|ci:wilson-by-label|" in found.signature
+    assert np.isnan(score("macro-f1", labels, single(labels), bootstrap=0).low)
 
 
 def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:

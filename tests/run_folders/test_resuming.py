@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 import sightline
@@ -230,3 +231,35 @@ def test_a_training_goes_on_where_its_data_folder_has_moved(finished: Path, tmp_
     sightline.train(finished, changes, resume=True, display=Silent())
     assert records(finished)[-1]["step"] == 14
     assert Run.load(finished, device="cpu").recipe.data.folder == str(tmp_path / "elsewhere")
+
+
+def test_a_training_on_text_that_is_built_in_goes_on_without_the_folder_of_its_recipe(
+    cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    recipe, built_in = write_recipe(tmp_path / "gone", limits={"steps": 2}), {"kind": "dates", "examples": 40}
+    content = yaml.safe_load(recipe.read_text())
+    content["data"] |= {"train": [{**built_in, "part": "train"}], "validation": {**built_in, "part": "validation"}}
+    recipe.write_text(yaml.safe_dump(content))
+    run = sightline.train(recipe, out=tmp_path / "run", display=Silent())
+    shutil.rmtree(tmp_path / "gone")
+    sightline.train(run, ["training.limits.steps=4"], resume=True, display=Silent())
+    assert records(run)[-1]["step"] == 4
+
+
+def test_a_training_does_not_go_on_with_another_text(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("".join(dates(59, 0)))
+    (tmp_path / "valid.tsv").write_text("".join(dates(6, 11)))
+    before = (finished / "recipe.yaml").read_bytes()
+    told = rf"another text.*: 60 examples with [\d,]+ tokens then, 59 examples with .* now; check .*\({tmp_path}\)"
+    with pytest.raises(RunError, match=told):
+        sightline.train(finished, [f"data.folder={tmp_path}"], resume=True, display=Silent())
+    assert (finished / "recipe.yaml").read_bytes() == before
+
+
+def test_a_folder_that_does_not_say_on_which_text_it_was_trained_goes_on(finished: Path) -> None:
+    config = json.loads((finished / "config.json").read_text())
+    del config["training_text"]
+    (finished / "config.json").write_text(json.dumps(config))
+    sightline.train(finished, ["training.limits.steps=14"], resume=True, display=Silent())
+    assert records(finished)[-1]["step"] == 14

@@ -102,7 +102,7 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Pa
         write(translator, text, out, watch=stopping(3))
     with pytest.raises(RunError, match="go on with --resume, or remove it"):
         write(translator, text, out)
-    with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now"):
+    with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now; ask .* with --out"):
         write(translator, text, out, resume=True, tag="<BT>")
     text.write_text("one\n")
     with pytest.raises(RunError, match=r"lines: 8 then, 1 now"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,14 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.cli.searching import load_together
+from sightline.data.preparation import other_direction
+from sightline.data.sources import MovedFolder
 from sightline.experiment import open_recipe
 from sightline.recipe.files import load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
+from sightline.sweeping import plan as sweeping
 from sightline.synthetic import parts
 from sightline.synthetic.distillation import FILE, Distilling, distill, student_recipe
 from sightline.synthetic.translation import sentence_scorer
@@ -77,8 +83,30 @@ def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Ca
     sources, targets = [source for source, _ in rows], [target for _, target in rows]
     assert targets == Run.ensemble([weak, translator], device="cpu").predict(sources, beam=1)
     assert targets != Run.load(weak, device="cpu").predict(sources, beam=1)
-    again = CliRunner().invoke(app, [*command, str(weak), "--resume"])
+    again = CliRunner().invoke(app, [*command[:-1], "--resume"])
     assert "cannot be gone on with: teacher" in str(again.exception)
+
+
+def test_the_teacher_is_gone_when_the_student_learns(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers: list[weakref.ref[Any]] = []
+    left: list[Any] = []
+
+    def load(*arguments: Any) -> Run:
+        teachers.append(weakref.ref((run := load_together(*arguments)).model))
+        return run
+
+    def learn(*arguments: Any, **options: Any) -> None:
+        gc.collect()
+        left.append(teachers[0]())
+
+    monkeypatch.setattr("sightline.cli.distill.load_together", load)
+    monkeypatch.setattr("sightline.cli.train.run_training", learn)
+    command = ["distill", str(translator), str(recipe_with(2)), "--out", str(tmp_path / "run"), "--beam", "1"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert left == [None]
 
 
 def stopping(after: int) -> Callable[[int, int], None]:
@@ -138,6 +166,8 @@ def test_a_run_that_was_moved_has_its_distilled_text_with_it(
     command = ["distill", str(translator), str(recipe), "--out"]
     assert CliRunner().invoke(app, [*command, str(run)]).exit_code == 0
     run.rename(moved)
+    for opened in (sweeping.open_recipe(str(moved), []), Run.load(moved, device="cpu").recipe):
+        assert opened.data.train[0].file == str(moved / FILE)
     sightline.train(moved, ["training.limits.steps=3"], resume=True, display=Silent())
     assert load_recipe(moved / "recipe.yaml").data.train[0].file == str(moved / FILE)
     done = CliRunner().invoke(app, [*command, str(moved.rename(run)), "training.limits.steps=4", "--resume"])
@@ -190,6 +220,21 @@ def test_the_other_direction_of_a_corpus_is_read_the_other_way(
 def test_a_teacher_of_the_other_direction_is_refused(translator: Path) -> None:
     with pytest.raises(ValueError, match="the other direction of this corpus"):
         made(translator, translator.parent / "recipe.yaml", translator.parent / "no", changes=("data.swap=true",))
+
+
+def test_where_the_files_of_another_machine_lie_is_asked_of_two_directions_alone(
+    translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "pairs").mkdir()
+    monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
+    one, back = (
+        load_recipe(translator / "recipe.yaml", ["data.folder=/server/pairs", f"data.swap={swap}"])
+        for swap in ("false", "true")
+    )
+    assert not other_direction(one, one)
+    assert not recwarn.list  # nothing is read
+    with pytest.warns(MovedFolder):
+        assert other_direction(one, back)
 
 
 def test_sources_of_different_weights_are_refused(

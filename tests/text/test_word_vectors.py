@@ -142,13 +142,21 @@ def test_a_binary_file_that_is_cut_off_anywhere_is_named_by_byte(tmp_path: Path)
     assert read_word_vectors(written(tmp_path, data), WORDS).known.all()
 
 
+@pytest.mark.parametrize("values", ["0.12345 zero 0.5", "zero 1 1"])
+def test_text_that_is_taken_for_binary_is_told_which_line_to_mend(tmp_path: Path, values: str) -> None:
+    told = r"get the file again, or, if it is text, mend its second line, which is no word with 3 numbers$"
+    with pytest.raises(WordVectorError, match=told):
+        read_word_vectors(written(tmp_path, f"2 3\na {values}\nb 0.1 0.2 0.3\n"), ["a", "b"])
+
+
 def test_a_binary_file_with_more_than_it_says_or_without_a_header_is_an_error(tmp_path: Path) -> None:
     data = content("word2vec-binary")
-    with pytest.raises(WordVectorError, match=rf"byte {len(data) - 1}: there is more after the 7 words"):
+    more = rf"byte {len(data) - 1}: there is more after the 7 words that the first line says"
+    with pytest.raises(WordVectorError, match=more):
         read_word_vectors(written(tmp_path, data + b"more"), WORDS)
-    with pytest.raises(WordVectorError, match=r"line 1: .* set the format"):
+    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out, and the file is looked into$"):
         read_word_vectors(written(tmp_path, content("glove")), WORDS, format="word2vec-binary")
-    with pytest.raises(WordVectorError, match=r"line 1: .* set the format"):
+    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out, and the file is looked into$"):
         read_word_vectors(written(tmp_path, content("glove")), WORDS, format="word2vec")
     broken = data.replace(MATRIX[0].tobytes(), np.full(5, np.inf, "<f4").tobytes())
     with pytest.raises(WordVectorError, match="byte 8: a value is not finite"):

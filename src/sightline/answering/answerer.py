@@ -29,6 +29,20 @@ class Prediction:
     tokens: list[int]
 
 
+class TooLong(ValueError):
+    """A text has more tokens than a model can take."""
+
+    def __init__(self, name: str, tokens: int, longest: int) -> None:
+        super().__init__(
+            f"{name} has {tokens} tokens and this model takes {longest} (its learned positions); shorten or split it"
+        )
+        self.tokens, self.longest = tokens, longest
+
+    def named(self, name: str) -> TooLong:
+        """The same of a text that has another name than its number."""
+        return TooLong(name, self.tokens, self.longest)
+
+
 @dataclass(frozen=True)
 class Asked:
     """Texts to answer, and what is settled of their answers beforehand."""
@@ -82,10 +96,7 @@ class Answerer:
         longest = self.longest_source()
         for number, tokens in enumerate(encoded, first + 1):
             if longest is not None and len(tokens) > longest:
-                raise ValueError(
-                    f"{self.unit} {number} has {len(tokens)} tokens and this model takes {longest} (its learned "
-                    f"positions); shorten or split it"
-                )
+                raise TooLong(f"{self.unit} {number}", len(tokens), longest)
         return encoded
 
     def answer(

@@ -65,6 +65,7 @@ def distill(
         with watching() as watch:
             student, counts = write_distilled(model, loaded, out, how, resume=resume, watch=watch)
         print(f"distilled text in {out}: {told(counts)}", file=sys.stderr)
+        del model  # the student needs the memory
         run_training(student, out, resume=resume)
     except (Interrupted, KeyboardInterrupt):
         print("interrupted; what is done is kept: go on with the same command and --resume", file=sys.stderr)

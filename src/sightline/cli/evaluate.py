@@ -226,6 +226,9 @@ def _evaluated(run: Run, test: TestSet, options: Decoding) -> Report:
 
 def _print_report(report: Report, task: str, options: Decoding) -> None:
     print(f"{report.on}: {_size(report, task, options)}")
+    if report.unlearned and report.confusion is not None:
+        every, verb = plural(int(report.confusion.counts.sum()), "label"), "is" if report.unlearned == 1 else "are"
+        print(f"  {report.unlearned:,} of {every} {verb} none the model knows, so never right")
     for found in report.scores:
         print(f"  {found}  {found.signature}")
     if report.confusion is not None:

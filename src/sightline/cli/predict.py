@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +33,7 @@ from sightline.cli.searching import (
     sampling,
     searching,
 )
+from sightline.cli.unknown_pieces import Unknown
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -222,9 +222,14 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
 
 def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
-    unknown = _Unknown()
+    from sightline.answering.answerer import TooLong
+
+    unknown = Unknown()
     unknown.look(run, prompt)
-    longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
+    try:
+        longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
+    except TooLong as error:
+        raise error.named("the text of --prompt") from None
     if longest is not None and begun + options.max_length > longest:
         room = f"{longest - begun:,} new ones at most, not {options.max_length:,}"
         print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
@@ -261,7 +266,7 @@ def _each_line(
     target: Path | None,
     phrases: PhraseFiles | None,
 ) -> None:
-    unknown, begun = _Unknown(), _Unknown("written as unknown (--prefixes)")
+    unknown, begun = Unknown(), Unknown("written as unknown (--prefixes)")
     kept = options.replace_unknown != "none" or run.recipe.copies_unknown  # unknown words of a prefix stand as given
     beginnings = None if prefixes is None else Companion(prefixes, "give one prefix a line")
     told = None if target is None else Companion(target, "give one target a line")
@@ -304,45 +309,3 @@ def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
     if nbest is None:
         return even(guesses[0].text)
     return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
-
-
-class _Unknown:
-    """Counts what the vocabulary does not know, and what was cut or ended short, to say it once at the end."""
-
-    def __init__(self, what: str = "read as unknown") -> None:
-        self.what = what
-        self.count, self.lines, self.examples, self.cut, self.ended = 0, 0, dict[str, None](), 0, 0
-
-    def look(self, run: Run, text: str) -> None:
-        self.cut += run.answerer.cut_short([text])
-        self.add(run.vocabulary.source.unknown(text if run.recipe.data.noise is None else text.replace("[MASK]", "")))
-
-    def add(self, pieces: Sequence[str]) -> None:
-        """Those of a line."""
-        if pieces:
-            self.count += len(pieces)
-            self.lines += 1
-            for piece in pieces:
-                if len(self.examples) < 8:
-                    self.examples[piece] = None
-
-    def see(self, run: Run, found: Sequence[list[Prediction]]) -> None:
-        """What a language model wrote: whether it went on up to its last learned position, and could not go on."""
-        longest = run.answerer.longest_source()
-        if longest is not None and run.recipe.task == "language-model":
-            self.ended += sum(len(guesses[0].tokens) >= longest for guesses in found)
-
-    def tell(self) -> None:
-        """On standard error, if there was anything."""
-        if self.ended:
-            what = f"{plural(self.ended, 'line')} ended where the learned positions of this model do"
-            print(f"sightline: {what}", file=sys.stderr)
-        if self.cut:
-            print(f"sightline: {plural(self.cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
-        if self.count:
-            shown = ", ".join(repr(piece) for piece in self.examples)
-            print(
-                f"sightline: {self.what}, for they are not in the vocabulary: {plural(self.count, 'piece')} on "
-                f"{plural(self.lines, 'line')}, {shown}",
-                file=sys.stderr,
-            )

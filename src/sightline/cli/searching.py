@@ -65,7 +65,21 @@ def load_together(run: Path, others: Sequence[Path] | None, mean: str, device: s
         raise ValueError(f"--ensemble-mean {mean} is of several models, and there is one; add --with RUN")
     if not others:
         return Run.load(run, device=device)
+    _check_once(run, others)
     return Run.ensemble([run, *others], mean=mean, device=device)  # type: ignore[arg-type]
+
+
+def _check_once(run: Path, others: Sequence[Path]) -> None:
+    """Refuse a run that is named twice, by whatever path."""
+    known = {run.resolve(): run}
+    for other in others:
+        if (same := known.get(other.resolve())) is not None:
+            also = "" if same == other else f", which is {same}"
+            raise ValueError(
+                f"--with {other}{also}: that run is in the ensemble already, and twice it would only outweigh the "
+                f"others; name each run once"
+            )
+        known[other.resolve()] = other
 
 
 def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.cli.lines import lines_of, whole_lines, windows
+from sightline.cli.unknown_pieces import Unknown
 
 if TYPE_CHECKING:
     from sightline.data.tagged import Block, Form
@@ -71,21 +72,27 @@ def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str 
 
 
 def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> None:
-    """Write the file to standard output with the run's labels, sentence by sentence as they come."""
+    """Write the file to standard output with the run's labels, sentence by sentence as they come.
+
+    What of its words is unknown is told on standard error, as it is of plain text.
+    """
     from sightline.data.tagged import joined, sentences, words_of
 
     word, label = column_for(run.recipe, form, column)
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
     name = "standard input" if file is None or str(file) == "-" else str(file)
-    done = 0
+    unknown, done = Unknown(unit="sentence"), 0
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         texts = [joined(block.words) for block in window]
+        for text in texts:
+            unknown.look(run, text)
         found = run.predict_nbest(texts, first=done)
         for block, guesses in zip(window, found, strict=True):
             out.write("".join(_tagged(block, words_of(guesses[0].text), label)).encode("utf-8"))
         out.flush()
         done += len(window)
+    unknown.tell()
 
 
 def _tagged(block: Block, labels: list[str], column: str | int) -> list[str]:

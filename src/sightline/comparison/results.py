@@ -70,7 +70,7 @@ class Quality:
             deviation=stdev(values) if len(values) > 1 else None,
             low=fmean(score.low for score in scores),
             high=fmean(score.high for score in scores),
-            signature=first.signature,
+            signature=" and ".join(dict.fromkeys(score.signature for score in scores)),
         )
 
 

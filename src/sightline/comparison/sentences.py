@@ -84,11 +84,12 @@ def looked_at(comparison: Comparison) -> str:
 
 
 def signatures(comparison: Comparison) -> list[str]:
-    """How each metric was computed, once for all systems that have it, which share it."""
-    return [
-        f"{METRICS[metric].label}: {comparison.having(metric)[0].qualities[metric].signature}"
-        for metric in comparison.metrics
-    ]
+    """How each metric was computed, once for all systems that share it: only how intervals were made may differ."""
+    told = []
+    for metric in comparison.metrics:
+        every = dict.fromkeys(system.qualities[metric].signature for system in comparison.having(metric))
+        told.append(f"{METRICS[metric].label}: {'; '.join(every)}")
+    return told
 
 
 def _value_note(comparison: Comparison) -> str:

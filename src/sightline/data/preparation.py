@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.ingredients import Dropped, Ingredients
-from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
+from sightline.data.sources import BUILT_IN, DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
@@ -43,10 +43,22 @@ LABELS: dict[TaskName, Labels] = {
 
 
 def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
-    """The recipe with data.folder made absolute, so that the run folder can be used from anywhere."""
+    """The recipe with data.folder made absolute, so that the run folder can be used from anywhere.
+
+    A folder in which nothing is looked for need not be there: text that is built in (dates) is read from no file.
+    """
+    if recipe.data.folder is not None and not _reads_files(recipe):
+        return recipe
     folder = resolve_folder(recipe.data.folder, path)
     absolute = str(folder.resolve()) if folder is not None else None
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"folder": absolute})})
+
+
+def _reads_files(recipe: Recipe) -> bool:
+    data = recipe.data
+    sources = (*data.train, data.validation, *data.tests.values())
+    beside = recipe.model.word_vectors is not None or recipe.training.guided_alignment is not None
+    return beside or not all(isinstance(source, BUILT_IN) for source in sources)
 
 
 def with_own_files(recipe: Recipe, run: Path) -> Recipe:
@@ -69,8 +81,10 @@ def data_folder(recipe: Recipe) -> Path | None:
 
 def other_direction(recipe: Recipe, other: Recipe) -> bool:
     """Whether two recipes learn the two directions of one corpus."""
-    one, two = ((each.data.train, data_folder(each)) for each in (recipe, other))
-    return one == two and recipe.data.swap != other.data.swap
+    one, two = recipe.data, other.data
+    if one.swap == two.swap or one.train != two.train:  # then nobody need know where the files lie
+        return False
+    return data_folder(recipe) == data_folder(other)
 
 
 def guiding_file(recipe: Recipe) -> Path | None:

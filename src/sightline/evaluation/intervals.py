@@ -2,7 +2,8 @@
 
 Intervals are 95% bootstrap percentile intervals (Koehn 2004): sentences are drawn again with replacement, and their
 statistics added up and scored. Draws and bounds are exactly sacreBLEU's (same generator, same seed, 1/40 cut off at
-either end), so half the width of our interval is the `±` that `sacrebleu --confidence` prints.
+either end), so half the width of our interval is the `±` that `sacrebleu --confidence` prints. Of labels that are all
+right or all wrong resampling shows nothing else, a point; there the interval is Wilson's, and the signature says so.
 """
 
 from __future__ import annotations

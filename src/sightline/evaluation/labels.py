@@ -6,14 +6,14 @@ spaces. F1 = 2·tp / (2·tp + fp + fn) is the harmonic mean of precision and rec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from sightline.evaluation.errors import conditions, even, exact_match, share
 from sightline.evaluation.intervals import Numbers
-from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.evaluation.measurement import Measurement, Rest, fingerprint
 from sightline.plural import plural
 
 _OUT = ("O", ".")  # tags that no span holds
@@ -46,10 +46,11 @@ def macro_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, 
         better="higher",
         statistics=counts.reshape(len(pairs), -1),  # (N, 3C)
         values=_macro_f1,
-        conditions=conditions(references, lowercase, bs=None, seed=None, spaces="strip", average="macro"),
+        conditions=conditions(references, lowercase, bs=None, seed=None, ci=None, spaces="strip", average="macro"),
         against=fingerprint("references", references),
         detail=f"{plural(len(classes), 'label')}, the lowest F1 {single[worst]:.2f} ({classes[worst]})",
         classes=classes,
+        rests_on=Rest("label", tuple(int(count) for count in counts.sum(axis=(0, 2)))),
     )
 
 
@@ -63,10 +64,11 @@ def token_accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]
         better="higher",
         statistics=np.array([(sum(sentence), len(sentence)) for sentence in right], dtype=np.float64),  # (N, 2)
         values=share,
-        conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze"),
+        conditions=conditions(references, lowercase, bs=None, seed=None, ci=None, spaces="squeeze"),
         against=fingerprint("references", references),
         detail=f"{outcomes.sum():,} of {plural(outcomes.size, 'token')}",
         outcomes=outcomes,
+        rests_on=Rest("sentence", (len(right),)),
     )
 
 
@@ -83,6 +85,7 @@ def span_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, l
         row[:] = len(found & right), len(found), len(right)
     both, found_spans, right_spans = statistics.sum(axis=0).astype(int)
     others = [tag for pair in pairs for tags in pair for tag in tags if not _is_tag(tag)]
+    spanned = int(statistics.any(axis=1).sum())  # sentences that have one, on either side
     beside = f"; {plural(len(others), 'label')} beside B-, I- and O (the first: {others[0]})" if others else ""
     return Measurement(
         name="span F1",
@@ -90,10 +93,11 @@ def span_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, l
         statistics=statistics,
         values=_span_f1,
         conditions=conditions(
-            references, lowercase, bs=None, seed=None, spaces="squeeze", tags="conlleval", average="micro"
+            references, lowercase, bs=None, seed=None, ci=None, spaces="squeeze", tags="conlleval", average="micro"
         ),
         against=fingerprint("references", references),
         detail=f"{both} of {plural(right_spans, 'span')} found, {found_spans} in the outputs{beside}",
+        rests_on=Rest("sentence", (spanned,)) if spanned else None,
     )
 
 
@@ -136,6 +140,13 @@ def token_pairs(
                 f"reference; {metric} needs one label for each token in both"
             )
     return pairs
+
+
+def never_right(references: Sequence[Sequence[str]], known: Iterable[str], *, of_words: bool, lowercase: bool) -> int:
+    """How many wanted labels (one a text, or `of_words`) are none of those a model knows, as scores compare them."""
+    given = {even(label, lowercase) for label in known}
+    wanted = (even(single, lowercase) for several in references for single in several)
+    return sum(label not in given for text in wanted for label in (_split(text) if of_words else [text]))
 
 
 def _split(text: str) -> list[str]:

@@ -20,6 +20,23 @@ from numpy.typing import NDArray
 from sightline.evaluation.intervals import Numbers, Score, interval, wilson
 
 
+@dataclass(frozen=True)
+class Rest:
+    """What a score of many items rests on: the sentences they stand in, or for each label the texts it is about."""
+
+    unit: Literal["sentence", "label"]
+    counts: tuple[int, ...]  # how many sentences, or texts for each label
+
+    def interval(self, *, all_right: bool) -> tuple[float, float]:
+        """Where all is right or all is wrong, resampling shows nothing else; Wilson's interval of n, on average.
+
+        From n / (n + z²) to 1, or from 0 to z² / (n + z²). Wide rather than narrow: n are sentences and not their
+        items, which are right or wrong together, and one that is not all right counts as all wrong.
+        """
+        ends = [wilson(count if all_right else 0, count) for count in self.counts]
+        return sum(low for low, _ in ends) / len(ends), sum(high for _, high in ends) / len(ends)
+
+
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """One metric on one set of outputs: statistics of each sentence, and how their sum becomes the corpus score."""
@@ -32,6 +49,7 @@ class Measurement:
     against: str  # what the outputs were held against, as a fingerprint: a paired test needs the same for both
     detail: str = ""
     spread: Literal["bootstrap", "wilson"] = "bootstrap"  # how the interval is made
+    rests_on: Rest | None = None  # for the interval at 0 and 100, where resampling shows nothing else
     outcomes: NDArray[np.bool_] | None = None  # (I,) whether each item (output or token) is right, for McNemar's test
     digits: int = 2  # behind the point, where a person reads a score
     classes: tuple[str, ...] | None = None  # what the K columns are about, in equal parts, where outputs decide that
@@ -73,6 +91,9 @@ class Measurement:
         if self.spread == "wilson":
             low, high = wilson(int(self.statistics[:, 0].sum()), self.count)
             return 100 * low, 100 * high, {"ci": "wilson"}
+        if self.rests_on is not None and self.value in (0, 100):
+            low, high = self.rests_on.interval(all_right=self.value == 100)
+            return 100 * low, 100 * high, {"ci": f"wilson-by-{self.rests_on.unit}"}
         low, high = interval(self.statistics, self.values, bootstrap=bootstrap, seed=seed)
         return low, high, {"bs": bootstrap, "seed": seed}
 

@@ -47,6 +47,7 @@ class Report:
     tokens: int | None = None  # of the text a language model was measured by, end marks included
     unknown: int = 0  # of those, what its vocabulary does not have: <unk> had to be said, and not what it stands for
     confusion: Confusion | None = None  # of a classifier or a tagger
+    unlearned: int = 0  # labels of its references that the model does not know, so that it is never right there
     cut: int = 0  # sources that were cut to data.clean.cut_source tokens
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,6 +59,8 @@ class Report:
             found["unknown"] = self.unknown
         if self.cut:
             found["cut"] = self.cut
+        if self.unlearned:
+            found["unlearned"] = self.unlearned
         if self.confusion is not None:
             found["confusion"] = self.confusion.to_dict()
         return found

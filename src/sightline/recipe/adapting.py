@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ class StartFrom(Section):
     The run may be of another task. Without `parts` all that fits is taken; parts that are named are taken whole, or the
     training is refused. What was taken, what is new and what was left is told, and kept in start.json.
     """
+
+    short_for: ClassVar[str | None] = "run"
 
     run: str = Field(description="its folder")
     parts: tuple[Part, ...] | None = Field(

@@ -15,7 +15,7 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
         ("training", "log_layers"),
         ("training", "stopping", "patience"),
         ("data", "tests"),
-        ("data", "folder"),  # where the files lie, which another machine has elsewhere
+        ("data", "folder"),  # another machine has the files elsewhere; whether their text is another is seen later
         ("decoding",),
         ("evaluation", "bootstrap"),
     }

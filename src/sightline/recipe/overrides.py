@@ -45,6 +45,7 @@ def _put(document: Located, keys: list[str], new: Located, at: str) -> None:
         if _lacks(here, key):
             here[key] = _default(annotation, key, here)
             document.places[(*walked, key)] = at
+        _write_out(document, here, key, below, (*walked, key))
         here, annotation, walked = here[key], below, (*walked, key)
     key = _key_in(here, keys[-1], walked)
     if key == "kind" and isinstance(here, dict):
@@ -70,6 +71,14 @@ def _key_in(here: Any, name: str, path: Path) -> Key:
 
 def _lacks(here: Any, key: Key) -> bool:
     return isinstance(here, dict) and here.get(str(key)) is None
+
+
+def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: Path) -> None:
+    """`start_from: RUN` as `start_from: {run: RUN}`, so that other keys can stand beside it."""
+    section = chosen(annotation, here[key])
+    if isinstance(here[key], str) and section is not None and section.short_for is not None:
+        here[key] = {section.short_for: here[key]}
+        document.places[(*path, section.short_for)] = document.places[path]
 
 
 def _default(annotation: Any, key: Key, here: Any) -> Any:

@@ -120,7 +120,10 @@ class Corpus(Generic[Item]):
             if then.get(key) != now.get(key)
         ]
         if changed:
-            raise RunError(f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(changed)}")
+            raise RunError(
+                f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(changed)}; ask for the "
+                f"same again, or give another place with --out"
+            )
 
     def _part(self, number: int) -> Path:
         return self.parts / f"part-{number:07d}.json.gz"

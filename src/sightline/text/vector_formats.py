@@ -111,7 +111,7 @@ def _binary_entries(
             if not block or (space < 0 and len(buffer) - at > _BLOCK):
                 raise WordVectorError(
                     f"{path}, byte {offset + at:,}: no whole word with {width} values, and {number:,} of {total:,} "
-                    f"words are read; the file is cut off or not word2vec's binary format: {AGAIN}, or set the format"
+                    f"words are read; the file is cut off or not binary: {_mended(width)}"
                 )
             buffer, at, offset = buffer[at:] + block, 0, offset + at
         word = buffer[at:space].lstrip(b"\n")
@@ -123,8 +123,13 @@ def _binary_entries(
     if (buffer[at:] + file.read(2)).strip(b"\n"):
         raise WordVectorError(
             f"{path}, byte {offset + at:,}: there is more after the {plural(total, 'word')} that the first line says; "
-            f"{AGAIN}, or set the format"
+            f"{_mended(width)}"
         )
+
+
+def _mended(width: int) -> str:
+    """What can be done for a file that was taken for a binary one, as text is whose first entry is not as it should."""
+    return f"{AGAIN}, or, if it is text, mend its second line, which is no word with {width} numbers"
 
 
 def _finite(vector: Matrix, where: str) -> Matrix:
@@ -139,7 +144,7 @@ def _header(path: Path, line: bytes) -> tuple[int, int]:
     if match is None:
         raise WordVectorError(
             f"{path}, line 1: {_short(line)} is not the number of words and the number of values of each; "
-            f"word2vec files begin so, GloVe files do not: set the format"
+            f"word2vec files begin so, GloVe files do not: leave the format out, and the file is looked into"
         )
     return int(match[1]), int(match[2])
 

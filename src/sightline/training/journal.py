@@ -12,9 +12,10 @@ not in it; flops.py says what counts as how many) and `seconds` (over all sittin
   With training.reward `flops` has the drawn outputs in it, a pass forwards as a third of a step.
   With training.log_layers `layers` has the gradient norm of each part of the model, of this step, before clipping.
 - "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, the expected `reward` of
-  outputs drawn for the validation sources if training.reward is set, `samples`, whether this was the `best` so far,
-  `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on a CUDA device, by the whole process
-  on the CPU. A training that starts from another run's weights is validated before its first step too.
+  outputs drawn for the validation sources if training.reward is set, `samples` (of long texts how they begin), whether
+  this was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on a CUDA
+  device, by the whole process on the CPU. A training that starts from another run's weights is validated before its
+  first step too.
 """
 
 from __future__ import annotations
