@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
+from sightline.training.interruption import Interrupted
 from sightline.version import version
 
 
@@ -39,3 +42,13 @@ def test_help_answers_without_torch() -> None:
     code = "import sys; from sightline.cli.app import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("sightline.experiment.train", interrupted)
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1].endswith(f"sightline train {tmp_path / 'run'} --resume")

@@ -17,7 +17,7 @@ def demo(
 
     from rich.console import Console
 
-    from sightline.cli.train import run_training
+    from sightline.cli.train import train_or_tell
     from sightline.experiment import open_recipe
     from sightline.inspection.alignment import draw, render_terminal
     from sightline.run import Run
@@ -26,7 +26,7 @@ def demo(
     recipe, _ = open_recipe("dates")
     print("Training an LSTM with additive attention to read dates (recipe: dates).", file=sys.stderr)
     started = time.monotonic()
-    run_training(recipe, out)
+    train_or_tell(recipe, out)
     seconds = time.monotonic() - started
     run = Run.load(out, device="cpu")
     report = run.evaluate("test")

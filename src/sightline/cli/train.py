@@ -36,15 +36,22 @@ def train(
     """
     from sightline.dry_run import dry_run as try_out
     from sightline.experiment import open_recipe
-    from sightline.training.interruption import Interrupted
 
     loaded, folder = open_recipe(recipe, overrides or [])
     run = out or Path(folder)
     if dry_run:
         _show(try_out(loaded, progress=_counter()))
         return
+    train_or_tell(loaded, run, resume=resume)
+    print(f"done: {run}", file=sys.stderr)
+
+
+def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
+    """Train; an interruption ends the command with what is left to do."""
+    from sightline.training.interruption import Interrupted
+
     try:
-        run_training(loaded, run, resume=resume)
+        run_training(recipe, run, resume=resume)
     except Interrupted:
         print(f"interrupted and saved; go on with: sightline train {run} --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
@@ -53,7 +60,6 @@ def train(
         remedy = f"go on with: sightline train {run} --resume" if begun else "nothing was begun yet; start it again"
         print(f"interrupted; {remedy}", file=sys.stderr)
         raise typer.Exit(code=130) from None
-    print(f"done: {run}", file=sys.stderr)
 
 
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
