@@ -21,9 +21,9 @@ from sightline.data.preparation import (
     Progress,
     held_out_notes,
     prepare_data,
+    run_recipe,
     training_examples,
     with_folder,
-    with_own_files,
 )
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
@@ -153,8 +153,7 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
         return with_start(with_folder(recipe, None)), "runs/run"
     path = Path(recipe)
     if (path / "recipe.yaml").is_file():
-        own = with_own_files(load_recipe(path / "recipe.yaml", overrides), path)
-        return with_start(with_folder(own, None)), str(path)
+        return with_start(with_folder(run_recipe(path, overrides), None)), str(path)
     loaded = with_start(load_recipe(recipe, overrides))
     return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
@@ -172,7 +171,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         raise RunError(
             f"{run} was merged from {merged} and has nothing to go on with; begin anew with model.start_from={run}"
         )
-    differing = differences(with_own_files(load_recipe(saved), run), recipe)
+    differing = differences(run_recipe(run), recipe)
     if differing:
         raise RunError(
             f"{run} was trained with another recipe, so it cannot be resumed with this one: " + "; ".join(differing)

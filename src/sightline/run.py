@@ -16,7 +16,7 @@ from sightline.allocation import keep_freed_memory
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.continuing import Continuer
 from sightline.answering.tasks import build_answerer
-from sightline.data.preparation import LABELS, data_folder, other_direction, with_own_files
+from sightline.data.preparation import LABELS, data_folder, other_direction, run_recipe
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
@@ -37,7 +37,6 @@ from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
-from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
@@ -66,8 +65,8 @@ class Run:
         run = Path(folder)
         if (baseline := read_config(run).get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
-        saved = need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
-        recipe = with_own_files(load_recipe(saved), run)
+        need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
+        recipe = run_recipe(run)
         vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Unknown:
-    """Counts what the vocabulary does not know, and what was cut or ended short, to say it once at the end."""
+    """What the vocabulary does not know, and what was cut or ended short."""
 
     def __init__(self, what: str = "read as unknown", *, unit: str = "line") -> None:
         self.what, self.unit = what, unit
@@ -43,10 +43,10 @@ class Unknown:
     def tell(self) -> None:
         """On standard error, if there was anything."""
         if self.ended:
-            what = f"{plural(self.ended, 'line')} ended where the learned positions of this model do"
+            what = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
             print(f"sightline: {what}", file=sys.stderr)
         if self.cut:
-            print(f"sightline: {plural(self.cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
+            print(f"sightline: {plural(self.cut, self.unit)} cut short (data.clean.cut_source)", file=sys.stderr)
         if self.count:
             where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.lines, self.unit)}"
             shown = ", ".join(repr(piece) for piece in self.examples)

@@ -17,6 +17,7 @@ from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
+from sightline.recipe.files import load_recipe
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 
@@ -61,8 +62,9 @@ def _reads_files(recipe: Recipe) -> bool:
     return beside or not all(isinstance(source, BUILT_IN) for source in sources)
 
 
-def with_own_files(recipe: Recipe, run: Path) -> Recipe:
-    """The recipe of a run: text that lay in its folder (distilled) lies there still, wherever the folder is now."""
+def run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a run folder: text that lay in it (distilled) lies there still, wherever the folder is now."""
+    recipe = load_recipe(run / "recipe.yaml", overrides)
 
     def found(source: AnySource) -> AnySource:
         if not isinstance(source, TsvSource) or not Path(source.file).is_absolute() or Path(source.file).is_file():

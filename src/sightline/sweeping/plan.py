@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.data.preparation import data_folder, with_folder, with_own_files
+from sightline.data.preparation import data_folder, run_recipe, with_folder
 from sightline.data.sources import source_files
 from sightline.files import write_atomically
 from sightline.plural import plural
@@ -107,7 +107,7 @@ def open_recipe(given: str, overrides: Sequence[str]) -> Recipe:
     """The recipe as `sightline train` will see it, its corpora there."""
     path = Path(given)
     if (path / "recipe.yaml").is_file():
-        recipe = with_folder(with_own_files(load_recipe(path / "recipe.yaml", overrides), path), None)
+        recipe = with_folder(run_recipe(path, overrides), None)
     else:
         recipe = with_folder(load_recipe(given, overrides), path if path.is_file() else None)
     for source in (*recipe.data.train, recipe.data.validation):
