@@ -28,6 +28,11 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
+def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
+    assert Decoding().tokens_at_once("cuda") > Decoding().tokens_at_once("cpu")
+    assert {Decoding(batch_tokens=77).tokens_at_once(device) for device in ("cpu", "cuda")} == {77}
+
+
 @pytest.mark.parametrize("beam", [1, 2])
 def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
     script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,23 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Pa
         write(translator, text, out, resume=True)
 
 
+def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
+    translator: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(translator, text, tmp_path / "whole.tsv")
+    out = tmp_path / "back.tsv"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(3))
+    monkeypatch.setattr(parts, "SIZE", 5)  # another device has larger parts
+    counts = write(translator, text, out, resume=True)
+    assert counts["read"] == 8
+    assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+
+
+def test_a_gpu_writes_larger_parts() -> None:
+    assert parts.part_size("cuda") > parts.part_size("cpu") == parts.SIZE
+
+
 def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     write(translator, text, out)

@@ -40,7 +40,7 @@ class Filling(Answerer):
     def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
         """The same for texts as ids, with marks for gaps."""
         gaps = [[place for place, token in enumerate(ids) if token == self._mark] for ids in sources]
-        logs = self._logs(sources, gaps, options.batch_tokens)
+        logs = self._logs(sources, gaps, options.tokens_at_once(self.device.type))
         return [
             [
                 self._filled(ids, places, chosen, score)

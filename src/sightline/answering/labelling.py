@@ -22,7 +22,7 @@ class Classifying(Answerer):
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
         sources = [np.asarray(ids, np.int64) for ids in self.encode(asked.texts, first=asked.first)]
-        logs = self._logs(sources, options.batch_tokens)
+        logs = self._logs(sources, options.tokens_at_once(self.device.type))
         count = min(options.nbest, len(logs[0])) if len(logs) else 0
         found = []
         for row in logs:
@@ -64,7 +64,8 @@ class Tagging(Classifying):
         words = self.vocabulary.encode_words(_evenly(asked.texts))
         flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
         filled = [number for number, ids in enumerate(flat) if ids]
-        logs = dict(zip(filled, self._logs([np.asarray(flat[n]) for n in filled], options.batch_tokens), strict=True))
+        asked_for = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
+        logs = dict(zip(filled, asked_for, strict=True))
         found = []
         for number, sentence in enumerate(words):
             if number not in logs:

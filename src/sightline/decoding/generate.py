@@ -53,7 +53,7 @@ def generate(
 
     width = options.nbest if options.sample is not None else options.beam
     threads = _threads(model, device, options)
-    batches = _batches(request, max(1, options.batch_tokens // width), threads)
+    batches = _batches(request, max(1, options.tokens_at_once(torch.device(device).type) // width), threads)
     patient = len(batches) - threads + 1 if len(batches) > 1 else 0  # the last batches have nobody to give theirs to
 
     def work(number: int) -> None:

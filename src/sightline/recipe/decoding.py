@@ -49,7 +49,16 @@ class Decoding(Section):
         "none",
         description="put the source word looked at in the place of an unknown one, as it is or (dictionary) translated",
     )
-    batch_tokens: int = Field(8_192, ge=1, description="source tokens decoded together, times beam")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="source tokens decoded together, times beam; by default 8,192, on a GPU 131,072"
+    )
+
+    def tokens_at_once(self, device: str) -> int:
+        """The source tokens decoded together, times beam, on a device of this type (`cpu`, `cuda`).
+
+        A step of a search costs a GPU hardly more for thousands of sentences than for fifty; a CPU wants its caches.
+        """
+        return self.batch_tokens or (8_192 if device == "cpu" else 131_072)
 
     @model_validator(mode="after")
     def _fits(self) -> Decoding:

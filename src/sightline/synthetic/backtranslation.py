@@ -12,7 +12,7 @@ from pathlib import Path
 from sightline.data.sources import read_lines
 from sightline.recipe import Decoding
 from sightline.run import Run
-from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
+from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint, part_size
 from sightline.synthetic.translation import Limits, Writer, counted, digest_of, flat
 
 
@@ -48,5 +48,5 @@ def backtranslate(
         ]
         return Part(pairs, counted(outcomes))
 
-    corpus: Corpus[str] = Corpus(out, plan)
+    corpus: Corpus[str] = Corpus(out, plan, part_size(run.device.type))
     return corpus.make(iter(read_lines(monolingual)), work, resume=resume, watch=watch)

@@ -18,7 +18,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint
+from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint, part_size
 from sightline.synthetic.translation import Choice, Limits, Writer, counted, digest_of, flat
 
 FILE = "distilled.tsv.gz"
@@ -75,7 +75,7 @@ def distill(
         return Part(pairs, counted(outcomes))
 
     out.mkdir(parents=True, exist_ok=True)
-    corpus: Corpus[Example] = Corpus(out / FILE, plan)
+    corpus: Corpus[Example] = Corpus(out / FILE, plan, part_size(teacher.device.type))
     counts = corpus.make(_examples(recipe), work, resume=resume, watch=watch)
     return student_recipe(recipe, corpus.file, counts["kept"], how.mix), counts
 
