@@ -13,6 +13,8 @@ from sightline.comparison.progress import silent
 class Fake:
     """A run that writes down when it is asked for what, and answers in capitals."""
 
+    on_gpu = False
+
     def __init__(self, name: str, diary: list[tuple[str, int, int]], clock: list[float], slow: float = 1.0) -> None:
         self.name, self.diary, self.clock, self.slow = name, diary, clock, slow
 
@@ -60,6 +62,14 @@ def test_after_a_warm_up_every_run_decodes_a_part_before_any_goes_on(clock: list
 def test_a_small_test_set_is_one_part(clock: list[float]) -> None:
     _, diary, _ = decoded("ab", 30, clock)
     assert diary[2:] == [("a", 0, 30), ("b", 0, 30)]
+
+
+def test_a_gpu_is_given_more_at_a_time(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fake, "on_gpu", True)
+    _, diary, _ = decoded("ab", 499, clock)
+    assert diary[2:] == [("a", 0, 499), ("b", 0, 499)]
+    _, diary, _ = decoded("ab", 500, clock)
+    assert diary[2:] == [("a", 0, 250), ("b", 0, 250), ("b", 250, 250), ("a", 250, 250)]
 
 
 def test_of_many_runs_everybody_has_a_turn_and_different_ones_come_first(clock: list[float]) -> None:

@@ -11,7 +11,7 @@ import torch
 from made_sources import many_sources
 
 from sightline.decoding.batch import Hypothesis
-from sightline.decoding.generate import few_of, generate, side_by_side
+from sightline.decoding.generate import few_of, generate, on_tensor_cores, side_by_side
 from sightline.decoding.request import Request
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
@@ -26,6 +26,24 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
     shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
     one, all_ = (generate(model, Request(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+def test_tensor_cores_are_for_the_search_alone_and_for_gpus() -> None:
+    with on_tensor_cores("cpu"):
+        assert torch.get_float32_matmul_precision() == "highest"
+    with on_tensor_cores("cuda"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_gpu_writes_what_a_cpu_writes(cuda: torch.device, model: Seq2Seq, beam: int) -> None:
+    """The best outputs by their log-probability: with rounded factors, words that are nearly even may change places."""
+    sources, options = many_sources(40), Decoding(beam=beam, max_length=12)
+    here = generate(model, Request(sources), options)
+    there = generate(model.to(cuda), Request(sources), options, device=cuda)
+    assert [h[0].log_probability for h in there] == pytest.approx([h[0].log_probability for h in here], abs=0.02)
 
 
 def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:

@@ -33,6 +33,10 @@ class Contestant:
         """What it is where there are outputs and no model; a run that was trained is none."""
         return self.run.baseline if isinstance(self.run, WrittenRun) else None
 
+    @property
+    def on_gpu(self) -> bool:
+        return not isinstance(self.run, WrittenRun) and self.run.device.type != "cpu"
+
     def has(self, metric: MetricName) -> bool:
         """Whether it can be measured so: what is made of losses needs a model."""
         return self.baseline is None or METRICS[metric].measure is not None

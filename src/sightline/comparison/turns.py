@@ -16,6 +16,7 @@ from sightline.comparison.systems import Contestant
 
 _MOST_PARTS = 8
 _LEAST_SENTENCES = 25  # in a part: fewer would not fill a batch
+_LEAST_ON_GPU = 250
 _WARM_UP = 16  # sentences
 
 
@@ -32,7 +33,8 @@ def take_turns(contestants: Sequence[Contestant], sources: Sequence[str], progre
     for number, contestant in enumerate(contestants):
         progress("warming up", number, len(contestants))
         contestant.decode(sources[:_WARM_UP], first=0)
-    parts = _parts(len(sources))
+    gpu = any(contestant.on_gpu for contestant in contestants)
+    parts = _parts(len(sources), _LEAST_ON_GPU if gpu else _LEAST_SENTENCES)
     outputs: list[list[str]] = [[] for _ in contestants]
     seconds = [0.0] * len(contestants)
     done = 0
@@ -49,9 +51,9 @@ def take_turns(contestants: Sequence[Contestant], sources: Sequence[str], progre
     }
 
 
-def _parts(sentences: int) -> list[tuple[int, int]]:
+def _parts(sentences: int, least: int) -> list[tuple[int, int]]:
     """From and to of each part: parts of nearly the same size."""
-    count = max(1, min(_MOST_PARTS, sentences // _LEAST_SENTENCES))
+    count = max(1, min(_MOST_PARTS, sentences // least))
     ends = [sentences * number // count for number in range(count + 1)]
     return list(pairwise(ends))
 

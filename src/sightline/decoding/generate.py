@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -62,9 +63,25 @@ def generate(
         elif late:
             decode([late.pop() for _ in range(len(late))], 0)
 
-    side_by_side(work, range(len(batches) + 1), threads=min(threads, len(batches)))
-    work(len(batches))  # what a batch that took longer than all after it gave up
+    with on_tensor_cores(device):
+        side_by_side(work, range(len(batches) + 1), threads=min(threads, len(batches)))
+        work(len(batches))  # what a batch that took longer than all after it gave up
     return results
+
+
+@contextmanager
+def on_tensor_cores(device: torch.device | str) -> Iterator[None]:
+    """On a GPU, float32 matrix products inside are made of rounded factors (TF32), as they are in training.
+
+    That is several times as fast where thousands of sentences are decoded at once. Nothing changes on a CPU.
+    """
+    before = torch.get_float32_matmul_precision()
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _batches(request: Request, tokens: int, threads: int) -> list[list[int]]:
