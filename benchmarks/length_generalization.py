@@ -218,8 +218,8 @@ def _panel(axes: Any, result: dict[str, Any], change: str, metric: str, kinds: l
     longest = result["trained_on"][1]
     axes.axvline(longest, color=INK, linewidth=1.0, linestyle="--")
     axes.annotate(
-        "longest in training", (longest, 0.5), xycoords=("data", "axes fraction"), xytext=(4, 0),
-        textcoords="offset points", rotation=90, va="center", fontsize=7.5,
+        "longest in training", (longest, 0.5), xycoords=("data", "axes fraction"), xytext=(-4, 0),
+        textcoords="offset points", rotation=90, ha="right", va="center", fontsize=7.5,
     )  # fmt: skip
     axes.set_xticks(sorted({test["lengths"][1] for row in result["rows"] for test in row["tests"]}))
     axes.set_ylim(-4, 104)

@@ -208,11 +208,12 @@ def draw(points: list[Point], kinds: list[str], setting: Setting, path: Path) ->
         for look, kind in enumerate(kinds):
             own = [point for point in of_kind(points, kind) if not point.out_of_memory]
             powers = [slope(of_kind(points, kind), each) for each in ("seconds", "peak_bytes")]
-            shown = ", ".join("–" if each is None else f"n^{each:.1f}" for each in powers)
+            shown = ", ".join("–" if each is None else f"n^{round(each, 1) + 0.0:.1f}" for each in powers)  # no -0.0
             y = [getattr(point, what) * factor for point in own]
             lines.append(Line(f"{NAMES[kind]} ({shown})", [point.length for point in own], y, look))
         panels.append(Panel(title, "tokens", unit, lines, log_x=True))
-    draw_lines(panels, path, title=f"One training step, {setting.layers} layers of width {setting.width}")
+    title = f"One training step, {setting.layers} layers of width {setting.width} (below: how time and memory grow)"
+    draw_lines(panels, path, title=title)
 
 
 def processor(device: str) -> str:
@@ -245,11 +246,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit-gib", type=float, default=12, help="on a CPU: what is more counts as out of memory")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing: draw this earlier result")
     return parser.parse_args()
+
+
+def earlier(file: Path) -> tuple[list[Point], list[str], Setting]:
+    """A result that was written with --json."""
+    result = json.loads(file.read_text())
+    rows = [{key: value for key, value in row.items() if key != "out_of_memory"} for row in result["rows"]]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    return [Point(**row) for row in rows], kinds, Setting(**result["setting"])
 
 
 def main() -> None:
     options = parse()
+    if options.draw is not None:
+        draw(*earlier(options.draw), options.figure or options.draw.with_suffix(".png"))
+        return
     cuda = options.device.startswith("cuda")
     lengths = options.lengths or [512 * 2**power for power in range(6 if cuda else 4)]
     width = options.width or (512 if cuda else 128)

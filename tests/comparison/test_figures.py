@@ -114,6 +114,20 @@ def test_names_are_no_formulas_and_twenty_systems_have_room(seeded: Comparison) 
     assert draw(replace(seeded, systems=systems), "png").startswith(b"\x89PNG")
 
 
+def test_the_legend_shows_a_broken_line_as_one(seeded: Comparison) -> None:
+    """Its marker hides the middle: so much of the line stands beside it that two gaps are seen."""
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
+
+    place = Figure()
+    figures._legend(replace(seeded, systems=[seeded.systems[0]] * 12), place)
+    (legend,) = place.legends
+    (broken, *_) = (line for line in legend.get_lines() if line.get_linestyle() == "--")
+    period = sum(rcParams["lines.dashed_pattern"]) * broken.get_linewidth()
+    length = legend.handlelength * legend.get_texts()[0].get_fontsize()
+    assert length - broken.get_markersize() > 2 * period
+
+
 def test_systems_that_cost_the_same_stand_side_by_side() -> None:
     assert figures._asides([100.0, 200.0, 100.5, None, 100.2]) == [-9.0, 0.0, 0.0, 0.0, 9.0]
     assert figures._asides([5.0]) == [0.0]

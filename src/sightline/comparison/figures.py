@@ -276,7 +276,8 @@ def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
     ]
     names = [_short(system.name) + _seeds(system) for system in comparison.systems]
     names[0] += " (baseline)"
-    legend = place.legend(handles, names, loc="center", ncols=min(_LEGEND_COLUMNS, len(names)), frameon=False)
+    look: dict[str, Any] = {"ncols": min(_LEGEND_COLUMNS, len(names)), "frameon": False}
+    legend = place.legend(handles, names, loc="center", handlelength=4, **look)  # long enough to show broken lines
     for text in legend.get_texts():
         text.set_parse_math(False)  # a name is no formula, whatever it holds
 

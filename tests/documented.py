@@ -1,0 +1,113 @@
+"""What the documentation says: its commands, recipes, keys and links, each with the place where it stands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from sightline.cli.app import app
+from sightline.recipe.files import shipped_recipes
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+VERBS = {command.callback.__name__: command.callback for command in app.registered_commands if command.callback}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+COMMAND = re.compile(rf"\bsightline (?:{'|'.join(VERBS)})(?= |$).*")
+
+# Nothing can be run but these two, and they do no more than tell what they were given.
+SHELL = r"""
+exec 3>&1 >/dev/null
+told() { printf '%s\037' "$@" >&3; printf '\036' >&3; }
+sightline() { told sightline "$@"; }
+python() { told python "$@"; }
+for block; do eval "$block"; done
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A piece of text and the page it stands on."""
+
+    page: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text}"
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def fenced(*languages: str) -> list[Said]:
+    """The blocks of code in these languages; `""` is a block that names none."""
+    return [
+        Said(name(page), block)
+        for page in PAGES
+        for language, block in FENCE.findall(page.read_text(encoding="utf-8"))
+        if language in languages
+    ]
+
+
+def spans() -> list[Said]:
+    """All that stands between backticks within a text, on one line."""
+    prose = {page: FENCE.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
+    return [Said(name(page), " ".join(span.split())) for page, text in prose.items() for span in SPAN.findall(text)]
+
+
+def headers() -> list[Said]:
+    """The comment at the top of each shipped recipe, without its marks."""
+    return [
+        Said(recipe, "\n".join(line.removeprefix("#").strip() for line in _opening(file)))
+        for recipe, file in shipped_recipes().items()
+    ]
+
+
+def _opening(file: Path) -> list[str]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    begins, comment = next(groupby(lines, lambda line: line.startswith("#")))
+    return list(comment) if begins else []
+
+
+def commands(folder: Path) -> list[tuple[str, list[str]]]:
+    """Every command shown: in blocks and in passing, in headers of recipes, in the help of the verbs.
+
+    A shell takes them apart, in an empty folder (`> out.txt` makes a file).
+    """
+    said = fenced("", "bash")
+    said += [span for span in spans() if COMMAND.match(span.text) or span.text.startswith("python ")]
+    for header in headers():
+        lines = header.text.replace("\\\n", " ")
+        said += [Said(header.page, re.sub(r" {2,}\(.*", "", found)) for found in COMMAND.findall(lines)]
+    for verb, function in VERBS.items():
+        said += [
+            Said(f"sightline {verb} --help", span)
+            for span in SPAN.findall(inspect.getdoc(function) or "")
+            if COMMAND.search(span)
+        ]
+    said.sort(key=lambda one: one.page)
+    return [
+        (page, words)
+        for page, blocks in groupby(said, lambda one: one.page)
+        for words in _words([block.text for block in blocks], page, folder)
+    ]
+
+
+def _words(blocks: list[str], page: str, folder: Path) -> list[list[str]]:
+    texts = [re.sub(r"^\$ ", "", block, flags=re.MULTILINE) for block in blocks]
+    done = subprocess.run(
+        [str(shutil.which("bash")), "-c", SHELL, "bash", *texts],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"PATH": "/nowhere"},
+        check=False,
+    )
+    assert "syntax error" not in done.stderr, f"{page}: {done.stderr}"
+    return [told.split("\037")[:-1] for told in done.stdout.split("\036")[:-1]]

@@ -1,0 +1,194 @@
+"""What the documentation shows can be typed: commands, recipes, keys, files and links are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+import typer
+
+from documented import PAGES, ROOT, Said, commands, fenced, headers, name, spans
+from sightline.cli.app import app
+from sightline.recipe import Recipe
+from sightline.recipe.files import load_recipe, shipped_recipes
+from sightline.recipe.shape import alternatives, sections
+from sightline.recipe.yaml import read_yaml
+from sightline.sweeping.grid import as_text, combinations, read_variants
+
+SHIPPED = shipped_recipes()
+GROUP = typer.main.get_command(app)
+BASE = {"seq2seq": "europarl/transformer", "masked-words": "pretraining/masked-words"}
+ANY = BASE["seq2seq"]  # stands for a recipe that the documentation leaves open
+KEY = re.compile(
+    r"(?:data|tokenizer|model|training|decoding|evaluation)(?:\.(?!json|safetensors)[a-z0-9_]+)+(?=[=: ]|$)"
+)
+TRAINING = [["train"], ["sweep"], ["distill"], ["baseline"]]
+OPTION = re.compile(r'"(--[a-z-]+)"')
+FILE = re.compile(r"(?<![\w/$-])[\w-]+/[\w/-]+\.(?:py|md|json|yaml)\b")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
+    """Every command shown, but verbs that are only named, and without what stands for the reader's own words."""
+    found = commands(tmp_path_factory.mktemp("empty"))
+    return [(page, [word for word in words if word not in ("…", "OVERRIDES")]) for page, words in found]
+
+
+def test_every_command_shown_has_its_verb_arguments_and_options(shown: list[tuple[str, list[str]]]) -> None:
+    wrong = []
+    ours = [(page, words) for page, (program, *words) in shown if program == "sightline"]
+    for page, words in ours:
+        try:
+            command = GROUP.commands[words[0]]  # type: ignore[attr-defined]
+            if len(words) > 1:  # else it is only named
+                command.make_context(words[0], words[1:])
+        except Exception as error:  # typer's own, wherever this version of it keeps them
+            wrong.append(f"{page}: sightline {' '.join(words)}: {error}")
+    assert len(ours) > 200
+    assert not wrong, "\n".join(wrong)
+
+
+def recipe_of(words: list[str], mine: Path) -> tuple[str | Path, list[str]]:
+    """The recipe and the overrides of a command; what it leaves to the reader is filled in."""
+    filled = [re.sub(r"=(M|KIND)$", lambda found: {"M": "=1", "KIND": "=mean"}[found[1]], word) for word in words]
+    overrides = [re.sub(r"^\[(.*)\]$", r"\1", word) for word in filled if re.match(r"\[?[a-z_0-9.]+=", word)]
+    for word in words:
+        for recipe in (word, word.replace("NAME", "transformer"), word.replace("NAME", "transformer-d")):
+            if recipe in SHIPPED:
+                return recipe, overrides
+    return mine if {"mine.yaml", "my.yaml"} & {*words} else ANY, overrides
+
+
+def test_every_recipe_and_override_shown_can_be_loaded(shown: list[tuple[str, list[str]]], tmp_path: Path) -> None:
+    wrong = []
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(next(block.text for block in fenced("yaml") if block.page == "README.md"), encoding="utf-8")
+    trained = [(page, words) for page, words in shown if words[1:2] in TRAINING]
+    tried = set()
+    for page, (_, verb, *words) in trained:
+        recipe, overrides = recipe_of(words, mine)
+        if verb == "sweep":
+            lists = [ROOT / word for word in words if word.startswith("benchmarks/")]
+            variants = [variant for file in lists for variant in read_variants(file)]
+            found = [tuple(map(str, combination.overrides)) for combination in combinations(overrides, variants)]
+        else:
+            found = [tuple(overrides)]
+        for values in {*found} - {values for known, values in tried if known == recipe}:
+            tried.add((recipe, values))
+            try:
+                load_recipe(recipe, values)
+            except ValueError as error:
+                wrong.append(f"{page}: sightline {verb} {' '.join(words)}: {error}")
+    assert len(trained) > 80
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_recipe_named_is_shipped(shown: list[tuple[str, list[str]]]) -> None:
+    folders = {Path(recipe).parent.as_posix() for recipe in SHIPPED} - {"."}
+    named = [(page, word) for page, words in shown for word in words if Path(word).parent.as_posix() in folders]
+    named += [(said.page, said.text) for said in spans() if Path(said.text).parent.as_posix() in folders]
+    wrong = [f"{page}: {word}" for page, word in named if word not in SHIPPED and Path(word).name != "NAME"]
+    assert len(named) > 100
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("block", fenced("yaml"), ids=lambda block: block.page)
+def test_every_piece_of_a_recipe_shown_is_one(block: Said, tmp_path: Path) -> None:
+    document = read_yaml(block.text, block.page)
+    assert not document.problems
+    whole = "data" in document.value and "model" in document.value
+    if whole:
+        (tmp_path / "whole.yaml").write_text(block.text, encoding="utf-8")
+    task = document.value.pop("task", "seq2seq")
+    changes = [
+        f"{section}.{key}={as_text(value)}" for section, held in document.value.items() for key, value in held.items()
+    ]
+    recipe = load_recipe(tmp_path / "whole.yaml") if whole else load_recipe(BASE[task], changes)
+    assert recipe.task == task
+
+
+@pytest.mark.parametrize("block", fenced("python"), ids=lambda block: block.page)
+def test_every_piece_of_python_shown_imports_what_it_uses(block: Said) -> None:
+    held = ast.parse(block.text).body
+    imports = [each for each in held if isinstance(each, ast.Import | ast.ImportFrom)]
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(imports, type_ignores=[]), block.page, "exec"), names)
+    made = {each.id for each in ast.walk(ast.Module(held, [])) if isinstance(each, ast.Name)}
+    set_here = {target.id for each in held if isinstance(each, ast.Assign) for target in each.targets}  # type: ignore[attr-defined]
+    assert made <= {*names, *set_here}
+
+
+def keys(annotation: Any, before: str = "") -> set[str]:
+    """All dotted keys that a recipe can have here, with 0 for every place of a list and * for every name."""
+    found = set()
+    for section in sections(annotation):
+        for field, declared in section.model_fields.items():
+            found |= {before + field, *keys(declared.annotation, f"{before}{field}.")}
+    for leaf in alternatives(annotation):
+        if get_origin(leaf) in (tuple, list, dict):
+            place = "*" if get_origin(leaf) is dict else "0"
+            found |= {part for argument in get_args(leaf) for part in keys(argument, f"{before}{place}.")}
+    return found
+
+
+def test_every_key_named_is_one_of_a_recipe() -> None:
+    known = keys(Recipe)
+    named = [(said.page, key) for said in [*spans(), *headers()] for key in KEY.findall(said.text)]
+    wrong = [f"{page}: {key}" for page, key in named if key not in known]
+    assert len(named) > 100
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_option_of_a_benchmark_shown_is_one(shown: list[tuple[str, list[str]]]) -> None:
+    ours = [(page, words) for page, (program, *words) in shown if program == "python" and "benchmarks/" in words[0]]
+    race = (ROOT / "benchmarks" / "race.py").read_text(encoding="utf-8")  # what all races can be asked for
+    wrong = [
+        f"{page}: {script} {word}"
+        for page, (script, *words) in ours
+        for word in words
+        if word.startswith("--") and f'"{word}"' not in (ROOT / script).read_text(encoding="utf-8") + race
+    ]
+    assert len(ours) > 5
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_option_named_is_one_of_a_verb_or_a_benchmark() -> None:
+    known = {option for verb in GROUP.commands.values() for each in verb.params for option in each.opts}  # type: ignore[attr-defined]
+    known |= {
+        option for file in (ROOT / "benchmarks").glob("*.py") for option in OPTION.findall(file.read_text("utf-8"))
+    }
+    named = [(said.page, option) for said in spans() for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", said.text)]
+    wrong = [f"{page}: {option}" for page, option in named if option not in known]
+    assert len(named) > 80
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_link_leads_somewhere() -> None:
+    wrong = [
+        f"{name(page)}: {target}"
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target.partition("#")[0]).exists()
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_file_of_ours_named_is_there() -> None:
+    said = [*spans(), *headers()]
+    named = [(one.page, path) for one in said for path in FILE.findall(one.text)]
+    roots = (ROOT, ROOT / "src" / "sightline", ROOT / "docs")
+    wrong = [f"{page}: {path}" for page, path in named if not any((root / path).exists() for root in roots)]
+    assert len(named) > 20
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_page_picture_and_measurement_can_be_found() -> None:
+    """Some other page links to it, or shows it."""
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    made = [*(ROOT / "docs").glob("*.*"), *(ROOT / "docs" / "measurements").glob("*.json")]
+    lost = [file.name for file in made if not any(file.name in texts[page] for page in texts if page != file.name)]
+    assert len(made) > 40
+    assert lost == []
