@@ -40,7 +40,8 @@ def recipe(**clean: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     for part in ("train", "valid", "test"):
         (tmp_path / f"{part}.tsv").write_text("".join(f"a b {n}\tb a\n{LONG} {n}\ta c\n" for n in range(5)))
     return tmp_path
@@ -65,6 +66,15 @@ def test_long_sources_are_cut_counted_and_told_and_not_dropped(corpus: Path) -> 
         assert sorted(store.source_lengths.tolist()) == [3] * 5 + [7] * 5
     told = describe(prepared, plan_for(prepared, torch.device("cpu")), torch.nn.Linear(1, 1), torch.device("cpu"))
     assert told[0] == "10 training and 10 validation examples; 5 sources cut to 7 tokens"
+
+
+def test_of_the_cut_sources_those_are_counted_that_are_kept(corpus: Path) -> None:
+    with (corpus / "train.tsv").open("a") as file:
+        file.write(f"{LONG}\t{LONG}\n")  # the target is too long, so the pair is dropped
+    loaded = load_recipe(write(corpus, recipe(cut_source=7)))
+    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+    store = prepare_data(loaded).train(0)
+    assert len(store) == 10 and store.counts["source cut"] == 5 and store.counts["too long"] == 1
 
 
 def test_without_the_key_nothing_is_cut_and_long_pairs_are_dropped_as_ever(corpus: Path) -> None:

@@ -33,6 +33,10 @@ WRONG = {
         with_data(WRITING, swap=True),
         r"data\.swap: true has no sides to exchange in data\.train\.0, of kind: plain; leave it out",
     ),
+    "a share of plain text": (
+        with_data(WRITING, train=[{**PLAIN, "share": [0.0, 0.5]}]),
+        r"data\.train\.0\.share goes by a hash of the source side, and kind: plain has none.*by data\.train\.0\.part",
+    ),
     "two vocabularies of one text": (
         {**WRITING, "tokenizer": {"kind": "word", "shared": False}},
         r"tokenizer\.shared: false is of two vocabularies, and task: language-model has one text; leave it out",

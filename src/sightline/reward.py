@@ -35,7 +35,7 @@ from sightline.text.tokenizer import END, PAD, SPECIALS, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss
 from sightline.training.sides import translation
-from sightline.training.step import ObservedGradients, autocast, batch_loss
+from sightline.training.step import PlainGradients, autocast, batch_loss
 
 Ids = Sequence[int]
 REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": gleu_of}
@@ -112,7 +112,7 @@ def expected_reward(
     return float(np.mean(rewards))
 
 
-class RewardGradients(ObservedGradients):
+class RewardGradients(PlainGradients):
     """`Gradients` of expected reward mixed with likelihood, over padded batches."""
 
     def __init__(

@@ -63,19 +63,26 @@ class Validator:
         return Validation(value, record)
 
     def loss(self, model: nn.Module) -> float:
-        """−log p of a wanted token, on average."""
+        """−log p of a wanted token, on average; not a number where there is none."""
         total, tokens, show = 0.0, 0, sides_of(self.recipe)
-        store = self.prepared.validation
-        lengths = store.target_lengths
-        longest = int((store.source_lengths + lengths).max(initial=0))
-        parts = max(1, len(lengths) // 64, len(lengths) * longest // _TOKENS)  # of long texts fewer go together
-        for indices in np.array_split(np.argsort(lengths, kind="stable"), min(parts, max(1, len(lengths)))):
+        for indices in self._alike():
             sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
             batch = batch.to(self.device) if self.device.type == "cuda" else batch
             total += float(batch_loss(model, batch, 0.0).nll)
             tokens += batch.tokens
-        return total / tokens
+        return total / tokens if tokens else math.nan
+
+    def _alike(self) -> list[np.ndarray]:
+        """Examples in parts of like lengths, of long texts fewer together; without a label nothing is asked."""
+        source, target = self.prepared.validation.source_lengths, self.prepared.validation.target_lengths
+        asked = np.flatnonzero(target) if self.prepared.vocabulary.labels != "none" else np.arange(len(target))
+        if not len(asked):
+            return []
+        line = asked[np.lexsort((source[asked], target[asked]))]
+        longest = int((source + target).max())
+        parts = max(1, len(line) // 64, len(line) * longest // _TOKENS)
+        return np.array_split(line, min(parts, len(line)))
 
     def reward(self, model: nn.Module) -> float:
         """The expected reward of what the model would draw."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.dates import forms_of, part_of
+from sightline.data.dates import forms_of
 from sightline.data.sources import DataError, read
+from sightline.data.splitting import part_of
 from sightline.recipe.data import DatesSource
 
 DAY = datetime.date(2015, 3, 3)
@@ -53,7 +54,7 @@ def test_no_date_is_in_two_parts() -> None:
     parts = ("train", "validation", "test")
     dates = {part: {pair.target for pair in read(DatesSource(part=part, examples=1_000), None)} for part in parts}
     for part in parts:
-        assert {part_of(datetime.date.fromisoformat(date)) for date in dates[part]} == {part}
+        assert {part_of(date) for date in dates[part]} == {part}
 
 
 def test_a_wrong_locale_and_too_many_examples_are_named() -> None:

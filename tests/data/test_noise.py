@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_words, span_places
-from sightline.recipe.data import BpeTokenizer
+from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, WordTokenizer
 from sightline.recipe.noise import MASK, DenoiseNoise, MaskNoise, SpanNoise
-from sightline.text.tokenizer import END, PAD, SPECIALS, Tokenizer
+from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 LINES = [
     "The old lighthouse keeper counted seventeen seagulls, and then he slept.",
@@ -239,6 +239,42 @@ def _sentences(window: np.ndarray) -> list[list[int]]:
         if token in stops or token == END:
             found.append([])
     return sorted((each for each in found if each), key=len, reverse=True)
+
+
+DOCUMENTS = [
+    ["It weighs 3.5 kg.", "Mr. Smith met z. B. E. coli.", "Is it?", "Yes!"],
+    ["这是书。那也是。"],
+    ["No end"],
+]
+CUTTERS = [BpeTokenizer(size=90, min_count=1), CharacterTokenizer(), WordTokenizer(min_count=1)]
+
+
+@pytest.mark.parametrize("section", CUTTERS, ids=lambda section: section.kind)
+def test_sentences_are_moved_whole_where_full_stops_stand_inside_them(section: AnyTokenizer) -> None:
+    texts = [" ".join(parts) for parts in DOCUMENTS]
+    cutter = Tokenizer.train(section, texts, (MASK,))
+    window = np.array([token for text in texts for token in (*cutter.encode(text), END)])
+    sentences = ["Itweighs3.5kg.", "Mr.Smithmetz.B.E.coli.", "Isit?", "Yes!", "这是书。", "那也是。", "Noend"]
+    orders = set()
+    for key in range(60):
+        source, _ = denoise(window, DenoiseNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))
+        rest, order = "".join(cutter.pieces(source.tolist())).replace(SPACE, ""), list[str]()
+        while rest:
+            order.append(next(each for each in sentences if rest.startswith(each)))
+            rest = rest.removeprefix(order[-1])
+        assert sorted(order) == sorted(sentences)
+        orders.add(tuple(order))
+    assert len(orders) > 50
+
+
+def test_broken_lines_are_no_sentences() -> None:
+    cutter = Tokenizer.train(CharacterTokenizer(spaces="keep"), ["to be\nor not. That\nis"], (MASK,))
+    window = np.array(cutter.encode("to be\nor not. That\nis"))
+    found = {
+        cutter.decode(denoise(window, DenoiseNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))[0].tolist())
+        for key in range(20)
+    }
+    assert found == {"to be\nor not. That\nis", " That\nisto be\nor not."}
 
 
 def test_spans_of_denoising_are_of_whole_words_with_poisson_lengths() -> None:

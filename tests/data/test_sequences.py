@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from sightline.data.ingredients import _identity
-from sightline.data.sequences import part_of
 from sightline.data.sources import DataError, read, source_files
+from sightline.data.splitting import part_of
 from sightline.recipe.data import SequencesSource
 
 

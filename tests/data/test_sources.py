@@ -19,11 +19,11 @@ from sightline.data.sources import (
     Example,
     MovedFolder,
     folder_here,
-    place,
     read,
     read_lines,
     resolve_folder,
 )
+from sightline.data.splitting import place
 from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")

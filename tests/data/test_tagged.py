@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.sources import DataError, Example
-from sightline.data.tagged import Block, Form, form_of, joined, read_columns, read_conllu, sentences, words_of
+from sightline.data.tagged import Block, form_of, joined, read_columns, read_conllu, sentences, words_of
+from sightline.data.word_lines import Form
 
 CONLLU = """\
 # sent_id = 1

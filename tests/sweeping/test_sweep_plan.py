@@ -12,6 +12,7 @@ import pytest
 import yaml
 from fake_training import save
 
+from sightline.experiment import open_recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.sweeping.grid import SweepError
 from sightline.sweeping.plan import Plan, plan_sweep
@@ -135,6 +136,15 @@ def test_a_run_named_after_a_limit_is_not_made_another(recipe: str) -> None:
     assert [run.name for run in plan.others] == ["steps=12"]
 
 
+def test_runs_that_start_from_another_are_known_again(recipe: str) -> None:
+    grid = ["model.start_from=started", "seed=1,2"]  # of which a training saves the absolute path
+    plan = plan_sweep(recipe, grid)
+    begin(plan, step=12)
+    for run in plan.runs:
+        save_recipe(open_recipe(recipe, run.overrides)[0], run.folder / "recipe.yaml")
+    assert states(plan_sweep(recipe, grid)) == {"seed=1": "finished", "seed=2": "finished"}
+
+
 def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(recipe: str) -> None:
     begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
     document = yaml.safe_load(Path(recipe).read_text())
@@ -217,6 +227,16 @@ def test_a_run_killed_before_its_model_was_written_has_not_ended(recipe: str, tm
     assert not ended(run, loaded)
     (run / "checkpoints" / "step-00000012").rename(run / "checkpoints" / ".step-00000012.tmp")
     assert not ended(run, loaded)
+
+
+def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_path: Path) -> None:
+    changes = ["task=language-model", "model={decoder: {kind: ngram}}", "evaluation={}", "data.clean={}"]
+    run, counted = tmp_path / "run", load_recipe(recipe, changes)
+    run.mkdir()
+    (run / "model.safetensors").write_bytes(b"")
+    assert not ended(run, counted)
+    (run / "README.md").write_text("")
+    assert ended(run, counted)
 
 
 # --- how far a run is ----------------------------------------------------------------------------------------------

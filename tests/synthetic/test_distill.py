@@ -166,7 +166,7 @@ def test_a_run_that_was_moved_has_its_distilled_text_with_it(
     command = ["distill", str(translator), str(recipe), "--out"]
     assert CliRunner().invoke(app, [*command, str(run)]).exit_code == 0
     run.rename(moved)
-    for opened in (sweeping.open_recipe(str(moved), []), Run.load(moved, device="cpu").recipe):
+    for opened in (sweeping.recipe_to_train(str(moved), []), Run.load(moved, device="cpu").recipe):
         assert opened.data.train[0].file == str(moved / FILE)
     sightline.train(moved, ["training.limits.steps=3"], resume=True, display=Silent())
     assert load_recipe(moved / "recipe.yaml").data.train[0].file == str(moved / FILE)

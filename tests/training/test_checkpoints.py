@@ -216,6 +216,16 @@ def test_a_checkpoint_that_stands_already_is_not_written_again(tmp_path: Path, s
     assert (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_checkpoint_that_stands_already_and_says_less_is_replaced(
+    tmp_path: Path, sitting: Callable[..., Sitting]
+) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 5)
+    run.save(checkpoints, Progress(step=5, validated=5))
+    assert checkpoints.whole(5)
+    assert checkpoints.progress(5).validated == 5
+
+
 def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 7)
     assert json.loads((checkpoints.path(7) / "progress.json").read_text())["step"] == 7

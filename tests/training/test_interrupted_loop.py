@@ -96,6 +96,19 @@ def test_an_interrupted_training_can_be_resumed_and_ends_the_same(job: Callable[
     assert_equal(resumed.exported[-1], whole.exported[-1])
 
 
+def test_a_training_stopped_at_its_last_step_says_what_it_came_to_once_it_is_resumed(job: Callable[..., Job]) -> None:
+    training = {"limits": {"steps": 3}, "averaging": {"kind": "checkpoints", "count": 2}}
+    run = job(**training)
+    run.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(Interrupted):
+        run.fit()
+    resumed = job(**training)
+    resumed.scores = [-1.0]
+    found = resumed.fit(resume=True)
+    assert (found.validated, found.best_step, found.recent) == (3, 3, (2, 3))
+    assert Checkpoints(run.run, 3).progress(3) == found
+
+
 def test_resuming_a_finished_training_changes_nothing(job: Callable[..., Job]) -> None:
     run = job()
     run.fit()

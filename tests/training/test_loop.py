@@ -14,8 +14,8 @@ from tiny_jobs import Job, TinyPlan, assert_equal
 from sightline.training.averages import mean_weights
 from sightline.training.batches import TrainingBatch
 from sightline.training.checkpoints import Checkpoints, parameters_of
-from sightline.training.loop import NotFinite
 from sightline.training.objectives import Loss
+from sightline.training.readings import NotFinite
 from sightline.training.step import batch_loss
 
 # --- when it ends ------------------------------------------------------------------------------------------------
@@ -42,6 +42,13 @@ def test_it_ends_when_nothing_has_got_better_for_too_long(job: Callable[..., Job
     progress = run.fit()
     assert progress.step == 8  # validations at 2, 4 (the best), 6 and 8
     assert (progress.best, progress.best_step, progress.waited) == (3.0, 4, 2)
+
+
+def test_a_validation_that_finds_no_number_is_worse_than_any_that_does(job: Callable[..., Job]) -> None:
+    run = job()
+    run.scores = [float("nan"), 5.0, float("nan")]
+    progress = run.fit()
+    assert (progress.best, progress.best_step, progress.waited) == (5.0, 4, 1)
 
 
 def test_without_examples_it_says_that_there_is_nothing_to_train_on(job: Callable[..., Job]) -> None:

@@ -42,6 +42,16 @@ def recipe(tokens: int) -> Recipe:
     )
 
 
+def test_the_batches_of_an_epoch_are_put_together_once() -> None:
+    store: Any = Examples(np.full(40, 7), np.full(40, 9))
+    plan = EpochPlan(recipe(64), None, "padded", lambda epoch: store)  # type: ignore[arg-type]
+    first = plan.epoch(0)
+    assert plan.epoch(0) is first
+    other = plan.epoch(1)
+    assert [batch.tolist() for batch in other] != [batch.tolist() for batch in first]
+    assert [batch.tolist() for batch in plan.epoch(0)] == [batch.tolist() for batch in first]
+
+
 @pytest.mark.parametrize("shorter", ["source", "target", "neither"])
 def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str) -> None:
     random = np.random.default_rng(1)

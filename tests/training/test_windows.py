@@ -99,6 +99,11 @@ def sizes() -> st.SearchStrategy[tuple[int, int, int]]:
     )
 
 
+def text_of(plan: WindowPlan, epoch: int) -> list[int]:
+    """All tokens of an epoch's text."""
+    return plan.text(epoch).between(0, len(plan.text(epoch))).tolist()
+
+
 def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
     """What is wanted in each window of an epoch, in the order of training."""
     found = []
@@ -129,7 +134,7 @@ def test_no_documents_are_no_text() -> None:
 def test_every_token_is_wanted_once_an_epoch(size: tuple[int, int, int], epoch: int, seed: int) -> None:
     plan = plan_of(*size, seed=seed)
     found = texts_of(plan, epoch)
-    assert sorted(token for text in found for token in text) == sorted(plan.stream(epoch).tolist())
+    assert sorted(token for text in found for token in text) == sorted(text_of(plan, epoch))
     assert max(map(len, found)) <= size[1]
     assert sum(len(text) < size[1] for text in found) <= 2  # the first and the last
     assert all(len(examples) <= size[2] // size[1] for examples in plan.epoch(epoch))
@@ -137,7 +142,7 @@ def test_every_token_is_wanted_once_an_epoch(size: tuple[int, int, int], epoch: 
 
 def test_each_window_is_a_piece_of_the_text() -> None:
     plan = plan_of(60, 8, 32)
-    stream = plan.stream(1).tolist()
+    stream = text_of(plan, 1)
     for text in texts_of(plan, 1):
         at = stream.index(text[0])
         assert text == stream[at : at + len(text)]
@@ -196,7 +201,7 @@ def test_a_row_goes_on_where_it_ended(size: tuple[int, int, int], epoch: int) ->
     if length <= 2 * rows:
         return
     plan = plan_of(*size, body="recurrent")
-    stream = plan.stream(epoch).tolist()
+    stream = text_of(plan, epoch)
     batches = [plan.batch(epoch, examples) for examples in plan.epoch(epoch)]
     assert [batch.goes_on for batch in batches] == [False] + [True] * (len(batches) - 1)
     given_ = torch.cat([batch.given for batch in batches], dim=1).tolist()

@@ -32,8 +32,9 @@ def order(origin: Integers, weights: Sequence[float], *, seed: int, epoch: int) 
         chosen += [mine] * whole
         part = (weight - whole) * len(mine)
         start, stop = round(part * epoch), round(part * (epoch + 1))
-        turns = mine[shuffled(len(mine), _PARTS, number, seed)]
-        chosen.append(turns[np.arange(start, stop) % max(1, len(mine))])
+        if stop > start:
+            turns = mine[shuffled(len(mine), _PARTS, number, seed)]
+            chosen.append(turns[np.arange(start, stop) % len(mine)])
     examples = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
     return examples[shuffled(len(examples), _ORDER, seed, epoch)]
 

@@ -26,7 +26,7 @@ class Batch:
 
     texts: list[Example]
     examples: pa.RecordBatch
-    cut: int  # sources cut short
+    cut: Flags  # whether the source of each was cut short
 
 
 class Cleaner:
@@ -45,7 +45,7 @@ class Cleaner:
                 bad = np.asarray(bad(keep) if callable(bad) else bad)
                 self.counts[reason] += int((keep & bad).sum())
                 keep &= ~bad
-        self.counts[CUT] += batch.cut
+        self.counts[CUT] += int((keep & batch.cut).sum())
         self.counts["read"] += len(keep)
         self.counts["kept"] += int(keep.sum())
         return keep

@@ -8,7 +8,6 @@ decides whether it is for training, validation or test, so no date, in whatever 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from babel import Locale, UnknownLocaleError
 from babel.dates import DateTimePattern, parse_pattern
 
 from sightline.data.sources import DataError, Example
+from sightline.data.splitting import part_of
 from sightline.recipe.data import DatesSource
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
-PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}
 
 _NAMED = ("full", "long", "medium")
 _SKELETONS = ("yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
@@ -49,7 +48,7 @@ def read_dates(source: DatesSource) -> Iterator[Example]:
     first that was drawn.
     """
     forms = [form for name in source.locales for form in forms_of(name)]
-    dates = [day for day in _days() if part_of(day) == source.part]
+    dates = [day for day in _days() if part_of(day.isoformat()) == source.part]
     random = Random(f"{source.seed}:{source.part}")
     most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take for ever to find
     if source.examples > most:
@@ -64,13 +63,6 @@ def read_dates(source: DatesSource) -> Iterator[Example]:
         if text not in seen:
             seen.add(text)
             yield Example(text, day.isoformat())
-
-
-def part_of(day: datetime.date) -> str:
-    """The part a date belongs to."""
-    digest = hashlib.blake2b(day.isoformat().encode(), digest_size=8).digest()
-    spot = int.from_bytes(digest, "big") / 2**64
-    return next(part for part, (start, stop) in PARTS.items() if start <= spot < stop or stop == 1.0)
 
 
 def _days() -> Iterator[datetime.date]:

@@ -80,18 +80,18 @@ class Ingredients:
             return in_step(limited, self.links, limited=self.limit is not None)
         return ((number, example, []) for number, example in limited)
 
-    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]], int]:
+    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]], list[bool]]:
         """Cut the texts of a chunk; under dropout differently in each chunk, and on either side.
 
-        Last comes how many sources were cut short.
+        Last comes which sources were cut short.
         """
         dropout, variant, seed = self.dropped or Dropped(0.0, 0, 0)
         drawn = [int(_digest(json.dumps([seed, variant, number, side]))[:16], 16) for side in (0, 1)]
         sources, targets = [text.source for text in texts], [text.target for text in texts]
         found = self.vocabulary.encode_pairs(sources, targets, dropout=dropout, seeds=(drawn[0], drawn[1]))
         most = self.longest_source
-        short = 0 if most is None else sum(len(ids) > most for ids in found[0])
-        read = [ids[:most] for ids in found[0]] if short else found[0]
+        short = [most is not None and len(ids) > most for ids in found[0]]
+        read = [ids[:most] for ids in found[0]] if any(short) else found[0]
         if not self.copying:
             return read, found[1], short
         return *with_unknown(self.vocabulary.source, texts, read, found[1]), short

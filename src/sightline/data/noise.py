@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from sightline.recipe.noise import DenoiseNoise, MaskNoise, SpanNoise
 from sightline.text.scripts import unspaced
+from sightline.text.sentences import sentence_ends
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-_STOPS = frozenset(".!?…。！？")
 
 
 class Chance:
@@ -51,7 +50,8 @@ class Pieces:
     """What noise must know of a vocabulary."""
 
     begins: Flags  # (V,) whether a word begins with this piece: at a space, a mark of punctuation, or without either
-    stops: Flags  # (V,) whether a sentence ends with it
+    texts: tuple[str, ...]  # (V,) what each stands for where sentences are looked for ...
+    sizes: Ids  # (V,) ... and how many characters that is
     marks: Ids  # ids of the noise's marks, in order
     first: int  # the first id that is text, and neither a special nor a mark
 
@@ -59,12 +59,19 @@ class Pieces:
     def of(tokenizer: Tokenizer, marks: tuple[str, ...]) -> Pieces:
         """Of a tokenizer that has these marks."""
         pieces = tokenizer.pieces(range(tokenizer.size))
+        texts = tuple("\n" if number == END else _spaced(piece) for number, piece in enumerate(pieces))
         return Pieces(
             begins=np.array([_begins(piece) for piece in pieces]),
-            stops=np.array([piece.lstrip(SPACE) in _STOPS and piece != SPACE for piece in pieces]),
+            texts=texts,
+            sizes=np.array([len(each) for each in texts], np.int64),
             marks=np.array([tokenizer.mark(mark) for mark in marks], np.int64),
             first=len(SPECIALS) + len(tokenizer.marks),
         )
+
+
+def _spaced(piece: str) -> str:
+    """A piece with plain spaces; lines of a text may be broken anywhere, so their ends are no more than that."""
+    return piece.replace(SPACE, " ").replace("\n", " ")
 
 
 def _begins(piece: str) -> bool:
@@ -157,9 +164,7 @@ def denoise(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> t
     Sentences are put into random order, then spans become one <mask> each (of length 0: a <mask> between two words),
     then tokens outside them go missing. Wanted is the text as it was, without the end marks between documents.
     """
-    ended = pieces.stops[text] | (text == END)
-    sentence = np.cumsum(ended) - ended  # how many sentences end before each token
-    real = text != END
+    sentence, real = _sentences(text, pieces), text != END
     text, sentence = text[real], sentence[real]
     if not len(text):
         return text, text
@@ -168,6 +173,13 @@ def denoise(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> t
         rank = np.argsort(chance.raw(int(sentence[-1]) + 1))
         source = text[np.argsort(rank[sentence], kind="stable")]
     return _infilled(source, noise, pieces, chance), text
+
+
+def _sentences(text: Ids, pieces: Pieces) -> Ids:
+    """How many sentences end before each token."""
+    written = "".join(map(pieces.texts.__getitem__, text.tolist()))
+    sizes = pieces.sizes[text]
+    return np.searchsorted(np.array(sentence_ends(written), np.int64), np.cumsum(sizes) - sizes, side="right")
 
 
 def _infilled(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> Ids:

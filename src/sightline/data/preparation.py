@@ -18,6 +18,7 @@ from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.files import load_recipe
+from sightline.recipe.sides import direction
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 
@@ -82,9 +83,8 @@ def data_folder(recipe: Recipe) -> Path | None:
 
 
 def other_direction(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes learn the two directions of one corpus."""
-    one, two = recipe.data, other.data
-    if one.swap == two.swap or one.train != two.train:  # then nobody need know where the files lie
+    """Whether two recipes learn the two directions of one corpus, as the names of their texts say."""
+    if not direction(recipe.data).is_turned(direction(other.data)):  # then nobody need know where the files lie
         return False
     return data_folder(recipe) == data_folder(other)
 
@@ -219,20 +219,18 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     model = recipe.model
     if recipe.of_text:
         return  # its text is cut into windows
-    marks = "an end mark"
     sides = [("source", model.encoder, store.source_lengths), ("target", model.decoder, store.target_lengths)]
-    if model.pooling is not None and model.pooling.kind == "class":
-        marks = "two marks"
     if model.encoder is None:  # all in one sequence
-        least, read, marks = recipe.decoding.min_length, store.source_lengths, "two marks"
+        least, read = recipe.decoding.min_length, store.source_lengths
         with_least = f"source with decoding.min_length ({least})"  # the least that is written behind it
         sides = [("pair", model.decoder, read + store.target_lengths), (with_least, model.decoder, read + least)]
+    classed = model.pooling is not None and model.pooling.kind == "class"
+    count, marks = (2, "two marks") if classed or model.encoder is None else (1, "an end mark")
     for side, body, lengths in sides:
         longest = learned_positions(body)
-        if longest is not None and len(lengths):
+        if longest is not None and len(lengths) and lengths.max() + count > longest:
             worst = int(lengths.argmax())
-            if lengths[worst] + (1 if marks == "an end mark" else 2) > longest:
-                raise ValueError(
-                    f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
-                    f"more than positions.longest ({longest}); raise it, or take the example out"
-                )
+            raise ValueError(
+                f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
+                f"more than positions.longest ({longest}); raise it, or take the example out"
+            )

@@ -11,10 +11,9 @@ import string
 from collections.abc import Iterator
 from random import Random
 
-from sightline.data.sources import DataError, Example, place
+from sightline.data.sources import DataError, Example
+from sightline.data.splitting import part_of
 from sightline.recipe.data import SequencesSource
-
-PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}
 
 _PATIENCE = 10_000  # draws for one example; a part's share of all sequences is at least a tenth
 
@@ -31,12 +30,6 @@ def read_sequences(source: SequencesSource) -> Iterator[Example]:
         sequence = _draw(source, letters, random)
         answer = sequence if source.change == "copy" else sequence[::-1]
         yield Example(" ".join(sequence), " ".join(answer))
-
-
-def part_of(sequence: str) -> str:
-    """The part a sequence (its letters without spaces) belongs to."""
-    spot = place(sequence)
-    return next(part for part, (start, stop) in PARTS.items() if start <= spot < stop)
 
 
 def _draw(source: SequencesSource, letters: str, random: Random) -> str:

@@ -6,7 +6,6 @@ the recipe says fails with its name, the line and a remedy.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, open_bytes
+from sightline.data.splitting import place
 from sightline.plural import plural
 from sightline.recipe.data import (
     AnySource,
@@ -64,12 +64,12 @@ def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
     if folder is None:
         return None if recipe is None else recipe.resolve().parent
     wanted = Path(folder).expanduser()
-    for place in (places := _places(wanted, recipe)):
-        if place.is_dir():
-            if wanted.is_absolute() and place != wanted:
-                said = f"data.folder: {wanted} is not here; its files are read from {place} ($SIGHTLINE_CORPORA)"
+    for found in (places := _places(wanted, recipe)):
+        if found.is_dir():
+            if wanted.is_absolute() and found != wanted:
+                said = f"data.folder: {wanted} is not here; its files are read from {found} ($SIGHTLINE_CORPORA)"
                 warnings.warn(MovedFolder(said), stacklevel=1)
-            return place
+            return found
     raise _no_folder(folder, places)
 
 
@@ -140,12 +140,6 @@ def read(source: AnySource, folder: Path | None, *, swap: bool = False, labelled
             files = " and ".join(map(str, source_files(source, folder))) or f"kind: {source.kind}"
             raise DataError(f"{files}, line {number}: {wrong}")
         yield example
-
-
-def place(text: str) -> float:
-    """Where a text falls in [0, 1): evenly spread, and the same for the same text everywhere and always."""
-    digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
-    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -300,7 +294,7 @@ def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
         if len(cells) < needed:
             raise DataError(
                 f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: "
-                f"{list(columns)} needs {needed} with tabs between them; mend the line ({_short(line)}) or set columns"
+                f"{list(columns)} needs {needed} with tabs between them; mend the line ({short(line)}) or set columns"
             )
         yield Example(cells[left], cells[right])
 
@@ -345,14 +339,15 @@ def _matched(path: Path, source: PatternSource) -> Iterator[tuple[int, Example]]
         match = pattern.fullmatch(line)
         if match is None:
             raise DataError(
-                f"{path}, line {number}: {_short(line)} does not match {source.pattern!r} from end to end; "
+                f"{path}, line {number}: {short(line)} does not match {source.pattern!r} from end to end; "
                 f"change the pattern, or pass such lines over with skip"
             )
         left, right = match["source"], match["target"]
         if left is None or right is None:
-            raise DataError(f"{path}, line {number}: {_short(line)} has no source or target; see the pattern")
+            raise DataError(f"{path}, line {number}: {short(line)} has no source or target; see the pattern")
         yield number, Example(left, right)
 
 
-def _short(line: str) -> str:
+def short(line: str) -> str:
+    """A line as an error shows it, cut where it grows long."""
     return repr(line if len(line) <= 60 else line[:57] + "...")

@@ -151,7 +151,7 @@ def _tokenize(
         sides, told = (ingredients.vocabulary.source, ingredients.vocabulary.target), [links for _, _, links in chunk]
         found = chunk_links(sides, texts, (source, target), told, dropout=ingredients.dropped is not None)
         columns.append(_list_array(found, schema.field("links").type))
-    return Batch(texts, pa.RecordBatch.from_arrays(columns, schema=schema), short)
+    return Batch(texts, pa.RecordBatch.from_arrays(columns, schema=schema), np.array(short))
 
 
 def _list_array(rows: list[list[int]], kind: pa.ListType) -> pa.ListArray:

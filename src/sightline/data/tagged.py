@@ -3,31 +3,21 @@
 A tagged sentence is an `Example`: its words joined by single spaces, its labels likewise. A space inside a word or a
 label stands there as U+00A0, so that both sides always count alike. For prediction a sentence is a `Block`, which
 keeps its lines as they came and gives them back with nothing but the labels changed.
-
-CoNLL-U: https://universaldependencies.org/format.html. Column files: Tjong Kim Sang and De Meulder (2003).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from sightline.data.sources import DataError, Example, read_lines
+from sightline.data.sources import DataError, Example, read_lines, short
+from sightline.data.word_lines import INNER_SPACE, NOT_SPACE, ColumnLines, ConlluLines, Form, cells_of, inside
 from sightline.plural import plural
 
-Form = Literal["conllu", "columns", "text"]
-
 CONLLU_COLUMNS = {"form": 2, "lemma": 3, "upos": 4, "xpos": 5, "feats": 6, "deprel": 8}  # counted from 1
-INNER_SPACE = "\u00a0"
 
-_CONLLU_WIDTH = 10
 _NEVER_BLANK = ("upos", "xpos", "deprel")  # elsewhere "_" says something: no features, no lemma of its own, a "_"
-_ID = re.compile(r"(?P<word>[1-9][0-9]*)|(?P<start>[1-9][0-9]*)-(?P<stop>[1-9][0-9]*)|[0-9]+\.[1-9][0-9]*")
-_DOCUMENT = re.compile(r"-DOCSTART-(?=[ \t]|\Z)")
-_NOT_SPACE = re.compile("[^ ]+")
 _FORMS: dict[str, Form] = {
     ".conllu": "conllu",
     ".tsv": "columns",
@@ -81,10 +71,10 @@ def sentences(lines: Iterable[str], form: Form, word: int = 1, *, name: str = "t
     if form == "text":
         return _text(lines, name)
     if form == "conllu":
-        return _blocks(lines, _Conllu(name))
+        return _blocks(lines, ConlluLines(name))
     if word < 1:
         raise DataError(f"{name}: word column {word}; columns are counted from 1")
-    return _blocks(lines, _Columns(name, word))
+    return _blocks(lines, ColumnLines(name, word))
 
 
 @dataclass(frozen=True)
@@ -104,13 +94,13 @@ class Block:
         number = self._number(column)
         labels = []
         for row in self.rows:
-            cells = _cells(_body(self.lines[row]), self.separator)
+            cells = cells_of(_body(self.lines[row]), self.separator)
             if len(cells) < number:
                 raise DataError(
                     f"{self._where(row)}: {plural(len(cells), 'column')}, and the label should be in column {number}; "
-                    f"mend the line ({_short(self.lines[row])}) or choose another column"
+                    f"mend the line ({short(self.lines[row])}) or choose another column"
                 )
-            labels.append(_inside(cells[number - 1]))
+            labels.append(inside(cells[number - 1]))
         return labels
 
     def tagged(self, labels: Sequence[str], column: str | int | None = None) -> list[str]:
@@ -129,7 +119,7 @@ class Block:
         line = self.lines[row]
         body = _body(line)
         end = line[len(body) :]
-        cells = _cells(body, self.separator)
+        cells = cells_of(body, self.separator)
         separator = self.separator or "\t"
         written = label.replace(" ", INNER_SPACE) if separator == " " else label.replace(INNER_SPACE, " ")
         if number == len(cells) + 1:
@@ -137,9 +127,9 @@ class Block:
         if number > len(cells):
             raise DataError(
                 f"{self._where(row)}: {plural(len(cells), 'column')}, so a label cannot become column {number}; "
-                f"mend the line ({_short(line)}) or choose column {len(cells) + 1}"
+                f"mend the line ({short(line)}) or choose column {len(cells) + 1}"
             )
-        if _inside(cells[number - 1]) == label.replace(" ", INNER_SPACE):  # its U+00A0 may be one from the start
+        if inside(cells[number - 1]) == label.replace(" ", INNER_SPACE):  # its U+00A0 may be one from the start
             return line
         return _with_cell(body, self.separator, number, written) + end
 
@@ -183,119 +173,7 @@ class TextBlock(Block):
         return [joined(labels) + line[len(_body(line)) :]]
 
 
-class _Conllu:
-    """The lines of CoNLL-U: which are words, and whether their ids go on as they should."""
-
-    form: Form = "conllu"
-    separator = "\t"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._last = self._range = 0  # the id of the last word, and of the last that a multiword token covers
-        self._empty = 0  # how many empty nodes there were since that word
-
-    def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence."""
-        return not body
-
-    def word(self, body: str, number: int) -> str | None:
-        """The word of a line; None where it has none of its own."""
-        if body.startswith("#"):
-            return None
-        cells = body.split("\t")
-        where = f"{self.name}, line {number}"
-        if len(cells) != _CONLLU_WIDTH:
-            raise DataError(
-                f"{where}: {plural(len(cells), 'column')} with tabs between them, and CoNLL-U has {_CONLLU_WIDTH}; "
-                f"mend the line ({_short(body)}), or read the file as columns"
-            )
-        if not self._step(cells[0], where):
-            return None
-        return _word(cells[1], where, body)
-
-    def end_sentence(self, number: int) -> None:
-        """A blank line, or the end, after line `number`."""
-        if self._range > self._last:
-            raise DataError(
-                f"{self.name}, line {number}: the sentence ends with word {self._last}, and a multiword token goes "
-                f"on to {self._range}; add the words that are missing or mend the token's id"
-            )
-        self._last = self._range = self._empty = 0
-
-    def _step(self, id_: str, where: str) -> bool:
-        """Whether it is a word's id; it has to follow the one before."""
-        match = _ID.fullmatch(id_)
-        if match is None:
-            raise DataError(f"{where}: {id_!r} is no id; write 7 for a word, 7-8 for a multiword token, 7.1 for none")
-        following = self._last + 1
-        if match["word"]:
-            wanted = str(following)
-            fits = id_ == wanted
-            self._last, self._empty = following, 0
-        elif match["start"]:
-            wanted = str(max(following, self._range + 1))
-            fits = match["start"] == wanted == str(following) and int(match["stop"]) >= following
-            self._range = int(match["stop"])
-        else:
-            self._empty += 1
-            wanted = f"{self._last}.{self._empty}"
-            fits = id_ == wanted
-        if not fits:
-            raise DataError(
-                f"{where}: id {id_} is out of order where {wanted} should come; number the words of each sentence "
-                f"1, 2, 3, and leave a blank line between sentences"
-            )
-        return match["word"] is not None
-
-
-class _Columns:
-    """The lines of a column file. Its first word says how columns are set off, and the rest must agree.
-
-    Where spaces do it, every line has to have as many columns as the first: a line with more or fewer is most likely
-    one whose word has a space in it or got lost, and would be read wrongly without a trace.
-    """
-
-    form: Form = "columns"
-
-    def __init__(self, name: str, word: int) -> None:
-        self.name = name
-        self._word = word
-        self._first: tuple[int, int] | None = None  # the number of the line that decided, and of its columns
-        self.separator = "\t"
-
-    def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence; spaces alone are nothing."""
-        return not body.strip(" ")
-
-    def word(self, body: str, number: int) -> str | None:
-        """The word of a line; None where it has none of its own."""
-        if _DOCUMENT.match(body):
-            return None
-        where = f"{self.name}, line {number}"
-        if self._first is None:
-            self.separator = "\t" if "\t" in body else " " if len(_NOT_SPACE.findall(body)) > 1 else ""
-            self._first = (number, len(_cells(body, self.separator)))
-        cells = _cells(body, self.separator)
-        decided, width = self._first
-        if self.separator != "\t" and "\t" in body:
-            raise DataError(f"{where}: a tab ({_short(body)}), and line {decided} has none; use tabs throughout")
-        if self.separator == " " and len(cells) != width:
-            raise DataError(
-                f"{where}: {plural(len(cells), 'column')} ({_short(body)}), and line {decided} has {width}; "
-                f"mend the line, or set all columns off by tabs if words have spaces in them"
-            )
-        if len(cells) < self._word:
-            raise DataError(
-                f"{where}: {plural(len(cells), 'column')}, and the word should be in column {self._word}; "
-                f"mend the line ({_short(body)}) or choose another column"
-            )
-        return _word(cells[self._word - 1], where, body)
-
-    def end_sentence(self, number: int) -> None:
-        """Sentences know nothing of each other here."""
-
-
-def _blocks(lines: Iterable[str], layout: _Conllu | _Columns) -> Iterator[Block]:
+def _blocks(lines: Iterable[str], layout: ConlluLines | ColumnLines) -> Iterator[Block]:
     kept: list[str] = []
     words: dict[int, str] = {}  # by their places among the lines
     for number, line in enumerate(lines, 1):
@@ -312,7 +190,7 @@ def _blocks(lines: Iterable[str], layout: _Conllu | _Columns) -> Iterator[Block]
         yield _block(kept, words, layout, number)
 
 
-def _block(lines: list[str], words: dict[int, str], layout: _Conllu | _Columns, last: int) -> Block:
+def _block(lines: list[str], words: dict[int, str], layout: ConlluLines | ColumnLines, last: int) -> Block:
     layout.end_sentence(last)
     return Block(
         lines=tuple(lines),
@@ -327,7 +205,7 @@ def _block(lines: list[str], words: dict[int, str], layout: _Conllu | _Columns, 
 
 def _text(lines: Iterable[str], name: str) -> Iterator[Block]:
     for number, line in enumerate(lines, 1):
-        words = tuple(_NOT_SPACE.findall(_body(line)))
+        words = tuple(NOT_SPACE.findall(_body(line)))
         yield TextBlock((line,), words, rows=(), separator=" ", form="text", name=name, first=number)
 
 
@@ -347,38 +225,15 @@ def _read(blocks: Iterator[Block], column: str | int) -> Iterator[Example]:
         yield Example(joined(block.words), joined(labels))
 
 
-def _word(cell: str, where: str, body: str) -> str:
-    word = _inside(cell)
-    if not word:
-        raise DataError(f"{where}: the word is empty ({_short(body)}); write it in, or take the line out")
-    return word
-
-
-def _inside(cell: str) -> str:
-    """A cell as a word or label; spaces around it mean nothing."""
-    return cell.strip(" ").replace(" ", INNER_SPACE)
-
-
 def _body(line: str) -> str:
     return line.rstrip("\r\n")
-
-
-def _cells(body: str, separator: str) -> list[str]:
-    """What stands in each column."""
-    if separator == " ":
-        return _NOT_SPACE.findall(body)
-    return body.split(separator) if separator else [body]
 
 
 def _with_cell(body: str, separator: str, number: int, cell: str) -> str:
     """The line with another cell in one column."""
     if separator == " ":  # there may be several in a row
-        start, stop = list(_NOT_SPACE.finditer(body))[number - 1].span()
+        start, stop = list(NOT_SPACE.finditer(body))[number - 1].span()
         return body[:start] + cell + body[stop:]
-    cells = _cells(body, separator)
+    cells = cells_of(body, separator)
     cells[number - 1] = cell
     return separator.join(cells)
-
-
-def _short(line: str) -> str:
-    return repr(line if len(line) <= 60 else line[:57] + "...")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sightline.recipe import Recipe
@@ -24,32 +25,30 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
     """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`."""
-    return _differences(old.model_dump(mode="json"), new.model_dump(mode="json"), ())
+    found = _differing(old.model_dump(mode="json"), new.model_dump(mode="json"), (), lambda path: path in FREE)
+    return [f"{key}: {before!r} then, {after!r} now" for key, before, after in found]
 
 
-def _differences(old: Any, new: Any, path: tuple[str, ...]) -> list[str]:
-    if path in FREE or old == new:
-        return []
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(set(old) | set(new))
-        return [line for key in keys for line in _differences(old.get(key), new.get(key), (*path, key))]
-    return [f"{'.'.join(path)}: {old!r} then, {new!r} now"]
+def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
+    """Where a section of another recipe differs, but for keys that are `free`: `model.width: 8 there, 16 here`."""
+    both = (theirs.model_dump(mode="json"), own.model_dump(mode="json"))
+    found = _differing(*both, (name,), lambda path: path[-1] in free)
+    return [f"{key}: {there!r} there, {here!r} here" for key, there, here in found]
+
+
+def _differing(
+    one: Any, other: Any, path: tuple[str, ...], free: Callable[[tuple[str, ...]], bool]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each key that is not free and has two values, with both."""
+    if one == other or free(path):
+        return
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(set(one) | set(other)):
+            yield from _differing(one.get(key), other.get(key), (*path, key), free)
+    else:
+        yield ".".join(path), one, other
 
 
 def without_adapters(recipe: Recipe) -> Recipe:
     """The recipe of the model that one with adapters becomes when they are merged into its weights."""
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"adapters": None})})
-
-
-def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
-    """Where a section of another recipe differs, but for keys that are `free`: `model.width: 8 there, 16 here`."""
-
-    def walk(one: Any, other: Any, path: tuple[str, ...]) -> list[str]:
-        if one == other or path[-1] in free:
-            return []
-        if isinstance(one, dict) and isinstance(other, dict):
-            keys = sorted(set(one) | set(other))
-            return [line for key in keys for line in walk(one.get(key), other.get(key), (*path, key))]
-        return [f"{'.'.join(path)}: {one!r} there, {other!r} here"]
-
-    return walk(theirs.model_dump(mode="json"), own.model_dump(mode="json"), (name,))

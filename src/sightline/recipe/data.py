@@ -28,6 +28,12 @@ class Source(Section):
             raise ValueError(f"share {list(self.share)} must be [from, to] with 0 <= from < to <= 1")
         return self
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """Names of its source and its target text: whoever takes the same text, as either side, calls it the same."""
+        whole = self.model_dump_json(exclude={"weight", "share"})
+        return f"source of {whole}", f"target of {whole}"
+
 
 class TextSource(Source):
     """Two text files read side by side, line by line."""
@@ -35,6 +41,10 @@ class TextSource(Source):
     kind: Literal["text"] = "text"
     source: str
     target: str
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return self.source, self.target
 
 
 class TsvSource(Source):
@@ -44,6 +54,11 @@ class TsvSource(Source):
     file: str
     columns: tuple[Column, Column] = Field((1, 2), description="which columns hold source and target, counted from 1")
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        source, target = self.columns
+        return f"column {source} of {self.file}", f"column {target} of {self.file}"
+
 
 class JsonLinesSource(Source):
     """One JSON object a line."""
@@ -52,6 +67,10 @@ class JsonLinesSource(Source):
     file: str
     source: str = Field("source", description="the key of the source text")
     target: str = Field("target", description="the key of the target text")
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return f"{self.source} of {self.file}", f"{self.target} of {self.file}"
 
 
 class PatternSource(Source):

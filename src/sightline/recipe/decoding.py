@@ -25,6 +25,9 @@ class Risk(Section):
     utility: Literal["chrf", "bleu"] = Field(
         "chrf", description="how alike two outputs are: sentence scores, sacreBLEU"
     )
+    weights: Literal["alike", "probability"] = Field(
+        "alike", description="what each output counts for: all the same, or (of a beam) by its probability among them"
+    )
 
 
 class Decoding(Section):
@@ -86,6 +89,11 @@ class Decoding(Section):
             raise ValueError(
                 f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, or "
                 f"set sample"
+            )
+        if self.sample is not None and mbr.weights == "probability":
+            raise ValueError(
+                "mbr.weights: probability is for a beam; what is drawn comes as often as it is likely, so it would "
+                "count twice: leave it out, or leave sample out"
             )
         if self.nbest > mbr.candidates:
             raise ValueError(f"nbest ({self.nbest}) is more than mbr.candidates ({mbr.candidates}); raise those")

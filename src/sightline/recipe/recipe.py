@@ -116,29 +116,33 @@ class Recipe(Section):
             )
 
     def _check_additions(self) -> None:
-        """Whether R-Drop and reward can do their work in this training."""
-        training, decoder = self.training, self.model.decoder
+        """Whether what is beyond the likelihood of a training, or beside it, can do its work here."""
+        training = self.training
         if training.stopping.on == "reward" and training.reward is None:
             raise ValueError("training.stopping.on: reward needs training.reward; add that section, or stop on loss")
-        transformers = [body for body in self.model.bodies.values() if isinstance(body, TransformerBody)]
-        if training.recompute_layers and not transformers:
+        if training.recompute_layers and not any(isinstance(b, TransformerBody) for b in self.model.bodies.values()):
             raise ValueError(
                 "training.recompute_layers: true is for Transformer layers, and this model has none; leave it out"
             )
-        if training.rdrop is None and training.reward is None:
-            return
-        if training.reward is not None and training.compile:
+        if training.reward is not None:
+            self._check_reward()
+        elif training.rdrop is not None:
+            self._check_rdrop()
+
+    def _check_rdrop(self) -> None:
+        carried = self.task == "language-model" and isinstance(self.model.decoder, RecurrentDecoder)
+        if carried and self.training.batches.carry is not False:
+            raise ValueError(
+                "training.rdrop reads every window twice, and this model goes on from the state of the window "
+                "before; set training.batches.carry: false"
+            )
+
+    def _check_reward(self) -> None:
+        training = self.training
+        if training.compile:
             raise ValueError(
                 "training.compile: true cannot be had with training.reward, whose steps are not compiled; leave it"
             )
-        if training.reward is None:
-            carried = self.task == "language-model" and isinstance(decoder, RecurrentDecoder)
-            if carried and training.batches.carry is not False:
-                raise ValueError(
-                    "training.rdrop reads every window twice, and this model goes on from the state of the window "
-                    "before; set training.batches.carry: false"
-                )
-            return
         if training.rdrop is not None:
             raise ValueError("training.rdrop and training.reward are two objectives; leave one of them out")
         if self.task != "seq2seq" or self.model.encoder is None:

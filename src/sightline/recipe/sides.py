@@ -1,15 +1,35 @@
-"""Whether the sources of a recipe have the sides that its task reads and writes."""
+"""The sides of a recipe's sources: whether they are those that its task reads and writes, and which is which."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sightline.recipe.bodies import Ngram
 
 if TYPE_CHECKING:
     from sightline.recipe import Recipe
+    from sightline.recipe.data import Data
 
 ONE_SIDED = ("plain", "chorales")  # kinds of source: a text to write, and nothing to read
+
+
+class Direction(NamedTuple):
+    """Which texts are read and which are written, by their names (`Source.sides`)."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+    def is_turned(self, other: Direction) -> bool:
+        """Whether each writes what the other reads, and they have nothing else in common."""
+        crossed = self.reads & other.writes and self.writes & other.reads
+        return bool(crossed) and not (self.reads & other.reads or self.writes & other.writes)
+
+
+def direction(data: Data) -> Direction:
+    """That of the texts a recipe learns from and is validated by."""
+    pairs = [source.sides[::-1] if data.swap else source.sides for source in (*data.train, data.validation)]
+    read, written = zip(*pairs, strict=True)
+    return Direction(frozenset(read), frozenset(written))
 
 
 def check_sides(recipe: Recipe) -> None:
@@ -27,6 +47,11 @@ def check_sides(recipe: Recipe) -> None:
             )
         if data.swap:
             raise ValueError(f"data.swap: true has no sides to exchange in {key}, of kind: {source.kind}; leave it out")
+        if source.share is not None:
+            raise ValueError(
+                f"{key}.share goes by a hash of the source side, and kind: {source.kind} has none, so all or nothing "
+                f"would be kept; take a part of the text by {key}.part"
+            )
     if recipe.task == "language-model" and not recipe.tokenizer.shared:
         raise ValueError(
             "tokenizer.shared: false is of two vocabularies, and task: language-model has one text; leave it out"

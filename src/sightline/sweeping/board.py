@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from sightline.training.display import clock
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -18,13 +20,6 @@ _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "interrupte
 _ORDER = ("done", "failed", "interrupted", "running", "waiting")
 _FIRST = ("running", "failed", "interrupted", "done", "waiting")  # what is shown when the table is too long to show all
 _PAUSE = 0.5  # seconds between looks at what the runs have written
-
-
-def clock(seconds: float) -> str:
-    """`1:02:03`, or `2:03`."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def count_states(jobs: Sequence[Job]) -> str:

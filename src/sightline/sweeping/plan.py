@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.data.preparation import data_folder, run_recipe, with_folder
+from sightline.data.preparation import data_folder, run_recipe
 from sightline.data.sources import source_files
 from sightline.files import write_atomically
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.changes import differences
-from sightline.recipe.files import load_recipe
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.sweeping.grid import Axes, Combination, Override, SweepError, combinations, read_variants
 from sightline.sweeping.names import key_label, name_runs
@@ -103,13 +102,11 @@ def plan_sweep(
 # --- checking ------------------------------------------------------------------------------------------------------
 
 
-def open_recipe(given: str, overrides: Sequence[str]) -> Recipe:
+def recipe_to_train(given: str, overrides: Sequence[str]) -> Recipe:
     """The recipe as `sightline train` will see it, its corpora there."""
-    path = Path(given)
-    if (path / "recipe.yaml").is_file():
-        recipe = with_folder(run_recipe(path, overrides), None)
-    else:
-        recipe = with_folder(load_recipe(given, overrides), path if path.is_file() else None)
+    from sightline.experiment import open_recipe  # PyTorch comes with it
+
+    recipe, _ = open_recipe(given, overrides)
     for source in (*recipe.data.train, recipe.data.validation):
         source_files(source, data_folder(recipe))
     return recipe
@@ -120,7 +117,7 @@ def _checked(given: str, wanted: Sequence[Combination]) -> list[tuple[Combinatio
     problems: dict[str, list[Combination]] = {}
     for combination in wanted:
         try:
-            found.append((combination, open_recipe(given, [str(override) for override in combination.overrides])))
+            found.append((combination, recipe_to_train(given, list(map(str, combination.overrides)))))
         except ValueError as error:
             problems.setdefault(str(error), []).append(combination)
     if problems:
@@ -169,7 +166,7 @@ def _recorded(given: str, folder: Path, content: bytes | None) -> list[SweepRun]
     runs = []
     for name, overrides in _entries(folder / RECORD, content):
         try:
-            runs.append(SweepRun(name, folder, overrides, open_recipe(given, overrides)))
+            runs.append(SweepRun(name, folder, overrides, recipe_to_train(given, overrides)))
         except ValueError as error:
             raise SweepError(
                 f"{folder} is a sweep of another recipe: {given} cannot make its run {name} ({error}); "
@@ -228,10 +225,9 @@ def _goes_on(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
 
 def _looked_at(run: SweepRun) -> SweepRun:
     """With its state; a folder that holds another training than this one is refused."""
-    saved = run.folder / "recipe.yaml"
-    if not saved.exists():
+    if not (run.folder / "recipe.yaml").exists():
         return run
-    before = load_recipe(saved)
+    before = run_recipe(run.folder)
     differing = differences(before, run.recipe)
     if differing:
         raise SweepError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.recipe import Recipe
+from sightline.recipe.bodies import Ngram
 from sightline.training.ending import limit_reached, newest_progress
 
 
@@ -18,7 +19,10 @@ def ended(run: Path, recipe: Recipe) -> bool:
     It ends by validating, saving a checkpoint and writing the model, in this order, once a limit is reached. So a
     limit of the recipe (as it is now: a raised one makes it go on) must be reached by the newest checkpoint, which must
     be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
+    What is counted has no checkpoints; there the model card is written last.
     """
+    if isinstance(recipe.model.decoder, Ngram):
+        return (run / "model.safetensors").is_file() and (run / "README.md").is_file()
     saved = newest_progress(run)
     if saved is None:
         return False

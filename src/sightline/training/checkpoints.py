@@ -87,6 +87,11 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors:
         optimizer.state[parameter][key] = tensor.to(device).clone()
 
 
+def _of_kind(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of a file that are no state of the optimizer: `name/kind` by name."""
+    return {name.removesuffix(f"/{kind}"): part for name, part in tensors.items() if name.endswith(f"/{kind}")}
+
+
 class Checkpoints:
     """The checkpoints of one run."""
 
@@ -111,17 +116,19 @@ class Checkpoints:
         progress: Progress,
         carried: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write a checkpoint, then remove those no longer wanted. `carried`: state that goes from step to step."""
+        """Write a checkpoint, then remove those no longer wanted. `carried`: state that goes from step to step.
+
+        One that stands there already stays if it says the same. It does not where a training was stopped at its last
+        step and goes on to validate it.
+        """
+        if self.whole(progress.step) and self.progress(progress.step).after(seconds=progress.seconds) == progress:
+            return
         tensors = _optimizer_tensors(optimizer, model)
         tensors |= {f"{name}/carried": part.detach().cpu().contiguous() for name, part in (carried or {}).items()}
         if average is not None:
             tensors |= {f"{name}/average": weight.cpu() for name, weight in average.weights.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.path(progress.step)
-        if target.exists():
-            if self.whole(progress.step):
-                return
-            shutil.rmtree(target)
         try:
             with atomic_folder(target) as folder:
                 save_file(parameters_of(model), folder / "model.safetensors")
@@ -129,6 +136,8 @@ class Checkpoints:
                 (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
                 lines = [f"{checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
                 (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+                if target.exists():  # damaged, or told less
+                    shutil.rmtree(target)
         except (OSError, SafetensorError) as error:
             raise OSError(
                 f"checkpoint {target} could not be written ({error}); those before it are kept. Make room and go on "
@@ -189,13 +198,12 @@ class Checkpoints:
 
     def averages(self, step: int) -> dict[str, Tensor]:
         """The running averages of a checkpoint, by parameter name; empty where there are none."""
-        tensors = load_file(self.path(step) / "optimizer.safetensors")
-        return {name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")}
+        return _of_kind("average", load_file(self.path(step) / "optimizer.safetensors"))
 
     def carried(self, step: int, device: torch.device) -> dict[str, Tensor]:
         """The state that a checkpoint hands on to the next step, by name; empty where there is none."""
-        tensors = load_file(self.path(step) / "optimizer.safetensors")
-        return {name.removesuffix("/carried"): t.to(device) for name, t in tensors.items() if name.endswith("/carried")}
+        found = _of_kind("carried", load_file(self.path(step) / "optimizer.safetensors"))
+        return {name: part.to(device) for name, part in found.items()}
 
     def restore(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, average: RunningAverage | None
@@ -207,7 +215,11 @@ class Checkpoints:
             optimizer, model, {name: t for name, t in tensors.items() if not name.endswith(("/average", "/carried"))}
         )
         if average is not None:
-            average.load({name.removesuffix("/average"): t for name, t in tensors.items() if name.endswith("/average")})
+            average.load(_of_kind("average", tensors))
+        return self.progress(step)
+
+    def progress(self, step: int) -> Progress:
+        """Where the training stood at that step."""
         values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))
         unlogged = tuple(tuple(row) for row in values.get("unlogged", ()))
         return Progress(**{**values, "recent": tuple(values["recent"]), "unlogged": unlogged})

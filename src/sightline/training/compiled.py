@@ -18,7 +18,7 @@ from sightline.layers.layout import Packed
 from sightline.recipe import Training
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss
-from sightline.training.step import autocast, training_loss
+from sightline.training.step import Gradients, autocast, training_loss
 
 Shape = tuple[int, int]  # sequences, and the longest of them
 
@@ -42,7 +42,7 @@ def compiled_loss(model: nn.Module, training: Training) -> Callable[[TrainingBat
     return loss
 
 
-class GraphedGradients:
+class GraphedGradients(Gradients):
     """`Gradients` of one batch of static shape: the compiled forward and backward pass, recorded once and replayed.
 
     Parameters and gradients must stay where they are in memory from the first step on. What is random follows the
@@ -50,7 +50,7 @@ class GraphedGradients:
     """
 
     def __init__(self, model: nn.Module, training: Training, device: torch.device) -> None:
-        self.model, self.precision, self.device = model, training.precision, device
+        super().__init__(model, training, device)
         self.loss = compiled_loss(model, training)
         self.graph: torch.cuda.CUDAGraph | None = None
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sightline.plural import plural
 from sightline.text.shown import beginning, in_one_line
-from sightline.training.checkpoints import Progress
+
+if TYPE_CHECKING:
+    from sightline.training.checkpoints import Progress
 
 
 class Display(Protocol):
@@ -19,7 +21,8 @@ class Display(Protocol):
     def note(self, text: str) -> None: ...
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """`1:02:03`, or `2:03`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
@@ -31,7 +34,7 @@ def step_line(record: dict[str, Any]) -> str:
     return (
         f"step {record['step']:>6}  epoch {record['epoch'] + 1:>3}  loss {record['loss']:.3f}  "
         f"lr {record['lr']:.2e}  |g| {record['gradient_norm']:.2f}  "
-        f"{record['tokens_per_second']:,.0f} tokens/s  {_clock(record['seconds'])}{dropped}"
+        f"{record['tokens_per_second']:,.0f} tokens/s  {clock(record['seconds'])}{dropped}"
     )
 
 

@@ -1,8 +1,9 @@
-"""Whether a training has come to its end, as its newest checkpoint tells."""
+"""Whether a training has come to its end: by where it stands, or as its newest checkpoint tells."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ def newest_progress(run: Path) -> Path | None:
     return checkpoints[-1] / "progress.json" if checkpoints else None
 
 
-def limit_reached(progress: dict[str, Any], recipe: Recipe) -> bool:
+def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
     """Whether a limit of the recipe (as it is now: a raised one makes a training go on) is reached."""
     limits, patience = recipe.training.limits, recipe.training.stopping.patience
     reached = [

@@ -7,35 +7,31 @@ uninterrupted one.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.files import write_atomically
 from sightline.plural import plural
 from sightline.training.averages import RunningAverage, mean_weights, weights_of
 from sightline.training.batches import TrainingBatch, ahead
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
 from sightline.training.cost import peak_memory
+from sightline.training.ending import limit_reached
 from sightline.training.interruption import Interrupted, stop_signals
 from sightline.training.job import Fit
 from sightline.training.journal import Journal
 from sightline.training.layer_norms import LayerNorms
 from sightline.training.optimizers import build_optimizer
+from sightline.training.readings import Reading, Readings, not_finite
 from sightline.training.routing import routing_record
 from sightline.training.schedules import factor
-from sightline.training.step import CarriedGradients, ObservedGradients, step_seed
-
-
-class NotFinite(ArithmeticError):
-    """The loss or its gradient became infinite or not a number."""
+from sightline.training.step import step_seed
 
 
 def fit(job: Fit, *, resume: bool = False) -> Progress:
@@ -50,8 +46,7 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
         newest = checkpoints.newest() if resume else None
         if newest is not None:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
-            if isinstance(job.gradients, CarriedGradients):
-                job.gradients.carried = checkpoints.carried(newest, job.device)
+            job.gradients.carried = checkpoints.carried(newest, job.device)
             job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
         with Journal(job.run, tensorboard=training.tensorboard, size=progress.journal, step=progress.step) as journal:
             loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
@@ -60,16 +55,6 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
             finally:
                 loop.close()
         return loop.progress
-
-
-@dataclass(frozen=True)
-class _Step:
-    """What is known of a step before somebody looks at its numbers."""
-
-    step: int
-    epoch: int
-    examples: np.ndarray  # of all its batches
-    values: Tensor  # loss, nll and norm of the gradient, then what layers counted
 
 
 class _Loop:
@@ -90,12 +75,12 @@ class _Loop:
         self.parameters = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
         self.layer_norms = LayerNorms(job.model) if self.training.log_layers else None
         self.newest_norms: Tensor | None = None  # of the parts, at the step that is logged
-        self.pending: list[_Step] = []  # not yet looked at
-        self.unlogged = list(progress.unlogged)  # looked at, not yet logged
+        self.readings = Readings(progress.unlogged)
+        self.rate = 0.0  # of the newest step
         self.started, self.before = time.monotonic(), progress.seconds
         self.logged_at, self.logged_tokens = time.monotonic(), progress.tokens
         self.batches: Iterator[list[TrainingBatch]] | None = None
-        self.epoch_steps = 0
+        self.epoch_steps = self.steps_left = 0  # steps of this epoch, and those of them that are to come
         self.saved: int | None = None  # the step of this sitting's newest checkpoint, and that of its newest export
         self.exported: int | None = None
         self.mean_of: list[int] = []  # steps of the checkpoints whose mean was exported
@@ -133,14 +118,7 @@ class _Loop:
     # --- its lines ------------------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
-        limits, stopping = self.training.limits, self.training.stopping
-        p = self.progress
-        return (
-            (limits.steps is not None and p.step >= limits.steps)
-            or (limits.epochs is not None and p.epoch >= limits.epochs)
-            or (limits.minutes is not None and self.seconds() >= 60 * limits.minutes)
-            or (stopping.patience is not None and p.waited >= stopping.patience)
-        )
+        return limit_reached({**vars(self.progress), "seconds": self.seconds()}, self.recipe)
 
     def seconds(self) -> float:
         return self.before + time.monotonic() - self.started
@@ -176,7 +154,7 @@ class _Loop:
             made = [replace(batch, flops=self.job.flops(batch)) for batch in plain]
             return [batch.to(self.job.device) for batch in made] if self.job.device.type == "cuda" else made
 
-        self.last_of_epoch = len(groups)
+        self.steps_left = len(groups)
         return ahead(groups, make)
 
     def one_step(self, group: list[TrainingBatch]) -> None:
@@ -198,7 +176,7 @@ class _Loop:
         if counts is not None:
             values = torch.cat([values, counts.to(values.dtype)])
         examples = np.concatenate([batch.examples for batch in group])
-        self.pending.append(_Step(step, self.progress.epoch, examples, values))
+        self.readings.add(Reading(step, self.progress.epoch, examples, values))
         if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
             self.check_finite()  # before the weights are touched; on CUDA looking would make every step wait
         self.optimizer.step()
@@ -210,8 +188,8 @@ class _Loop:
         """Move the position on by one step."""
         p = self.progress
         epoch, batch = p.epoch, p.batch + len(group)
-        self.last_of_epoch -= 1
-        if self.last_of_epoch == 0:
+        self.steps_left -= 1
+        if self.steps_left == 0:
             epoch, batch = epoch + 1, 0
             self.close()
         self.progress = p.after(
@@ -225,38 +203,16 @@ class _Loop:
 
     def spent_beside(self) -> int:
         """The operations of the last step beyond those of its batches."""
-        gradients, spent = self.job.gradients, 0
-        if isinstance(gradients, ObservedGradients):
-            spent, gradients.spent = gradients.spent, 0
+        gradients = self.job.gradients
+        spent, gradients.spent = gradients.spent, 0
         return spent
 
     def check_finite(self) -> None:
         """Look at the losses not yet looked at; if one is not finite, save its examples and raise `NotFinite`."""
-        if not self.pending:
-            return
-        values = torch.stack([step.values for step in self.pending]).double().cpu().numpy()  # (steps, 3)
-        bad = np.flatnonzero(~np.isfinite(values).all(1))
-        if len(bad):
-            self.report_bad_batch(self.pending[int(bad[0])], values[int(bad[0])])
-        self.unlogged += [tuple(row) for row in values.tolist()]
-        self.pending = []
-
-    def report_bad_batch(self, bad: _Step, values: np.ndarray) -> None:
-        step, path = bad.step, self.job.run / "bad-batch.json"
-        record = {
-            "step": step,
-            "epoch": bad.epoch,
-            "loss": str(values[0]),
-            "gradient_norm": str(values[2]),
-            "examples": self.job.plan.texts(bad.epoch, bad.examples),
-        }
-        write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
-        newest = self.checkpoints.newest()
-        kept = f"the last good checkpoint is step {newest}" if newest is not None else "no checkpoint was saved before"
-        raise NotFinite(
-            f"step {step}: loss {values[0]}, gradient norm {values[2]}; the batch is saved in {path}, {kept}. "
-            f"Lower training.lr, lengthen training.schedule.warmup, or look at that batch"
-        )
+        bad = self.readings.look()
+        if bad is not None:
+            texts = self.job.plan.texts(bad.epoch, bad.examples)
+            raise not_finite(self.job.run, bad, texts, self.checkpoints.newest())
 
     def log(self, group: list[TrainingBatch]) -> None:
         """Every so many steps, write down how it goes; show it at every step that costs nothing."""
@@ -264,8 +220,7 @@ class _Loop:
             self.job.display.step(self.progress, {})
             return
         self.check_finite()
-        means, steps = np.mean(self.unlogged, axis=0).tolist(), len(self.unlogged)
-        self.unlogged = []
+        means, steps = self.readings.means()
         now = time.monotonic()
         speed = (self.progress.tokens - self.logged_tokens) / max(now - self.logged_at, 1e-9)
         self.logged_at, self.logged_tokens = now, self.progress.tokens
@@ -306,9 +261,10 @@ class _Loop:
             found = self.job.validate(self.job.model)
             load_parameters(self.job.model, own)
         p = self.progress
-        better = p.best is None or found.score < p.best
+        score = math.inf if math.isnan(found.score) else found.score  # or no number would ever be better than none
+        better = p.best is None or score < p.best
         self.progress = p.after(
-            best=found.score if better else p.best,
+            best=score if better else p.best,
             best_step=p.step if better else p.best_step,
             waited=0 if better else p.waited + 1,
             validated=p.step,
@@ -340,9 +296,9 @@ class _Loop:
             recent = (*steps, self.progress.step)[-self.training.averaging.count :]
         self.journal.sync()
         self.progress = self.progress.after(
-            journal=self.journal.size, recent=recent, unlogged=tuple(self.unlogged), seconds=self.seconds()
+            journal=self.journal.size, recent=recent, unlogged=tuple(self.readings.seen), seconds=self.seconds()
         )
-        carried = self.job.gradients.carried if isinstance(self.job.gradients, CarriedGradients) else None
+        carried = self.job.gradients.carried
         self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress, carried)
         self.saved = self.progress.step
 

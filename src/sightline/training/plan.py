@@ -72,6 +72,7 @@ class EpochPlan(StorePlan):
 
     def __post_init__(self) -> None:
         self.sides = sides_of(self.recipe)
+        self._newest: tuple[int, list[np.ndarray]] | None = None  # an epoch and its batches
         if self.layout == "static":
             lengths, tokens = self._lengths(0), self.recipe.training.batches.tokens
             longest, _ = self.recipe.longest_sequence()
@@ -82,6 +83,11 @@ class EpochPlan(StorePlan):
             self._most = sequences
 
     def epoch(self, number: int) -> Sequence[np.ndarray]:
+        if self._newest is None or self._newest[0] != number:  # put together once: millions of examples take seconds
+            self._newest = (number, self._batches(number))
+        return self._newest[1]
+
+    def _batches(self, number: int) -> list[np.ndarray]:
         store, tokens = self.store_for(number), self.recipe.training.batches.tokens
         weights = [source.weight for source in self.recipe.data.train]
         seed = self.recipe.seed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -82,12 +83,28 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
-# The batches of a step → their loss, summed over all target tokens, outside autograd. The gradient of its mean over the
-# tokens is left in the parameters, in place of what was there.
-Gradients = Callable[[Sequence[TrainingBatch]], Loss]
+class Gradients(ABC):
+    """How a step finds its gradients.
+
+    Some have what others go without: operations beyond those of the batches, known only once they are made (`spent`;
+    whoever counts them sets it back to 0), and state that goes from step to step (`carried`, by name), which is part
+    of where a training stands, so checkpoints hold it.
+    """
+
+    def __init__(self, model: nn.Module, training: Training, device: torch.device) -> None:
+        self.model, self.precision, self.device = model, training.precision, device
+        self.spent = 0
+        self.carried: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def __call__(self, group: Sequence[TrainingBatch]) -> Loss:
+        """The loss of the batches of a step, summed over all target tokens, outside autograd.
+
+        The gradient of its mean over the tokens is left in the parameters, in place of what was there.
+        """
 
 
-class PlainGradients:
+class PlainGradients(Gradients):
     """`Gradients` by one forward and one backward pass over each batch."""
 
     def __init__(
@@ -97,7 +114,7 @@ class PlainGradients:
         device: torch.device,
         loss: Callable[[TrainingBatch], Loss] | None = None,  # e.g. compiled
     ) -> None:
-        self.model, self.precision, self.device = model, training.precision, device
+        super().__init__(model, training, device)
         self.loss = loss or (lambda batch: training_loss(model, batch, training))
 
     def __call__(self, group: Sequence[TrainingBatch]) -> Loss:
@@ -115,25 +132,12 @@ class PlainGradients:
         return loss.detached()
 
 
-class ObservedGradients(PlainGradients):
-    """`Gradients` whose cost is known only once they are made: `spent`, the operations beyond those of the batches.
-
-    Whoever counts them sets it back to 0.
-    """
-
-    spent: int = 0
-
-
 class CarriedGradients(PlainGradients):
-    """`Gradients` where each batch goes on from the state the one before it ended in, cut off from what made it.
-
-    The state is part of where a training stands, so checkpoints hold it: `carried`, by name.
-    """
+    """`Gradients` where each batch goes on from the state the one before it ended in, cut off from what made it."""
 
     def __init__(self, model: Any, training: Training, device: torch.device) -> None:
         super().__init__(model, training, device, self._loss)
         self.language_model, self.smoothing = model, training.label_smoothing
-        self.carried: dict[str, Tensor] = {}
 
     def _loss(self, batch: TrainingBatch) -> Loss:
         assert batch.given is not None

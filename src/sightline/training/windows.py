@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -56,7 +55,6 @@ class WindowPlan(StorePlan):
         if self.layout == "static":  # a dummy sequence is always there, more of them where windows are missing
             tokens = self.rows * self.context + 8
             self.shape = StaticShape(tokens, self.rows + 1 + -(-tokens // self.context), self.context)
-        self._streams: dict[Path, np.ndarray] = {}
         self._newest: tuple[int, np.ndarray] | None = None  # an epoch and its bounds
         weights = [source.weight for source in self.recipe.data.train]
         self.weighted = any(weight != 1.0 for weight in weights)
@@ -66,25 +64,19 @@ class WindowPlan(StorePlan):
                 f"weights ({', '.join(map(str, weights))}) of data.train take windows in any order, and with "
                 f"training.batches.carry each goes on from the one before; leave the weights out, or set carry: false"
             )
-        if self.carry and len(self.stream(0)) <= 2 * self.rows:
+        if self.carry and len(self.text(0)) <= 2 * self.rows:
             raise ValueError(
-                f"{len(self.stream(0))} tokens of text are too few for {self.rows} rows; lower training.batches.tokens"
+                f"{len(self.text(0))} tokens of text are too few for {self.rows} rows; lower training.batches.tokens"
             )
 
-    def stream(self, epoch: int) -> np.ndarray:
-        """The text of an epoch, all of it in memory."""
-        store = self.store_for(epoch)
-        if store.folder not in self._streams:
-            self._streams[store.folder] = stream_of(store)
-        return self._streams[store.folder]
-
     def text(self, epoch: int) -> TextStream:
-        """The same on disk."""
+        """The text of an epoch."""
         return self.full.text(epoch)
 
     def epoch(self, number: int) -> Sequence[np.ndarray]:
         if self.carry:
-            return self._rows(number)
+            begins, length = self._rows(number)
+            return [begins + at for at in range(0, length, self.context)]
         if self.weighted:
             order = np.arange(self.full.count(number))
         else:
@@ -101,35 +93,29 @@ class WindowPlan(StorePlan):
             self._newest = newest
         return newest[1]
 
-    def _rows(self, number: int) -> list[np.ndarray]:
-        """The next window of every row; what is left over when the stream is divided is another part each epoch."""
-        length, spare = divmod(len(self.stream(number)) - 1, self.rows)
-        first = 1 + (number % (spare + 1))
-        begins = first + np.arange(self.rows) * length
-        return [begins + at for at in range(0, length, self.context)]
+    def _rows(self, epoch: int) -> tuple[np.ndarray, int]:
+        """Where the rows begin, and how long each is; what is left over by the division is another part each epoch."""
+        length, spare = divmod(len(self.text(epoch)) - 1, self.rows)
+        return 1 + epoch % (spare + 1) + np.arange(self.rows) * length, length
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
+        cut = self._cut(epoch, examples)
         if self.carry:
-            return self._next_windows(epoch, examples)
-        sides = windows([], [np.concatenate([[START], window]) for window in self._cut(epoch, examples)])
-        return self.laid_out(sides, examples)
+            begins, _ = self._rows(epoch)
+            return replace(padded_batch(windows([], cut), examples), goes_on=bool(examples[0] != begins[0]))
+        return self.laid_out(windows([], [np.concatenate([[START], window]) for window in cut]), examples)
 
     def _cut(self, epoch: int, examples: np.ndarray) -> list[np.ndarray]:
-        """The tokens wanted of some examples."""
-        if self.carry:
-            return [self.stream(epoch)[start : start + self.context] for start in examples]
+        """The tokens of some windows; where rows go on, behind the token before each."""
         if self.weighted:
             return self.full.take(epoch, examples)
-        text, bounds = self.text(epoch), self._bounds(epoch)
+        text = self.text(epoch)
+        if self.carry:
+            begins, length = self._rows(epoch)
+            width = min(self.context, length - int(examples[0] - begins[0]))  # the last of a row may be shorter
+            return [text.between(start - 1, start + width) for start in examples.tolist()]
+        bounds = self._bounds(epoch)
         return [text.between(int(bounds[number]), int(bounds[number + 1])) for number in examples]
-
-    def _next_windows(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
-        first = self._rows(epoch)[0]
-        length = (len(self.stream(epoch)) - 1) // self.rows
-        width = min(self.context, length - int(examples[0] - first[0]))
-        table = self.stream(epoch)[examples[:, None] - 1 + np.arange(width + 1)]
-        made = padded_batch(windows([], list(table)), examples)
-        return replace(made, goes_on=bool(examples[0] != first[0]))
 
     def waste(self, epoch: int = 0) -> float:
         """The share of places that hold no token: of the last window, and of what fills a static shape."""
@@ -146,4 +132,6 @@ class WindowPlan(StorePlan):
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The windows of a batch, to be read by a person."""
-        return [{"text": self.vocabulary.target.decode(window.tolist())} for window in self._cut(epoch, examples)]
+        before = 1 if self.carry else 0
+        found = (window[before:].tolist() for window in self._cut(epoch, examples))
+        return [{"text": self.vocabulary.target.decode(window)} for window in found]
