@@ -172,6 +172,7 @@ def test_evaluation_is_the_same_each_time_and_says_what_the_noise_was(kind: str,
     assert [score.value for score in one.scores] == [score.value for score in other.scores]
     assert one.tokens == other.tokens and one.tokens is not None and one.tokens > 20
     assert f"noise:{kind}-0.2" in one.scores[0].signature
+    assert ("|sent:rules-2|" in one.scores[0].signature) == (kind == "denoise")  # whose sentences were put in disorder
     assert one.scores[0].value < 4
     validation = run.evaluate("validation").scores[0].value
     assert validation == pytest.approx(validations(runs[kind])[-1]["perplexity"], rel=1e-4)
@@ -196,6 +197,16 @@ def test_the_command_line_fills_gaps_and_refuses_what_is_for_writers(runs: dict[
     assert "unknown" not in result.stderr
     refused = runner.invoke(app, ["predict", str(runs["mask"]), "-", "--beam", "2"], input="one\n")
     assert refused.exit_code != 0
+
+
+def test_outputs_that_are_told_are_judged_where_they_are_the_text_itself(runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "told.txt").write_text("five six seven one two .\n")
+    told = ["-", "--target", str(tmp_path / "told.txt"), "--nbest", "1"]
+    text = "five six [MASK] one two .\n"
+    judged = CliRunner().invoke(app, ["predict", str(runs["denoise"]), *told], input=text, catch_exceptions=False)
+    assert -20 < float(judged.stdout.split("\t")[0]) < 0
+    refused = CliRunner().invoke(app, ["predict", str(runs["span-corruption"]), *told], input=text)
+    assert "this model writes what stood in each gap" in str(refused.exception) and not refused.stdout
 
 
 def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -> None:

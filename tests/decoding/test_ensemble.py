@@ -12,7 +12,7 @@ import torch
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
-from sightline.decoding.scoring import attention_to_source, log_probabilities
+from sightline.decoding.scoring import attention_to_source, log_probabilities, strongest_links
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
@@ -134,6 +134,8 @@ def test_where_an_ensemble_looked_is_the_mean_of_those_that_look(mixed: list[Seq
     parts = [attention_to_source(model, SOURCES[0], [5, 6]) for model in mixed[:2]]
     np.testing.assert_allclose(found, np.mean(parts, axis=0))
     assert attention_to_source(Ensemble(mixed[2:]), SOURCES[0], [5]) is None
+    (links,) = strongest_links(Ensemble(mixed), SOURCES[:1], [[5, 6]])
+    assert links.tolist() == np.mean(parts, axis=0)[:2, : len(SOURCES[0])].argmax(1).tolist()
 
 
 @pytest.mark.parametrize("changes", WAYS)

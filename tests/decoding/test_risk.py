@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from sightline.answering.answerer import chosen
+from sightline.decoding.batch import Hypothesis
 from sightline.decoding.risk import UTILITIES, Utility, least_risk
 from sightline.recipe import Decoding
 
@@ -61,6 +64,42 @@ def test_the_choice_is_that_of_a_double_loop(utility: Utility, texts: list[str])
     assert expected[found[0][0]] == pytest.approx(max(expected), abs=1e-8)
 
 
+@pytest.mark.parametrize("utility", list(UTILITIES))
+@given(outputs=st.lists(st.tuples(st.text(alphabet="ab c.,é", max_size=12), st.floats(-60, 0)), min_size=1, max_size=7))
+def test_weighed_by_probability_it_is_that_of_the_sum_written_out(
+    utility: Utility, outputs: list[tuple[str, float]]
+) -> None:
+    """Σ_j p(y_j) u(y_i, y_j) over all outputs, with p renormalised over them."""
+    texts, logs = [text for text, _ in outputs], [log for _, log in outputs]
+    pairs, total = pairwise(texts, utility), sum(math.exp(log) for log in logs)
+    expected = [sum(math.exp(logs[j]) / total * pairs[i, j] for j in range(len(texts))) for i in range(len(texts))]
+    found = least_risk(texts, utility, logs)
+    assert sorted(place for place, _ in found) == sorted({texts.index(text) for text in texts})
+    assert [worth for _, worth in found] == pytest.approx([expected[place] for place, _ in found], abs=1e-8)
+    assert expected[found[0][0]] == pytest.approx(max(expected), abs=1e-8)
+
+
+def test_equal_probabilities_weigh_as_often_as_an_output_came() -> None:
+    texts = ["abc", "abd", "abc", "xyz"]
+    ((_, once), *_), pairs = least_risk(texts, "chrf", [-1e4] * 4), pairwise(texts, "chrf")  # far below any float
+    assert once == pytest.approx(pairs[0].mean(), abs=1e-9)
+
+
+def test_a_likely_output_draws_the_choice_to_what_is_like_it() -> None:
+    texts = ["xyz", "xya", "bcd", "bce", "bcf"]
+    assert least_risk(texts, "chrf")[0][0] == 2
+    assert least_risk(texts, "chrf", [math.log(p) for p in (0.8, 0.05, 0.05, 0.05, 0.05)])[0][0] == 0
+
+
+def test_only_the_outputs_of_a_beam_are_weighed() -> None:
+    found = [Hypothesis([4 + place], -place, math.log(p)) for place, p in enumerate((0.8, 0.05, 0.05, 0.05, 0.05))]
+    texts = ["xyz", "xya", "bcd", "bce", "bcf"]
+    for weights, first in (("alike", 2), ("probability", 0)):
+        options = Decoding.model_validate({"beam": 5, "mbr": {"candidates": 5, "weights": weights}})
+        (best,) = chosen(texts, found, options)
+        assert (best.text, best.tokens) == (texts[first], found[first].tokens)
+
+
 def test_an_output_that_came_often_counts_so_often() -> None:
     assert least_risk(["xyz", "abc", "abc", "abd"], "chrf")[0][0] == 1
     assert least_risk(["abc", "xyz", "xyz", "xyz"], "chrf")[0][0] == 1
@@ -72,6 +111,7 @@ def test_an_output_that_came_often_counts_so_often() -> None:
         ({"beam": 1, "mbr": {}}, "mbr chooses among several outputs, and beam 1 finds one"),
         ({"beam": 8, "mbr": {"candidates": 9}}, r"mbr.candidates \(9\) is more than beam \(8\)"),
         ({"sample": {}, "nbest": 5, "mbr": {"candidates": 4}}, r"nbest \(5\) is more than mbr.candidates \(4\)"),
+        ({"sample": {}, "mbr": {"weights": "probability"}}, "mbr.weights: probability is for a beam; what is drawn"),
         ({"beam": 5, "groups": 2}, r"groups \(2\) do not divide beam \(5\)"),
         ({"beam": 4, "groups": 2, "sample": {}}, r"groups \(2\) are parts of a beam, and sample draws"),
         ({"min_length": 5, "max_length": 5}, r"min_length \(5\) leaves no room"),

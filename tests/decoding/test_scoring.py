@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.decoding import scoring
 from sightline.decoding.scoring import attention_to_source, log_probabilities
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
@@ -33,6 +34,14 @@ def test_the_log_probability_is_the_sum_over_words_and_the_end(model: Seq2Seq) -
     for tokens in (1, 4096):
         found = log_probabilities(model, SOURCES, TARGETS, tokens=tokens)
         assert found.tolist() == pytest.approx(wanted, rel=0, abs=2e-5)  # float32 logits, seven of them at most
+
+
+def test_a_pair_that_is_too_long_is_named_by_its_number_in_the_whole_input(
+    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "rooms", lambda model: [(8, True)])
+    with pytest.raises(ValueError, match="pair 2050 has 9 tokens, marks included, and this model takes 8"):
+        log_probabilities(model, SOURCES, TARGETS, first=2048)
 
 
 def test_the_probabilities_of_all_short_outputs_add_up(script: type[Any]) -> None:

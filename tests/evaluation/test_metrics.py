@@ -136,7 +136,7 @@ def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
         "masked-accuracy": measure_mended("masked-accuracy", Mended(*np.ones((3, 1))), masked),
     }
     for name, metric in METRICS.items():
-        result = of_losses[name].score() if metric.score is None else score(name, ["a b"], [["a b"]])
+        result = of_losses[name].score() if metric.measure is None else score(name, ["a b"], [["a b"]])
         assert (result.better, result.name) == (metric.better, metric.label)
         assert result.beats(result.value - 1) == (metric.better == "higher")
         assert not result.beats(result.value)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from sightline.models.bodies import DECODERS, body_classes
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
@@ -38,7 +39,8 @@ def tagger(layers: int = 2) -> Tagger:
 
 
 def seen(model: nn.Module, pieces: dict[str, list[str]]) -> Model:
-    return Model(weights_of(model), pieces)
+    bodies = {side: part for side, part in model.named_children() if side in ("encoder", "decoder")}
+    return Model(weights_of(model), pieces, bodies)
 
 
 def test_a_tagger_takes_encoder_and_embeddings_of_a_translator_and_no_output() -> None:
@@ -76,6 +78,65 @@ def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str) -> None:
     assert not_taken(plan, own, theirs, "decoder") == []
     assert any(name.startswith("decoder.") for name in plan.new)
     assert all(name.startswith("decoder.") for name in plan.taken)
+
+
+@pytest.mark.parametrize("kind", sorted(DECODERS))
+def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
+    """The names of its weights say the same, so what a new body says is held to what it does."""
+    section = recipe(decoder={"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})).decoder
+    assert section is not None
+    reading, alone = (DECODERS[kind](section, 8, source=source) for source in (True, False))
+    own, without = (seen(nn.ModuleDict({"decoder": body}), TEXT) for body in (reading, alone))
+    seeing = {name for name in own.weights if own.sees_source(name)}
+    attention = {name for name in seeing if kind == "recurrent" and not name.startswith("decoder.bridges.")}
+    assert seeing - attention == set(own.weights) - set(without.weights)  # its attention is the recipe's to leave out
+    assert bool(attention) == (kind == "recurrent")
+    classes = body_classes(recipe(decoder=section))
+    assert classes == {"decoder": type(reading)}  # which say the same as those that were built
+    assert {name for name in own.weights if Model(own.weights, TEXT, classes).sees_source(name)} == seeing
+
+
+class House(nn.Module):
+    """A body that transfers know nothing of but what it says."""
+
+    by_layer, below, sees_source = ("floors", "stairs.down"), (), ("floors.*.window", "door")
+
+    def __init__(self, *widths: int, source: bool) -> None:
+        super().__init__()
+        parts = ("wall", "window") if source else ("wall",)
+        self.floors = nn.ModuleList(
+            nn.ModuleDict({part: nn.Linear(width, 2, bias=False) for part in parts}) for width in widths
+        )
+        self.stairs = nn.ModuleDict({"down": nn.ModuleList(nn.Linear(width, 1) for width in widths)})
+        if source:
+            self.door = nn.Linear(2, 2)
+
+
+def test_a_new_body_is_taken_by_what_it_says_of_itself() -> None:
+    own = seen(nn.ModuleDict({"encoder": nn.Linear(2, 2), "decoder": House(3, 4, source=True)}), TEXT)
+    theirs = seen(nn.ModuleDict({"decoder": House(3, 5, source=False)}), TEXT)
+    plan = plan_transfer(own, theirs, ["decoder"])
+    assert list(plan.taken) == [
+        "decoder.floors.0.wall.weight",
+        "decoder.stairs.down.0.weight",
+        "decoder.stairs.down.0.bias",
+    ]
+    assert not_taken(plan, own, theirs, "decoder")[:2] == [
+        "decoder.floors.1.wall.weight is (2, 5) there and (2, 4) here",
+        "decoder.stairs.down.1.weight is (1, 5) there and (1, 4) here",
+    ]
+    assert own.unit("decoder.stairs.down.1.bias") == "decoder.stairs.down.1"
+    assert own.unit("decoder.door.weight") == "decoder.door"
+    assert summary(theirs.weights) == "decoder.floors.0, decoder.floors.1, decoder.stairs.down.0, decoder.stairs.down.1"
+
+
+def test_what_saw_a_source_there_is_left_where_there_is_none() -> None:
+    own = seen(nn.ModuleDict({"decoder": House(3, source=False)}), TEXT)
+    theirs = seen(nn.ModuleDict({"encoder": nn.Linear(2, 2), "decoder": House(3, source=True)}), TEXT)
+    plan = plan_transfer(own, theirs, ["decoder"])
+    assert plan.new == ()
+    assert {"decoder.floors.0.window.weight", "decoder.door.weight"} <= set(plan.left)
+    assert not_taken(plan, own, theirs, "decoder") == []
 
 
 def test_the_same_model_is_taken_whole() -> None:

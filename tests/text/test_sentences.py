@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sightline.text.sentences import sentences
+from sightline.text.sentences import sentence_ends, sentences
 
 
 @pytest.mark.parametrize(
@@ -18,10 +20,82 @@ from sightline.text.sentences import sentences
         ),
         ('he said "no." and left', ['he said "no."', "and left"]),
         ("a line\nanother line\n", ["a line", "another line"]),
-        ("これは本です。それも。", ["これは本です。", "それも。"]),
+        ("\n\na line.\n\nanother. \n", ["a line.", "another."]),
         ("no end", ["no end"]),
+        ("...", ["..."]),
         ("", []),
     ],
 )
 def test_a_text_is_cut_where_its_sentences_end(text: str, wanted: list[str]) -> None:
     assert sentences(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It weighs 3.5 kg at 21.10.2016 and costs $1.20 more.",
+        "Mr. Smith met Dr. J. R. R. Miller, cf. fig. 2 of Berg et al. 2004.",
+        "The U.S. Army, i.e. all of it, came at 5 p.m. with z.B. drums.",
+        "Das gilt z. B. bzw. u. a. auch in Nr. 5 und vgl. Abb. 3 dort.",
+        "Files, links etc. are kept, resp. moved.",
+        '"Why?" he asked, and "Stop!" she cried.',
+        "Well... maybe it is (or so etc.) a search on Yahoo! today.",
+        "1. First comes this.",
+        "(2) Then that.",
+        "ACRONYMS like PNG. ",
+    ],
+)
+def test_marks_that_belong_to_a_word_end_nothing(sentence: str) -> None:
+    assert sentences(sentence) == [sentence.strip()]
+    assert sentences(f"{sentence} The next one begins. So does another.") == [
+        sentence.strip(),
+        "The next one begins.",
+        "So does another.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("It reads PNG. libpng does. pywebview too.", ["It reads PNG.", "libpng does.", "pywebview too."]),
+        ("It was 5. The rest was 1999. So.", ["It was 5.", "The rest was 1999.", "So."]),
+        ("The cat . the dog . The end", ["The cat .", "the dog .", "The end"]),
+        ("He came (late). She left.” They slept.", ["He came (late).", "She left.”", "They slept."]),
+        ("Was it? It was! “Oh…” Good.", ["Was it?", "It was!", "“Oh…”", "Good."]),
+    ],
+)
+def test_sentences_may_begin_with_small_letters_and_end_with_numbers_and_quotes(text: str, wanted: list[str]) -> None:
+    assert sentences(text) == wanted
+
+
+def test_small_letters_say_nothing_where_all_letters_are_small() -> None:
+    """Titles in capitals do not make a text one that begins its sentences with them."""
+    assert sentences("BACKGROUND is it? we asked. RESULTS it is! we found etc. and so on.") == [
+        "BACKGROUND is it?",
+        "we asked.",
+        "RESULTS it is!",
+        "we found etc.",
+        "and so on.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("これは本です。それも。", ["これは本です。", "それも。"]),
+        ("「行く！」と言った？はい。", ["「行く！」", "と言った？", "はい。"]),
+        ("他说：“好。”“不。”", ["他说：“好。”", "“不。”"]),
+        ("هل هذا كتاب؟ نعم. حسنا", ["هل هذا كتاب؟", "نعم.", "حسنا"]),
+        ("یہ کتاب ہے۔ وہ بھی۔", ["یہ کتاب ہے۔", "وہ بھی۔"]),
+        ("यह किताब है। वह भी॥ ठीक", ["यह किताब है।", "वह भी॥", "ठीक"]),
+    ],
+)
+def test_other_scripts_have_marks_of_their_own(text: str, wanted: list[str]) -> None:
+    assert sentences(text) == wanted
+
+
+@given(st.text(alphabet="aBé1 .!?…\n()\"'”。؟।“", max_size=60))
+def test_nothing_is_lost_and_ends_rise(text: str) -> None:
+    ends = sentence_ends(text)
+    assert ends == sorted(set(ends)) and all(0 < end <= len(text) for end in ends)
+    assert "".join("".join(sentences(text)).split()) == "".join(text.split())

@@ -91,6 +91,14 @@ class Answerer:
             return 0
         return sum(len(ids) > most for ids in self.vocabulary.source.encode_many(list(texts)))
 
+    def unknown(self, text: str) -> list[str]:
+        """The pieces of a text that are read as unknown."""
+        return self.vocabulary.source.unknown(text)
+
+    def ended_short(self, answers: Sequence[Sequence[Prediction]]) -> int:
+        """How many of the best answers end because the model has no more room, not because it wants to."""
+        return 0
+
     def checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
         """The same ids; one text with more than the model can take is an error that names it."""
         longest = self.longest_source()
@@ -162,11 +170,12 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def chosen(guesses: list[Prediction], options: Decoding) -> list[Prediction]:
+def chosen(texts: Sequence[str], found: Sequence[Hypothesis], options: Decoding) -> list[Prediction]:
     """The outputs asked for: all there are, or those of the least risk, with their expected utility as score."""
     if options.mbr is None:
-        return guesses
+        return [Prediction(text, each.score, each.tokens) for text, each in zip(texts, found, strict=True)]
     from sightline.decoding.risk import least_risk
 
-    order = least_risk([guess.text for guess in guesses], options.mbr.utility)
-    return [Prediction(guesses[place].text, worth, guesses[place].tokens) for place, worth in order[: options.nbest]]
+    weighed = options.mbr.weights == "probability"
+    order = least_risk(texts, options.mbr.utility, [each.log_probability for each in found] if weighed else None)
+    return [Prediction(texts[place], worth, found[place].tokens) for place, worth in order[: options.nbest]]

@@ -28,6 +28,11 @@ class Continuer(Answerer):
         longest = super().longest_source()
         return longest if longest is None or not self.begins else longest - 1  # the end mark before it
 
+    def ended_short(self, answers: Sequence[Sequence[Prediction]]) -> int:
+        """Those that went on up to the last learned position; the text they go on after counts."""
+        longest = self.longest_source()
+        return 0 if longest is None else sum(len(guesses[0].tokens) >= longest for guesses in answers)
+
     @property
     def begins(self) -> bool:
         """Whether there were beginnings to learn; a count of n-grams has them behind its start mark.
@@ -49,8 +54,7 @@ class Continuer(Answerer):
         prompts = self.encode(asked.texts, first=asked.first)
         found = self._search(None, options, asked, prompts)
         texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
-        made = [[Prediction(next(texts_out), g.score, g.tokens) for g in guesses] for guesses in found]
-        return [chosen(guesses, options) for guesses in made]
+        return [chosen([next(texts_out) for _ in guesses], guesses, options) for guesses in found]
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
         """Go on after one text and hand over what is new as soon as it is known, the text itself first.

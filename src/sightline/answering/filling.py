@@ -11,7 +11,7 @@ from sightline.answering.answerer import Answerer, Asked, Prediction
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.recipe.noise import MASK
-from sightline.text.gaps import encode_gaps
+from sightline.text.gaps import GAP, encode_gaps
 from sightline.text.tokenizer import PAD, SPECIALS
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
@@ -31,6 +31,9 @@ class Filling(Answerer):
         source, words = self.vocabulary.source, self.recipe.tokenizer.kind != "character"
         mark = [source.mark(MASK)]
         return self.checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
+
+    def unknown(self, text: str) -> list[str]:
+        return super().unknown(text.replace(GAP, ""))
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:

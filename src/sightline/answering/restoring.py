@@ -9,7 +9,7 @@ from sightline.answering.answerer import Asked, Prediction, chosen, one_line
 from sightline.answering.translating import Translator
 from sightline.decoding.phrases import PhraseWarning, occurrences
 from sightline.recipe import Decoding
-from sightline.text.gaps import between, encode_gaps, fill_spans
+from sightline.text.gaps import GAP, between, encode_gaps, fill_spans
 
 
 class Restorer(Translator):
@@ -34,6 +34,9 @@ class Restorer(Translator):
         words, source = self.recipe.tokenizer.kind != "character", self.vocabulary.source
         return self.checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
 
+    def unknown(self, text: str) -> list[str]:
+        return super().unknown(text.replace(GAP, ""))
+
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:
             raise ValueError("a text is mended as it stands: prefixes and phrases have no place; leave them out")
@@ -42,17 +45,24 @@ class Restorer(Translator):
     def answer_ids(self, sources: Sequence[list[int]], options: Decoding, *, first: int = 0) -> list[list[Prediction]]:
         """The same for texts as ids, with marks for gaps."""
         found = self._search(sources, options, Asked((), first=first))
-        made = []
+        told = []
         for source, guesses in zip(sources, found, strict=True):
             whole = [
                 fill_spans(source, guess.tokens, self.marks) if self._names_gaps else guess.tokens for guess in guesses
             ]
             texts = self.vocabulary.target.decode_many(whole)
-            made.append([Prediction(one_line(text), g.score, g.tokens) for text, g in zip(texts, guesses, strict=True)])
-        told = [chosen(guesses, options) for guesses in made]
+            told.append(chosen([one_line(text) for text in texts], guesses, options))
         if self._names_gaps and options.forbid:
             self._tell_forbidden(sources, told, options, first)
         return told
+
+    def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
+        if self._names_gaps:
+            raise ValueError(
+                "--target: this model writes what stood in each gap (data.noise.kind: span-corruption), and of a text "
+                "nobody knows which words those are; leave it out"
+            )
+        return super().judge(texts, targets, first=first)
 
     def _tell_forbidden(
         self, sources: Sequence[list[int]], told: Sequence[list[Prediction]], options: Decoding, first: int

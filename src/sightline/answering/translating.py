@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sightline.answering.answerer import Answerer, Asked, Prediction, chosen, one_line
 from sightline.decoding.batch import Hypothesis
+from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.unknown_words import FILE, write_out
 from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words
-from sightline.text.copying import number_copied, number_unknown, without_unknown
+from sightline.text.copying import number_copied, number_unknown, with_unknown, without_unknown
 
 
 def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
@@ -37,8 +39,7 @@ class Translator(Answerer):
         check_written(self, forced or (), first=asked.first, what="prefix")
         found = self._search(sources, options, asked, forced)
         texts_out = iter(self._written(asked, found, options))
-        made = [[Prediction(one_line(next(texts_out)), g.score, g.tokens) for g in guesses] for guesses in found]
-        return [chosen(guesses, options) for guesses in made]
+        return [chosen([one_line(next(texts_out)) for _ in guesses], guesses, options) for guesses in found]
 
     def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         """The same where words of a source may be copied that are in no vocabulary: their tokens are told as UNK."""
@@ -57,18 +58,24 @@ class Translator(Answerer):
             forced = number_copied(target, asked.prefixes, target.encode_many(list(asked.prefixes)), words)
         check_written(self, forced or (), first=asked.first, what="prefix")
         found = self._search(sources, options, asked, forced)
-        made = [
-            [
-                Prediction(
-                    one_line(target.decode_copied(guess.tokens, own)),
-                    guess.score,
-                    without_unknown(guess.tokens, target.size),
-                )
-                for guess in guesses
-            ]
+        texts = [
+            [one_line(target.decode_copied(guess.tokens, own)) for guess in guesses]
             for guesses, own in zip(found, words, strict=True)
         ]
-        return [chosen(guesses, options) for guesses in made]
+        known = [[replace(g, tokens=without_unknown(g.tokens, target.size)) for g in guesses] for guesses in found]
+        return [chosen(*each, options) for each in zip(texts, known, strict=True)]
+
+    def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
+        """Outputs that are told, not searched for, with what the model thinks of them: log p."""
+        target = self.vocabulary.target
+        sources, outputs = self.encode(texts, first=first), target.encode_many(list(targets))
+        check_written(self, outputs, first=first, what="target")
+        if self.recipe.copies_unknown:
+            pairs = list(zip(texts, targets, strict=True))
+            sources, outputs = with_unknown(self.vocabulary.source, pairs, sources, outputs)
+        scores = log_probabilities(self.model, sources, outputs, device=self.device, first=first)
+        told = zip(targets, scores.tolist(), outputs, strict=True)
+        return [[Prediction(text, score, without_unknown(ids, target.size))] for text, score, ids in told]
 
     def _written(self, asked: Asked, found: Sequence[Sequence[Hypothesis]], options: Decoding) -> list[str]:
         """The texts of all hypotheses, one after the other, unknown words replaced if that is asked for."""

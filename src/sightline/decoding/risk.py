@@ -1,8 +1,8 @@
 """Minimum-Bayes-risk decoding: of many outputs, the one that is most like the others.
 
-The expected utility of an output y is Σ_i u(y, y_i) / N over outputs y_i of the model (Kumar and Byrne 2004; with
-samples, Eikema and Aziz 2020). The outputs of a beam count alike, too, where Kumar and Byrne weigh each by its
-probability. All pairs are compared at once: what two texts share of n-grams is one matrix product.
+The expected utility of an output y is Σ_i w_i u(y, y_i) over outputs y_i of the model. Samples count alike, for they
+come as often as they are likely (Eikema and Aziz 2020); outputs of a beam count alike, too, or each by its probability
+among them (Kumar and Byrne 2004). All pairs are compared at once: what two texts share of n-grams is a matrix product.
 """
 
 from __future__ import annotations
@@ -83,16 +83,22 @@ def bleu(texts: Sequence[str]) -> np.ndarray:
 UTILITIES: dict[Utility, Callable[[Sequence[str]], np.ndarray]] = {"chrf": chrf, "bleu": bleu}
 
 
-def least_risk(texts: Sequence[str], utility: Utility) -> list[tuple[int, float]]:
+def least_risk(
+    texts: Sequence[str], utility: Utility, log_probabilities: Sequence[float] | None = None
+) -> list[tuple[int, float]]:
     """Different outputs of one sentence, the least risk first: the index of each, and its expected utility.
 
-    An output that came several times counts so often; none is compared with itself.
+    Alike, each of the N is held against all others: Σ_{j ≠ i} u(y_i, y_j) / (N − 1). With log-probabilities, against
+    all, itself too: Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). A text that came several times counts so often.
     """
-    counts = Counter(texts)
     places = {text: place for place, text in reversed(list(enumerate(texts)))}  # where each came first
-    different = list(counts)
-    weights = np.array([counts[text] for text in different], np.float64)
+    different = sorted(places, key=places.__getitem__)
     pairs = UTILITIES[utility](different)
-    expected = (pairs @ weights - np.diag(pairs)) / max(1, len(texts) - 1)
+    same = np.array([[text == other for other in texts] for text in different], np.float64)  # (U, N)
+    if log_probabilities is None:
+        expected = (pairs @ same.sum(1) - np.diag(pairs)) / max(1, len(texts) - 1)
+    else:
+        logs = np.asarray(log_probabilities, np.float64)
+        expected = pairs @ (same @ np.exp(logs - np.logaddexp.reduce(logs)))
     order = np.argsort(-expected.round(9), kind="stable")
     return [(places[different[place]], float(expected[place])) for place in order]

@@ -30,11 +30,12 @@ def log_probabilities(
     *,
     device: torch.device | str = "cpu",
     tokens: int = 4096,
+    first: int = 0,
 ) -> np.ndarray:
-    """(number of pairs,) log p(target, end | source)."""
+    """(number of pairs,) log p(target, end | source); `first` is the number of the first pair, for errors."""
     totals = np.zeros(len(sources))
     for longest in (longest for longest, in_one in rooms(model) if in_one):
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), first + 1):
             if (count := len(source) + len(target) + 2) > longest:
                 raise ValueError(
                     f"pair {number} has {count} tokens, marks included, and this model takes {longest} (its "
@@ -119,10 +120,6 @@ def attention_to_source(
     Of several layers the last but one is taken, where Transformers align best (Garg et al. 2019); of an ensemble, the
     mean of those models that look.
     """
-    if isinstance(model, Ensemble):
-        looking = [attention_to_source(each, source, target, device=device) for each in model.members()]
-        seen = [weights for weights in looking if weights is not None]
-        return np.mean(seen, axis=0) if seen else None
     if not model.looks:
         return None
     return _attention(model, [source], [target], device)[0].cpu().numpy()
@@ -154,6 +151,9 @@ def _attention(
     model: Stepper, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device | str
 ) -> torch.Tensor:
     """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
+    if isinstance(model, Ensemble):
+        seen = [_attention(each, sources, targets, device) for each in model.members() if each.looks]
+        return torch.stack(seen).mean(0)
     heard: list[Tapped] = []
     path = model.looks[max(len(model.looks) - 2, 0)]
     with listen(model, heard.append, (path,)):  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
 from sightline.plural import plural
 from sightline.recipe import MetricName, Recipe
+from sightline.recipe.noise import DenoiseNoise
+from sightline.text.sentences import RULES
 from sightline.text.tokenizer import PAD, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.noised import Spoiler, fixed_windows
@@ -82,7 +84,12 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
     """Perplexity or accuracy of a model on the windows of a text; noise that differs makes another measure."""
     assert recipe.data.noise is not None
     noise = recipe.data.noise
-    told = {"noise": f"{noise.kind}-{noise.rate:g}", "window": noise.window(recipe.training.batches.context)}
+    told: dict[str, str | int] = {
+        "noise": f"{noise.kind}-{noise.rate:g}",
+        "window": noise.window(recipe.training.batches.context),
+    }
+    if isinstance(noise, DenoiseNoise) and noise.permute:
+        told["sent"] = f"rules-{RULES}"
     if metric == "perplexity":
         found = measure_perplexity(mended.nll, mended.answers)
         return replace(found, conditions={**told, **found.conditions})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
@@ -51,25 +51,6 @@ class Metric:
     better: Literal["higher", "lower"]
     measure: Measurer | None
     digits: int = 2  # behind the point, where a person reads a score
-
-    @property
-    def score(self) -> Callable[..., Score] | None:
-        """How texts are scored: as they are measured, with an interval."""
-        measurer = self.measure
-        if measurer is None:
-            return None
-
-        def scorer(
-            hypotheses: Sequence[str],
-            references: Sequence[Sequence[str]],
-            *,
-            lowercase: bool,
-            bootstrap: int,
-            seed: int,
-        ) -> Score:
-            return measurer(hypotheses, references, lowercase=lowercase).score(bootstrap=bootstrap, seed=seed)
-
-        return scorer
 
 
 METRICS: dict[MetricName, Metric] = {

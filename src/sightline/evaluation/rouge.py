@@ -23,7 +23,7 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
-from sightline.text.sentences import sentences
+from sightline.text.sentences import RULES, sentences
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
@@ -87,7 +87,7 @@ def rouge(
         "case": "lc",
         "tok": "unicode-words",
         "stem": False,
-        "sent": "rules" if summing else None,
+        "sent": f"rules-{RULES}" if summing else None,
         "score": "f",
         "mean": "macro",
         "version": f"rouge-score-{version('rouge-score')}",

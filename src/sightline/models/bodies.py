@@ -1,7 +1,8 @@
 """Every encoder and every decoder under the name recipes give it.
 
 A new body is a section in recipe/bodies.py, an encoder (vectors and a layout → `Memory`) and a decoder (`Decoder`) that
-stand here; both say what their layers are (`Layered`). Search, training, freezing and rates by layer ask no more.
+stand here; both say what their layers are (`Layered`), the decoder what of it sees a source. Search, training,
+freezing, rates by layer and starting from other runs ask no more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from sightline.models.convolutional import ConvolutionalDecoder, ConvolutionalEn
 from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from sightline.models.transformer import TransformerDecoder, TransformerEncoder
 from sightline.models.window import WindowDecoder, WindowEncoder
+from sightline.recipe.model import Model
 
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
@@ -28,3 +30,9 @@ DECODERS: dict[str, Any] = {
     "bytenet": ByteNetDecoder,
     "window": WindowDecoder,
 }
+
+
+def body_classes(recipe: Model) -> dict[str, Any]:
+    """The `encoder` and the `decoder` that a recipe's model is made of, each where it has one."""
+    kinds = {"encoder": ENCODERS, "decoder": DECODERS}
+    return {side: kinds[side][body.kind] for side, body in recipe.bodies.items()}

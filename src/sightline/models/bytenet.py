@@ -146,6 +146,7 @@ class ByteNetDecoder(TapModule):
 
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("source",)
+    sees_source: tuple[str, ...] = ("source", "ratio")
     ratio: Tensor
 
     def __init__(self, recipe: ByteNetBody, width: int, *, source: bool = True) -> None:

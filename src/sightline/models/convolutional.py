@@ -160,6 +160,7 @@ class ConvolutionalDecoder(TapModule):
 
     by_layer: tuple[str, ...] = ("layers", "attentions")
     below: tuple[str, ...] = ("entrance",)
+    sees_source: tuple[str, ...] = ("attentions",)
 
     def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
         super().__init__()

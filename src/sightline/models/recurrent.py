@@ -159,6 +159,8 @@ class RecurrentDecoder(RecurrentStack):
     beside its c, which is the recurrent attention of that paper.
     """
 
+    sees_source: tuple[str, ...] = ("bridges", "attention", "mix")
+
     def __init__(self, recipe: DecoderRecipe, width: int, *, source: bool = True) -> None:
         feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
         inputs = [2 * width if feeding and number == 0 else width for number in range(recipe.layers)]

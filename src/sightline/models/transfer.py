@@ -1,8 +1,9 @@
 """Which weights of one model another one can begin with, by their names, their shapes and what their rows stand for.
 
 Encoders, decoders and embeddings are called the same in every model, so a body is taken layer by layer: a layer fits
-whole or not at all. Tables with a row for each token (embeddings, output layers) fit where the tokens are the same, or
-the first of ours are all of theirs; then the further rows are new.
+whole or not at all. What its layers are, and what of a decoder sees a source, each body says itself. Tables with a row
+for each token (embeddings, output layers) fit where the tokens are the same, or the first of ours are all of theirs;
+then the further rows are new.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from sightline.recipe.adapting import Part
 
 Pieces = Mapping[str, Sequence[str]]  # the tokens of the `source` and the `target` side
+Bodies = Mapping[str, Any]  # the `encoder` and the `decoder`, where there are such, or their classes: `Layered` ones
 
 _SIDES = {
     "source_embedding.weight": "source",
@@ -32,8 +34,7 @@ _ALIKE = {  # where else a table may come from, nearest first
     "embedding.weight": ("target_embedding.weight", "source_embedding.weight"),
 }
 _TIED = ("target_embedding.weight", "embedding.weight", "source_embedding.weight")  # to an output layer without weights
-_SEES_SOURCE = re.compile(r"^decoder\.(layers\.\d+\.(cross|around_cross)|attentions?|bridges?|mix|source|ratio)(\.|$)")
-_UNIT = re.compile(r"^((?:encoder|decoder)\.(?:layers\.\d+|\w+)|\w+)")
+_NUMBERED = re.compile(r"^(?:encoder|decoder)\.(?:\w+\.)*?\d+(?=\.|$)")  # a part of a list
 
 
 def part(name: str) -> Part:
@@ -44,11 +45,11 @@ def part(name: str) -> Part:
     return "embeddings" if first.endswith("embedding") else "head"
 
 
-def unit(name: str) -> str:
-    """What is taken whole or not at all: encoder.layers.0, decoder.norm, output, …"""
-    found = _UNIT.match(name)
-    assert found is not None
-    return found[1]
+def _under(path: str, name: str) -> bool:
+    """Whether a name stands under a path, in which `*` is any number."""
+    own, steps = name.split("."), path.split(".")
+    pairs = zip(steps, own, strict=False)
+    return len(own) >= len(steps) and all(step == there or (step == "*" and there.isdecimal()) for step, there in pairs)
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,26 @@ class Model:
 
     weights: Mapping[str, Tensor]
     pieces: Pieces
+    bodies: Bodies
 
     @property
     def reads(self) -> bool:
         """Whether its decoder has an encoder to look at."""
-        return any(name.startswith("encoder.") for name in self.weights)
+        return "encoder" in self.bodies
+
+    def sees_source(self, name: str) -> bool:
+        """Whether a weight is one that a decoder without a source has not."""
+        side, _, rest = name.partition(".")
+        return side == "decoder" and any(_under(path, rest) for path in self.bodies[side].sees_source)
+
+    def unit(self, name: str) -> str:
+        """What is taken whole or not at all with this weight: encoder.layers.0, decoder.norm, output, …"""
+        side, *rest = name.split(".")
+        if side not in self.bodies:
+            return side
+        lists = (path.split(".") for path in self.bodies[side].by_layer)
+        steps = next((len(path) + 1 for path in lists if rest[: len(path)] == path), 1)
+        return ".".join([side, *rest[:steps]])
 
 
 def plan_transfer(own: Model, theirs: Model, parts: Collection[Part] | None = None) -> Transfer:
@@ -80,10 +96,10 @@ def plan_transfer(own: Model, theirs: Model, parts: Collection[Part] | None = No
     units: dict[str, list[str]] = {}
     for name in own.weights:
         if parts is None or part(name) in parts:
-            units.setdefault(unit(name), []).append(name)
+            units.setdefault(own.unit(name), []).append(name)
     for names in units.values():
         sources = {name: _origin(name, own, theirs) for name in names}
-        needed = [name for name in names if theirs.reads or not _SEES_SOURCE.match(name)]
+        needed = [name for name in names if theirs.reads or not own.sees_source(name)]
         if needed and all(sources[name] is not None for name in needed):
             found |= {name: source for name, source in sources.items() if source is not None}
     used = set(found.values())
@@ -125,11 +141,11 @@ def not_taken(plan: Transfer, own: Model, theirs: Model, named: Part) -> list[st
     """
     if not any(part(name) == named for name in own.weights):
         return [f"this model has no {named}"]
-    missing = [name for name in plan.new if part(name) == named and (theirs.reads or not _SEES_SOURCE.match(name))]
+    missing = [name for name in plan.new if part(name) == named and (theirs.reads or not own.sees_source(name))]
     over = [
         name
         for name in plan.left
-        if part(name) == named and named in ("encoder", "decoder") and (own.reads or not _SEES_SOURCE.match(name))
+        if part(name) == named and named in ("encoder", "decoder") and (own.reads or not theirs.sees_source(name))
     ]
     return [_told(name, own, theirs) for name in missing] + [f"{name} has no place here" for name in over]
 
@@ -155,10 +171,12 @@ def summary(names: Iterable[str]) -> str:
     """`encoder.layers.0 to 5, encoder.norm, output` for all of their weights."""
     bodies: dict[str, list[int]] = {}
     for name in names:
-        head, _, number = unit(name).rpartition(".")
-        layer = number.isdecimal()
-        bodies.setdefault(head if layer else unit(name), [])
-        if layer and int(number) not in bodies[head]:
+        found = _NUMBERED.match(name)
+        if found is None:
+            bodies.setdefault(".".join(name.split(".")[: 2 if part(name) in ("encoder", "decoder") else 1]), [])
+            continue
+        head, _, number = found[0].rpartition(".")
+        if int(number) not in bodies.setdefault(head, []):
             bodies[head].append(int(number))
     return ", ".join(_layers(name, numbers) for name, numbers in bodies.items())
 

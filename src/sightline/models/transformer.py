@@ -215,6 +215,8 @@ class DecoderLayer(TapModule):
 class TransformerDecoder(Stack):
     """Layers of self-attention over the target so far and, if there is a source, of attention to it."""
 
+    sees_source: tuple[str, ...] = ("layers.*.cross", "layers.*.around_cross")
+
     def __init__(self, recipe: TransformerBody, width: int, *, source: bool = True) -> None:
         super().__init__(recipe, width, causal=True)
         layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))

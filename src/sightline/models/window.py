@@ -76,6 +76,7 @@ class WindowDecoder(TapModule):
 
     by_layer: tuple[str, ...] = ("net.layers",)
     below: tuple[str, ...] = ()
+    sees_source: tuple[str, ...] = ("bridge",)
 
     def __init__(self, recipe: WindowBody, width: int, *, source: bool = True) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from sightline.data.preparation import LABELS, training_examples
 from sightline.data.sources import Example
 from sightline.files import write_atomically
 from sightline.layers.adapters import is_adapter
+from sightline.models.bodies import body_classes
 from sightline.models.counted import CountedModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.plural import plural
@@ -146,9 +147,10 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
             f"sightline merge {start.run} --out DIR"
         )
     tensors = _weights_of_run(Path(start.run))
-    other = Model(tensors, _pieces(Vocabulary.load(Path(start.run), LABELS[theirs.task])))
+    pieces = _pieces(Vocabulary.load(Path(start.run), LABELS[theirs.task]))
+    other = Model(tensors, pieces, body_classes(theirs.model))
     weights = {name: weight for name, weight in weights_of(model).items() if not is_adapter(name)}
-    own = Model(weights, _pieces(vocabulary))
+    own = Model(weights, _pieces(vocabulary), body_classes(recipe.model))
     plan = plan_transfer(own, other, start.parts)
     _check(plan, own, other, start, whole=recipe.training.reward is not None)
     transfer(plan, weights, tensors)

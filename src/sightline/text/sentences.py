@@ -1,36 +1,99 @@
-"""Texts to sentences, by a few plain rules that need no language and no capital letters."""
+"""Texts to sentences, by a few plain rules that need no language: the one place that says where sentences end.
+
+A mark of other scripts (。 ؟ ।) and a line end always end a sentence. A full stop, a question or exclamation mark does
+where space follows, unless it belongs to the word before it. These do:
+
+- a full stop behind a single letter or several (E. coli, z. B., U.S.), behind one of a few abbreviations (fig. 2),
+  behind some others before a number (Nr. 5), behind a number that would be a sentence by itself (1. First);
+- in a text whose sentences begin with capitals, where small letters follow: any mark but a single full stop ("Why?" he
+  asked), and a full stop behind a few more abbreviations (etc.) or a short word without vowels (bzw.). Behind others it
+  is an end all the same, for names like libpng begin sentences too.
+
+So a sentence that really ends with a single letter (vitamin C.) is not told from the next.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
-_CLOSING = r"[\"'”’»)\]]*"
-# An end with space behind it, an end of scripts that put none there, or a line end.
-_END = re.compile(rf"(?:[.!?…]+{_CLOSING}(?=\s)|[。！？]+{_CLOSING}|(?=\n))")
-_BEFORE = re.compile(r"([^\s(\[]+)$")
-_ABBREVIATIONS = frozenset(
-    ["e.g", "i.e", "cf", "vs", "al", "fig", "figs", "eq", "no", "dr", "mr", "mrs", "prof", "approx"]
+RULES = 2  # raised with every change to them: part of the signatures of scores that depend on sentences
+
+_SPACED, _CLOSING = ".!?…", r"[\"'”’“»«)\]]*"
+_UNSPACED, _CLOSING_UNSPACED = "。．！？｡؟۔।॥።။។", r"[\"'”’»)\]」』】）》〉]*"
+# An end with space behind it, an end of scripts that need none there, or a line end (one set first: that is fast).
+_END = re.compile(
+    rf"[{_SPACED}{_UNSPACED}\n](?:"
+    rf"(?<=[{_SPACED}])([{_SPACED}]*){_CLOSING}(?=\s)|(?<=[{_UNSPACED}])[{_UNSPACED}]*{_CLOSING_UNSPACED}|(?<=\n))"
 )
+_BEFORE = re.compile(r"[^\s(\[]+$")
+_NEXT = re.compile(r"[\s\"'”’“„»«‘(\[¿¡]*(\w?)(\w?)")
+_LETTERS = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")
+_NUMBER = re.compile(r"\s*[(\[]?\d+")
+_NO_VOWELS = re.compile(r"[A-Za-z]?[b-df-hj-np-tv-xz]{1,4}")  # but no ACRONYM
+_LONGEST = 16  # characters of an abbreviation, and more
+_ABBREVIATIONS = frozenset(["cf", "vs", "al", "fig", "figs", "eq", "no", "dr", "mr", "mrs", "prof", "approx", "vgl"])
+_BEFORE_NUMBERS = frozenset(["nr", "nos", "vol", "pp", "ch", "sec", "art", "abs", "abb", "ca"])
+_BEFORE_SMALL = frozenset(["etc", "ie", "eg", "resp", "incl", "inkl", "inc", "usw", "ca", "max", "min"])
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, without the spaces between them; a text that has no end mark is one.
+    """The sentences of a text, without the spaces between them; a text that has no end mark is one."""
+    bounds = [0, *sentence_ends(text), len(text)]
+    parts = (text[start:stop].strip() for start, stop in pairwise(bounds))
+    return [part for part in parts if part]
 
-    A full stop ends nothing behind a single letter (E. coli) or one of a few abbreviations (e.g., et al., fig.).
+
+def sentence_ends(text: str) -> list[int]:
+    """Where sentences end: how many characters stand before the end of each, but for a last one without a mark."""
+    stops = [_Stop(text, match) for match in _END.finditer(text)]
+    cased, found, begun = _begins_with_capitals(text, stops), list[int](), 0
+    for stop in stops:
+        if stop.end > begun and not stop.goes_on(text, begun, cased=cased):
+            begun = stop.end
+            found.append(begun)
+    return found
+
+
+class _Stop:
+    """A place where a sentence may end, and what stands around it."""
+
+    __slots__ = ("abbreviates", "end", "may_abbreviate", "next", "plain", "second", "start", "word")
+
+    def __init__(self, text: str, match: re.Match[str]) -> None:
+        self.start = match.start()
+        self.end = self.start if match[0] == "\n" else match.end()
+        self.plain = match[0] == "."
+        self.next, self.second = _next(text, self.end)
+        before = None if match[1] is None else _BEFORE.search(text, max(0, self.start - _LONGEST), self.start)
+        self.word = "" if before is None else before[0]  # the mark may belong to; none where it stands alone
+        word = self.word.lower()
+        named = word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and self.next.isdigit())
+        self.abbreviates = self.plain and (named or _LETTERS.fullmatch(word) is not None)
+        self.may_abbreviate = self.plain and (word in _BEFORE_SMALL or _NO_VOWELS.fullmatch(self.word) is not None)
+
+    def goes_on(self, text: str, begun: int, *, cased: bool) -> bool:
+        """Whether the mark belongs to the word before it, in a sentence that began there."""
+        if not self.word:
+            return False
+        small = cased and self.next.islower()
+        if not self.plain:
+            return small
+        return self.abbreviates or (small and self.may_abbreviate) or bool(_NUMBER.fullmatch(text, begun, self.start))
+
+
+def _begins_with_capitals(text: str, stops: list[_Stop]) -> bool:
+    """Whether there is a capital more often than none where a text begins, and behind its plain full stops and lines.
+
+    Of these, the ones that may belong to a word count for nothing, and so do TITLES.
     """
-    found, begun = [], 0
-    for end in _END.finditer(text):
-        if not _abbreviates(text, begun, end):
-            found.append(text[begun : end.end()].strip())
-            begun = end.end()
-    return [each for each in (*found, text[begun:].strip()) if each]
+    told = [stop for stop in stops if not stop.word or (stop.plain and not stop.abbreviates | stop.may_abbreviate)]
+    begun = [_next(text, 0), *((stop.next, stop.second) for stop in told)]
+    return sum((first.isupper() and not second.isupper()) - first.islower() for first, second in begun) > 0
 
 
-def _abbreviates(text: str, begun: int, end: re.Match[str]) -> bool:
-    if end.group() != ".":
-        return False
-    before = _BEFORE.search(text, begun, end.start())
-    if before is None:
-        return False
-    word = before.group(1).lower()
-    return word in _ABBREVIATIONS or (len(word) == 1 and word.isalpha())
+def _next(text: str, place: int) -> tuple[str, str]:
+    """The first two characters of the word that comes next; empty where none does."""
+    found = _NEXT.match(text, place)
+    assert found is not None  # it may be empty
+    return found[1], found[2]

@@ -1,0 +1,72 @@
+"""Where a model falls short of what it was given or asked for: counted while it works, and told once when all is done.
+
+The answerer says it of each text (`unknown`, `cut_short`, `ended_short`); here it is added up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sightline.plural import plural
+
+if TYPE_CHECKING:
+    from sightline.answering.answerer import Answerer, Prediction
+
+_SHOWN = 8  # pieces named, at most
+
+
+class UnknownPieces:
+    """Pieces of texts that no vocabulary holds."""
+
+    def __init__(self, what: str, *, unit: str = "line") -> None:
+        self.what, self.unit = what, unit
+        self.count, self.texts, self.examples = 0, 0, dict[str, None]()
+
+    def add(self, pieces: Sequence[str]) -> None:
+        """Those of one text."""
+        self.count += len(pieces)
+        self.texts += bool(pieces)
+        for piece in pieces:
+            if len(self.examples) < _SHOWN:
+                self.examples[piece] = None
+
+    def notes(self) -> list[str]:
+        """For a person to read; nothing where there are none."""
+        if not self.count:
+            return []
+        where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.texts, self.unit)}"
+        shown = ", ".join(repr(piece) for piece in self.examples)
+        why = "for they are not in the vocabulary"
+        return [f"{self.what}, {why}: {plural(self.count, 'piece')} {where}, {shown}"]
+
+
+class Shortfalls:
+    """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
+
+    def __init__(self, answerer: Answerer, *, unit: str = "line") -> None:
+        self.answerer, self.unit = answerer, unit
+        self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0
+
+    def read(self, texts: Sequence[str]) -> None:
+        """Texts that are asked about."""
+        self.cut += self.answerer.cut_short(texts)
+        for text in texts:
+            self.unknown.add(self.answerer.unknown(text))
+
+    def wrote(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """What was answered to texts."""
+        self.ended += self.answerer.ended_short(answers)
+
+    def notes(self) -> list[str]:
+        """For a person to read."""
+        ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
+        cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
+        return [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
+
+
+def tell(notes: Sequence[str]) -> None:
+    """On standard error, a line each."""
+    for note in notes:
+        print(f"sightline: {note}", file=sys.stderr)

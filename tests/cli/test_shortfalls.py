@@ -1,0 +1,82 @@
+"""What a model cannot read or write: the answerer says it of each text, and here it is added up and told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sightline.answering.answerer import Answerer, Prediction
+from sightline.answering.filling import Filling
+from sightline.answering.restoring import Restorer
+from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
+from sightline.recipe.data import WordTokenizer
+from sightline.run import Run
+from sightline.text.tokenizer import Tokenizer, Vocabulary
+
+
+class Answering:
+    """Knows no word with an x, cuts texts of more than three words and ends answers of more than two tokens."""
+
+    def unknown(self, text: str) -> list[str]:
+        return [word for word in text.split() if "x" in word]
+
+    def cut_short(self, texts: list[str]) -> int:
+        return sum(len(text.split()) > 3 for text in texts)
+
+    def ended_short(self, answers: list[list[Prediction]]) -> int:
+        return sum(len(guesses[0].tokens) > 2 for guesses in answers)
+
+
+def answered(*lengths: int) -> list[list[Prediction]]:
+    return [[Prediction("", 0.0, [4] * length)] for length in lengths]
+
+
+def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    short: Any = Shortfalls(Answering(), unit="sentence")  # type: ignore[arg-type]
+    short.read(["a xa a a", "b"])
+    short.wrote(answered(3, 2))
+    short.read(["xb a xa a xa"])
+    short.wrote(answered(5))
+    tell(short.notes())
+    assert capsys.readouterr().err.splitlines() == [
+        "sightline: 2 sentences ended where the learned positions of this model do",
+        "sightline: 2 sentences cut short (data.clean.cut_source)",
+        "sightline: read as unknown, for they are not in the vocabulary: 4 pieces in 2 sentences, 'xa', 'xb'",
+    ]
+
+
+def test_where_nothing_falls_short_nothing_is_told() -> None:
+    short: Any = Shortfalls(Answering())  # type: ignore[arg-type]
+    short.read(["a b", ""])
+    short.wrote(answered(0, 1))
+    assert short.notes() == [] == UnknownPieces("written as unknown").notes()
+
+
+def test_all_unknown_pieces_are_counted_and_eight_of_them_named() -> None:
+    unknown = UnknownPieces("written as unknown")
+    unknown.add([str(number) for number in range(20)])
+    (note,) = unknown.notes()
+    assert "20 pieces on 1 line, '0', '1', '2', '3', '4', '5', '6', '7'" in note
+    assert note.endswith("'7'")
+
+
+def test_only_answers_without_room_to_go_on_are_ended_by_it(tasks: dict[str, Path]) -> None:
+    writer = Run.load(tasks["lm-transformer"], device="cpu").answerer
+    longest = writer.longest_source()
+    assert longest is not None
+    assert writer.ended_short(answered(longest - 1, longest, 1, longest)) == 2
+    assert Run.load(tasks["lm-gru"], device="cpu").answerer.ended_short(answered(10_000)) == 0
+    assert Run.load(tasks["classify-mean"], device="cpu").answerer.ended_short(answered(10_000)) == 0
+
+
+@pytest.mark.parametrize("who", [Filling, Restorer])
+def test_a_gap_is_no_unknown_word_to_those_who_fill_it(who: type[Answerer]) -> None:
+    words = Tokenizer.train(WordTokenizer(min_count=1), ["a cat sat"])
+    both = Vocabulary(words, words, shared=True)
+    recipe: Any = None
+    filling, other = (each(recipe, both, None, torch.device("cpu")) for each in (who, Answerer))
+    assert filling.unknown("a [MASK] dog sat") == ["dog"]
+    assert len(other.unknown("a [MASK] dog sat")) > 1
