@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import sightline
+from sightline.answering.translating import Translator
 from sightline.inspection.numpy_script import recompute
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
@@ -112,6 +113,17 @@ def test_a_given_beginning_may_hold_a_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     (best, *_) = run.predict_nbest([text], prefixes=["zorbaquux"])[0]
     assert best.text.startswith("zorbaquux")
+
+
+def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
+    text = "they call me zorbaquux around here"
+    assert isinstance(run.answerer, Translator)
+    ((right,), (wrong,)) = run.answerer.judge([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
+    ((best, *_),) = run.predict_nbest([text], run.options(beam=1, length_penalty=0))
+    assert best.text == right.text == "hello zorbaquux !"
+    assert right.score == pytest.approx(best.score, abs=1e-5)
+    assert wrong.score < right.score - 1
+    assert right.tokens == best.tokens
 
 
 def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus: Path) -> None:

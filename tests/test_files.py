@@ -65,3 +65,13 @@ def test_a_folder_that_stands_already_is_left_alone(tmp_path: Path) -> None:
 def test_the_checksum_is_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert checksum(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_file_without_a_folder_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"nowhere/a\.txt cannot be written: there is no folder .*nowhere; make it"):
+        write_atomically(tmp_path / "nowhere" / "a.txt", "a")
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="it is a folder; name a file in it"):
+        write_atomically(tmp_path, "a")

@@ -28,6 +28,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write, however long; when the block ends well, it is fsynced and takes the place of `path`."""
+    check_place(path)
     temporary = _temporary(path)
     try:
         with temporary.open("xb") as file:
@@ -71,6 +72,14 @@ def unfinished(path: Path) -> list[Path]:
     if not path.parent.is_dir():
         return []
     return [found for found in path.parent.iterdir() if found.name.startswith(start) and found.suffix == TEMPORARY]
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written there for want of a folder; better known before the work than after it."""
+    if path.is_dir():
+        raise ValueError(f"{path} cannot be written: it is a folder; name a file in it")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
 
 
 def checksum(path: Path) -> str:

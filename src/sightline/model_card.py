@@ -20,6 +20,7 @@ from sightline.recipe.bodies import (
 )
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.run_folder import journal
 from sightline.text.shown import beginning, in_one_line
 from sightline.version import version
 
@@ -100,11 +101,7 @@ def _read(recipe: Recipe) -> list[str]:
 
 
 def _validations(run: Path) -> list[dict[str, Any]]:
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        return []
-    records = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    return [record for record in records if record["kind"] == "validation"]
+    return [record for record in journal(run) if record.get("kind") == "validation"]
 
 
 def _started(run: Path) -> list[str]:

@@ -50,8 +50,7 @@ def write_config(run: Path, config: dict[str, Any]) -> None:
 
 def read_config(run: Path) -> dict[str, Any]:
     """config.json of a finished run; a folder that is none, is not whole or is too new says so."""
-    if not run.is_dir():
-        raise RunError(f"{run} is not a folder; give the folder that `sightline train` wrote (its --out)")
+    _check_folder(run)
     path = run / "config.json"
     if not path.is_file():
         if not (run / "recipe.yaml").is_file():
@@ -71,12 +70,41 @@ def read_config(run: Path) -> dict[str, Any]:
     return config
 
 
+def _check_folder(run: Path) -> None:
+    if not run.is_dir():
+        raise RunError(f"{run} is not a folder; give the folder that `sightline train` wrote (its --out)")
+
+
 def need(run: Path, name: str, remedy: str) -> Path:
     """The path of a file the folder must have."""
     path = run / name
     if not path.is_file():
         raise RunError(f"{run} has no {name}; {remedy}")
     return path
+
+
+def journal(run: Path) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, in order (training/journal.py says what they are); without the file there are none.
+
+    A training that was killed, or still goes on, may end in half a line: it is passed over.
+    """
+    _check_folder(run)
+    path = run / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise RunError(f"{path}, line {number} is damaged ({error}); copy the run folder again") from error
+        if not isinstance(record, dict):
+            raise RunError(f"{path}, line {number} is not a JSON object; copy the run folder again")
+        records.append(record)
+    return records
 
 
 def environment() -> dict[str, Any]:

@@ -152,3 +152,13 @@ def test_it_must_be_said_which_pairs(pairs: tuple[Path, Path]) -> None:
             align(Path("transformer"), **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="there is no layer 7 that looks at the source; there are 2"):
         align(Path("transformer"), *pairs, layer=7)
+
+
+def test_the_texts_themselves_are_not_written_over(file: Path, tmp_path: Path) -> None:
+    texts = file.rename(tmp_path / "texts.tsv")  # the name that the units of texts.npy have
+    before = texts.read_bytes()
+    with pytest.raises(ValueError, match=r"would be written over the texts themselves \(.*texts\.tsv\)"):
+        embed(Path("transformer"), texts, out=tmp_path / "texts.npy")
+    assert texts.read_bytes() == before
+    embed(Path("transformer"), texts, out=tmp_path / "texts.parquet")
+    assert texts.read_bytes() == before

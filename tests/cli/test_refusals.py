@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from sightline.cli.app import app
 from sightline.cli.errors import told
-from sightline.recipe import Decoding
+from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.bodies import Positions, TransformerBody
 from sightline.run import Run
 from untrained_runs import untrained
@@ -44,6 +44,7 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
         ("lm-gru", ["--beam", "3"], "--beam says how outputs are found, and a model of text is measured by the text"),
         ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
         ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
+        ("lm-gru", ["--lowercase"], "--lowercase: a model of text is measured by the text itself"),
         ("tag-gru", ["--shift"], "--shift says how word alignments are scored; add --alignments FILE"),
         ("tag-gru", ["--reverse", "nowhere"], "--reverse says how word alignments are scored"),
         ("tag-gru", ["--symmetrize", "union"], "--symmetrize says how word alignments are scored"),
@@ -54,6 +55,23 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
 )
 def test_evaluate_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
     assert said in refusal("evaluate", tasks[name], *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--on", "test"],
+        ["--metrics", "bleu"],
+        ["--lowercase"],
+        ["--confusion", "c.png"],
+        ["--beam", "3"],
+        ["--mbr", "4"],
+    ],
+)
+def test_what_is_about_outputs_has_no_place_where_attention_is_scored(translator: str, arguments: list[str]) -> None:
+    files = ["--source", "a", "--reference", "b", "--alignments", "c"]
+    said = f"{arguments[0]} is about outputs, and --alignments scores the attention"
+    assert said in refusal("evaluate", translator, *files, *arguments)
 
 
 def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
@@ -166,3 +184,24 @@ def test_values_that_do_not_go_together_are_named_without_all_the_others(capsys:
     with pytest.raises(SystemExit), told():
         Decoding(beam=2, nbest=5)
     assert capsys.readouterr().err == "sightline: nbest (5) is more than beam (2); raise beam to at least nbest\n"
+
+
+def test_of_a_list_only_the_value_that_is_wrong_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit), told():
+        Evaluation.model_validate({"metrics": ["blue"]})
+    said = capsys.readouterr().err
+    assert said.startswith("sightline: metrics.0 is 'blue': Input should be 'bleu'") and "at least 1 item" not in said
+
+
+def test_heads_that_are_not_there_are_told_before_anything_is_printed(translator: str, tmp_path: Path) -> None:
+    links = tmp_path / "links.txt"
+    links.write_text("kept\n")
+    how = ["--alignments", str(links), "--alignment-format", "pharaoh", "--alignment-heads", "decoder.7.cross.0"]
+    result = call("predict", translator, *how)
+    assert "has no head 'decoder.7.cross.0'" in str(result.exception) and not result.stdout
+    assert links.read_text() == "kept\n"
+
+
+def test_a_seed_no_generator_takes_is_a_wrong_use_and_no_crash(translator: str) -> None:
+    result = call("predict", translator, "--sample", "--seed", str(2**64))
+    assert result.exit_code == 2 and "--seed" in result.output

@@ -176,7 +176,14 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("options", "changed"),
     [
         ([], {}),
-        (["--mbr", "4", "--utility", "bleu"], {"mbr": {"candidates": 4, "utility": "bleu"}, "beam": 4}),
+        (
+            ["--mbr", "4", "--utility", "bleu"],
+            {"mbr": {"candidates": 4, "utility": "bleu", "weights": "alike"}, "beam": 4},
+        ),
+        (
+            ["--mbr", "4", "--mbr-weights", "probability"],
+            {"mbr": {"candidates": 4, "utility": "chrf", "weights": "probability"}, "beam": 4},
+        ),
         (["--beam", "4", "--groups", "2", "--diversity", "0.8"], {"beam": 4, "groups": 2, "diversity": 0.8}),
         (["--length-penalty", "0.2", "--no-repeat", "2"], {"length_penalty": 0.2, "no_repeat": 2}),
         (["--forbid-everywhere", "dog", "--min-length", "1"], {"forbid": ["dog"], "min_length": 1}),
@@ -219,7 +226,17 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
     [
         ("lm-gru", ["--beam", "4", "--groups", "3"], "do not divide beam"),
         ("lm-gru", ["--beam", "1", "--mbr", "8"], "beam 1 finds one"),
-        ("lm-gru", ["--utility", "bleu"], "add --mbr N"),
+        (
+            "lm-gru",
+            ["--utility", "bleu"],
+            "--utility says how to choose among many outputs, and there is one; add --mbr",
+        ),
+        ("lm-gru", ["--mbr-weights", "alike"], "--mbr-weights says how to choose"),
+        (
+            "lm-gru",
+            ["--sample", "--mbr", "4", "--mbr-weights", "probability"],
+            "mbr.weights: probability is for a beam",
+        ),
         ("classify-mean", ["--no-repeat", "2"], "--no-repeat is for models that write"),
         ("tag-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere is for models that write"),
         ("lm-gru", ["--prompt", "A", "--forbid", "x"], "--forbid has phrases for each line"),

@@ -59,7 +59,7 @@ def test_the_nearest_words_of_a_file_are_printed_nearest_first(tmp_path: Path) -
         (["--near", "king"], "give just --in"),
         (["text.txt", "--near", "king", "--in", "v.txt"], "give just --in"),
         (["--in", "v.txt"], "say at which word with --near"),
-        (["text.txt", "--out", "nowhere/v.txt"], "there is no folder nowhere; make it first"),
+        (["text.txt", "--out", "nowhere/v.txt"], "nowhere/v.txt cannot be written: there is no folder"),
     ],
 )
 def test_what_does_not_go_together_is_said(arguments: list[str], message: str) -> None:

@@ -170,6 +170,16 @@ def test_runs_of_different_tasks_are_refused(tasks: Runs) -> None:
         sightline.compare([tasks["names-gru"], tasks["names-lstm"]], metrics=["bleu"], device="cpu")
 
 
+def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
+    labels = [tasks["classify-mean"], tasks["classify-max"]]
+    texts = [tasks["lm-gru"], tasks["lm-transformer"]]
+    for runs, task in ((labels, "classify"), (texts, "language-model")):
+        with pytest.raises(RunError, match=rf"--beam 3 is for runs that search, and these do not \(task: {task}\)"):
+            sightline.compare(runs, beam=3, device="cpu")
+    with pytest.raises(RunError, match="--lowercase is for outputs, and models of text are measured by the text"):
+        sightline.compare(texts, lowercase=True, device="cpu")
+
+
 def test_a_figure_that_fails_loses_nothing_else(
     trained: Runs, pair: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

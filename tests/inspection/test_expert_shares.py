@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sightline.inspection.expert_shares import draw_expert_shares, read_expert_shares
+from sightline.run_folder import RunError
 
 
 def write_records(run: Path, *records: dict[str, Any]) -> None:
@@ -50,8 +51,15 @@ def test_one_record_and_many_experts_are_drawn_and_the_same_run_gives_the_same_f
     assert pictures[0].read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
 
 
+def test_a_training_that_goes_on_may_end_in_half_a_line(tmp_path: Path) -> None:
+    write_records(tmp_path, train(5, experts={"decoder.0": [0.5, 0.5]}, dropped=0.0))
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    assert read_expert_shares(tmp_path).steps.tolist() == [5]
+
+
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere/metrics\.jsonl does not exist; name the folder of a run"):
+    with pytest.raises(RunError, match="nowhere is not a folder; give the folder that `sightline train` wrote"):
         read_expert_shares(tmp_path / "nowhere")
     write_records(tmp_path, train(5, loss=1.0))
     with pytest.raises(ValueError, match="says nothing of experts: the model has none"):

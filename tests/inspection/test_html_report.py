@@ -20,7 +20,7 @@ from sightline.inspection.html_report import report, write_report
 from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.report_parts import gather
 from sightline.inspection.views import Subject
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, Sampling
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
 from untrained_runs import MODELS, OTHERS, untrained
@@ -213,3 +213,13 @@ def test_a_report_on_500_tokens_opens_in_five_seconds_and_tells_its_numbers(long
         browser.close()
     assert re.search(r": 0\.\d+ .*\(row 0, column 1\)", told), told
     assert [url for url in asked if not url.startswith("data:")] == [long_report.as_uri()] * 3
+
+
+def test_a_run_that_draws_has_a_report_without_a_beam() -> None:
+    run = untrained("transformer")
+    drawing = run.recipe.decoding.model_copy(update={"sample": Sampling(seed=3), "beam": 1})
+    recipe = run.recipe.model_copy(update={"decoding": drawing})
+    own = Run(Path("none"), recipe, run.vocabulary, run.model, torch.device("cpu"))
+    parts = gather(Subject(own, TEXT), "drawn")
+    assert parts.beam is None
+    assert "this run draws its outputs (decoding.sample), so there is no search to show" in report(parts)

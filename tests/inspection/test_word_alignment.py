@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from sightline.decoding.ensemble import Ensemble
 from sightline.inspection.symmetrization import SYMMETRIES, grow_diag_final_and, intersection, union
 from sightline.inspection.word_alignment import (
     Looking,
@@ -21,8 +24,10 @@ from sightline.inspection.word_alignment import (
     source_attention,
     word_weights,
 )
+from sightline.run import Run
 from untrained_runs import LOOKING, untrained
 
+CPU = torch.device("cpu")
 SOURCES = ["Ein Hund bellt laut.", "", "Die Kinder lachen über den Hund 🙂.", "Zwei Männer"]
 TARGETS = ["A dog barks loudly.", "nothing", "The children laugh about the dog 🙂.", ""]
 
@@ -130,6 +135,28 @@ def test_heads_and_layers_can_be_chosen_by_name() -> None:
     )
     np.testing.assert_allclose((one + other) / 2, both, atol=1e-6)
     assert np.abs(one - other).max() > 1e-3
+
+
+def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
+    members = [untrained(name) for name in ("transformer", "recurrent", "bottleneck")]
+    first = members[0]
+    together = Run(Path("none"), first.recipe, first.vocabulary, Ensemble([each.model for each in members]), CPU)
+    assert list(chosen_heads(together.model, ())) == ["models.0.decoder.layers.0.cross", "models.1.decoder.attention"]
+    (found,) = align_pairs(together, SOURCES[:1], TARGETS[:1])
+    heads = [("models.0.decoder.0.cross",), ("models.1.decoder.attention",)]
+    parts = [align_pairs(together, SOURCES[:1], TARGETS[:1], Looking(each))[0].weights for each in heads]
+    np.testing.assert_allclose(found.weights, (2 * parts[0] + parts[1]) / 3, atol=1e-6)  # two heads and one
+
+
+def test_behind_the_cut_of_long_sources_no_word_has_links() -> None:
+    run = untrained("transformer")
+    clean = run.recipe.data.clean.model_copy(update={"cut_source": len(run.vocabulary.source.encode("Ein Hund"))})
+    data = run.recipe.data.model_copy(update={"clean": clean})
+    cut = Run(Path("none"), run.recipe.model_copy(update={"data": data}), run.vocabulary, run.model, CPU)
+    (short,) = align_pairs(cut, ["Ein Hund"], TARGETS[:1])
+    (long,) = align_pairs(cut, SOURCES[:1], TARGETS[:1])
+    assert long.source == SOURCES[0].split() and not long.weights[:, 2:].any()
+    np.testing.assert_array_equal(long.weights[:, :2], short.weights)
 
 
 def test_outputs_are_aligned_as_the_model_cut_them() -> None:

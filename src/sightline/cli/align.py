@@ -115,9 +115,10 @@ def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
     """
     from sightline.data.preparation import training_examples
 
-    most, sides = run.recipe.data.clean.max_tokens, (run.vocabulary.source, run.vocabulary.target)
+    clean, vocabulary = run.recipe.data.clean, run.vocabulary
     for example in training_examples(run.recipe):
-        long = any(len(side.encode(text)) > most for side, text in zip(sides, example, strict=True))
+        sides = vocabulary.source.encode(example.source)[: clean.cut_source], vocabulary.target.encode(example.target)
+        long = any(len(ids) > clean.max_tokens for ids in sides)
         yield ("", "") if long else (example.source, example.target)
 
 
@@ -129,7 +130,5 @@ def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
     if out is None:
         yield print
         return
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
     with atomic_file(out) as file:
         yield lambda line: file.write(f"{line}\n".encode())

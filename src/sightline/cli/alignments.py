@@ -47,17 +47,27 @@ def check_alignments(path: Path | None, form: str | None, heads: str | None, shi
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """Where alignments are written, and in which form."""
+    """Where alignments are written, in which form, and read from which heads (pharaoh)."""
 
     path: Path
     form: str
-    heads: str | None
-    shift: bool
+    how: Looking
 
 
-def alignment_file(path: Path | None, form: str | None, heads: str | None, shift: bool) -> AlignmentFile | None:
-    """What the options say, if a file is asked for."""
-    return None if path is None else AlignmentFile(path, form or "json", heads, shift)
+def alignment_file(
+    run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
+) -> AlignmentFile | None:
+    """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
+    from sightline.files import check_place
+    from sightline.inspection.word_alignment import chosen_heads
+
+    if path is None:
+        return None
+    check_place(path)
+    how = looking(heads, shift)
+    if form == "pharaoh":
+        chosen_heads(run.model, how.heads)
+    return AlignmentFile(path, form or "json", how)
 
 
 @dataclass(frozen=True)
@@ -75,8 +85,7 @@ class AlignmentWriter:
             return
         from sightline.inspection.word_alignment import align_outputs
 
-        how = looking(self.asked.heads, self.asked.shift)
-        for found in align_outputs(run, texts, [guess.tokens for guess in best], how):
+        for found in align_outputs(run, texts, [guess.tokens for guess in best], self.asked.how):
             self.file.write(found.pharaoh() + "\n")
 
 
@@ -102,19 +111,6 @@ def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
     (source,) = run.encode_sources([text])
     found = run.alignment_of(source, guess.tokens) if source else None
     return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
-
-
-def given(run: Run, texts: list[str], targets: list[str], *, first: int = 0) -> list[list[Prediction]]:
-    """Outputs that are told, not searched for, with what the model thinks of them: log p."""
-    from sightline.answering.answerer import Prediction
-    from sightline.answering.translating import check_written
-    from sightline.decoding.scoring import log_probabilities
-
-    sources = run.encode_sources(texts, first=first)
-    ids = run.vocabulary.target.encode_many(targets)
-    check_written(run.answerer, ids, first=first, what="target")
-    scores = log_probabilities(run.model, sources, ids, device=run.device)
-    return [[Prediction(*found)] for found in zip(targets, scores.tolist(), ids, strict=True)]
 
 
 # --- into evaluate -----------------------------------------------------------------------------------------------

@@ -56,14 +56,14 @@ def compare(
     from sightline.comparison import print_comparison
     from sightline.comparison.exports import Export
     from sightline.comparison.progress import shown
+    from sightline.files import check_place
     from sightline.inspection.pictures.figure_files import check_figure
 
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
-    for path in filter(None, files.values()):  # better known before the work than after it
-        if not path.absolute().parent.is_dir():
-            raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
+    for path in filter(None, files.values()):
+        check_place(path)
     if figure is not None:
         check_figure(figure)
     with shown() as progress:

@@ -33,12 +33,16 @@ def show_corpus(
     from rich.console import Console
 
     from sightline.evaluation.metrics import METRICS
-    from sightline.files import write_atomically
+    from sightline.files import check_place, write_atomically
     from sightline.inspection.corpus_view import length_table, sentence_table, token_table
     from sightline.inspection.pictures.corpus import draw_lengths
 
+    if csv_file is not None:
+        check_place(csv_file)
     if figure is not None:
         _check_lengths(run, figure)
+    if quality:
+        _check_quality(run)
     view = corpus_view(run, on)
     console = Console()
     what = f"{plural(len(view.sentences), 'sentence')}, {view.loss:.3f} nats a token"
@@ -61,6 +65,15 @@ def show_corpus(
         name = run.folder.name
         draw_lengths(view.by_length(), qualities, figure, name=name, metric=metric, title=f"{name} on {on}")
         print(f"wrote {figure}", file=sys.stderr)
+
+
+def _check_quality(run: Run) -> None:
+    """The same of outputs, and of a metric that looks at them."""
+    from sightline.evaluation.metrics import METRICS
+
+    task, metric = run.recipe.task, run.recipe.evaluation.metrics[0]
+    if task != "seq2seq" or METRICS[metric].measure is None:
+        raise ValueError(f"--quality is of outputs that are texts, not of task: {task} by {metric}; leave it out")
 
 
 def _check_lengths(run: Run, figure: Path) -> None:
@@ -113,13 +126,11 @@ def _quality(run: Run, on: str) -> list[LengthBucket]:
     from sightline.evaluation.metrics import measure
 
     metric = run.recipe.evaluation.metrics[0]
-    if run.recipe.task != "seq2seq" or metric == "perplexity":
-        raise ValueError(f"quality by length is for outputs that are texts, not task: {run.recipe.task} by {metric}")
     test = run.test_set(on)
     outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
 
     def scorer(some: list[str], references: list[list[str]]) -> float:
-        return measure(metric, some, references, lowercase=run.recipe.evaluation.lowercase).score(bootstrap=2).value
+        return measure(metric, some, references, lowercase=run.recipe.evaluation.lowercase).value
 
     return quality_by_length(test.references, {run.folder.name: outputs}, scorer)
 

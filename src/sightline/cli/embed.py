@@ -65,7 +65,7 @@ def embed(
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
     """
     from sightline.inspection.pictures.figure_files import check_figure
-    from sightline.inspection.vector_files import check_vector_file
+    from sightline.inspection.vector_files import check_vector_file, files_of
     from sightline.run import Run
 
     if out is None and nearest is None and figure is None and word is None:
@@ -81,6 +81,8 @@ def embed(
     for path, check in ((out, check_vector_file), (figure, check_figure)):
         if path is not None:
             check(path)
+    if out is not None and file is not None and file.resolve() in [path.resolve() for path in files_of(out)]:
+        raise ValueError(f"--out {out} would be written over the texts themselves ({file}); give it another name")
     loaded = Run.load(run, device=device)
     if figure is not None and word is not None:
         if out is not None or nearest is not None:

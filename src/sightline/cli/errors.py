@@ -58,10 +58,13 @@ def _invalid(error: BaseException) -> str:
     from pydantic import ValidationError
 
     assert isinstance(error, ValidationError)
+    every = error.errors()
+    parts = {each["loc"][:size] for each in every for size in range(1, len(each["loc"]))}
     return "; ".join(
         # without a place it is said of values together, and names them itself
         f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
         if each["loc"]
         else each["msg"].removeprefix("Value error, ")
-        for each in error.errors()
+        for each in every
+        if each["loc"] not in parts  # what is wrong with a part of it is told already
     )

@@ -11,7 +11,7 @@ import typer
 
 from sightline.cli.alignments import Symmetrize
 from sightline.cli.options import Device
-from sightline.cli.refusals import check_folder, check_measured, check_unaligned
+from sightline.cli.refusals import check_aligned, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -20,6 +20,7 @@ from sightline.cli.searching import (
     Groups,
     LengthPenalty,
     Mbr,
+    MbrWeights,
     MinLength,
     NoRepeat,
     ReplaceUnknown,
@@ -27,6 +28,7 @@ from sightline.cli.searching import (
     With,
     check_searching,
     load_together,
+    option_of,
     searched,
     searching,
 )
@@ -91,6 +93,7 @@ def evaluate(
     diversity: Diversity = None,
     mbr: Mbr = None,
     utility: Utility = None,
+    mbr_weights: MbrWeights = None,
     no_repeat: NoRepeat = None,
     min_length: MinLength = None,
     forbid_everywhere: ForbidEverywhere = None,
@@ -116,9 +119,7 @@ def evaluate(
     - `sightline evaluate runs/ewt --reference other.conllu`
     - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
-    import json
-
-    from sightline.files import write_atomically
+    from sightline.files import check_place
     from sightline.run import Run
 
     loaded = load_together(run, others, ensemble_mean, device)
@@ -126,6 +127,7 @@ def evaluate(
         loaded,
         mbr,
         utility,
+        mbr_weights,
         forbid_everywhere,
         groups=groups,
         diversity=diversity,
@@ -135,14 +137,16 @@ def evaluate(
     changes = {"beam": beam, "length_penalty": length_penalty, "replace_unknown": replace_unknown, **how}
     check_searching(loaded.recipe, changes, None)
     check_measured(loaded.recipe, changes)
-    for path in (outputs, json_file, confusion):
-        check_folder(path)
+    for path in filter(None, (outputs, json_file, confusion)):
+        check_place(path)
     task = loaded.recipe.task
     if alignments is not None:
         from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments, symmetry
 
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
+        of_outputs = {"--on": on, "--metrics": metrics, "--lowercase": lowercase, "--confusion": confusion}
+        check_aligned(of_outputs | {option_of(name): value for name, value in changes.items()})
         gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
         way = symmetry(symmetrize, reverse)
         other = None if reverse is None else Run.load(reverse, device=device)
@@ -159,8 +163,9 @@ def evaluate(
             "--recase": recase,
         }
     )
-    if loaded.recipe.of_text and outputs is not None:
-        raise ValueError("--outputs: a model of text is measured by the text itself and writes none; leave it out")
+    for option, value in (("--outputs", outputs), ("--lowercase", lowercase)):
+        if loaded.recipe.of_text and value:
+            raise ValueError(f"{option}: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
         _check_confusion(confusion, task)
     _measure_by(loaded, metrics, lowercase)
@@ -170,14 +175,23 @@ def evaluate(
     for test in tests:
         reports.append(_evaluated(loaded, test, options))
         _print_report(reports[-1], task, options)
+    told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(loaded.recipe, options)}
+    _write(reports, told, outputs, json_file)
+    if confusion is not None:
+        _draw(reports, confusion, run)
+
+
+def _write(reports: Sequence[Report], told: dict[str, Any], outputs: Path | None, json_file: Path | None) -> None:
+    """The outputs of all test sets, and their scores beside what is `told` of how they came about."""
+    import json
+
+    from sightline.files import write_atomically
+
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for report in reports for line in report.outputs))
     if json_file is not None:
-        told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(loaded.recipe, options)}
         record = [{**told, **report.to_dict()} for report in reports]
         write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    if confusion is not None:
-        _draw(reports, confusion, run)
 
 
 def _measure_by(run: Run, metrics: str | None, lowercase: bool) -> None:

@@ -51,7 +51,7 @@ def inspect(
     expert_shares: measures.ExpertShares = False,
     attribute: measures.Attribute = None,
     corpus: measures.Corpus = None,
-    sort: measures.Sort = "worst",
+    sort: measures.Sort = None,
     tokens: measures.Tokens = False,
     quality: measures.Quality = False,
     csv_file: measures.Csv = None,
@@ -83,31 +83,37 @@ def inspect(
     - `sightline inspect runs/en-de --corpus test_2016 --sort rarest --tokens`
     """
     asked = measures.Asked(
-        gradient_flow,
-        beside or (),
-        layer_norms,
-        attribute,
-        corpus,
-        sort,
-        tokens,
-        quality,
-        csv_file,
-        figure,
-        json_file,
-        device,
-        expert_shares,
+        text=text,
+        target=target,
+        gradient_flow=gradient_flow,
+        beside=beside or (),
+        layer_norms=layer_norms,
+        expert_shares=expert_shares,
+        attribute=attribute,
+        corpus=corpus,
+        sort=sort,
+        tokens=tokens,
+        quality=quality,
+        csv_file=csv_file,
+        figure=figure,
+        json_file=json_file,
+        device=device,
     )
-    if asked.anything and not (ablate or view == "ablate"):
+    files = Files(html, save, numpy, json_file, figure)
+    files.check()
+    measure = asked.measure(ablating=bool(ablate) or view == "ablate")
+    if measure is not None:
         if run == "lecture-example":
             raise ValueError("lecture-example has one text and no training to measure; give a run folder")
-        _check_unused(html=html, step=step, layer=layer, head=head, cell=cell, save=save, numpy=numpy)
-        measures.show_measures(Path(run), text, target, asked)
+        looked = None if view == "walk" else view
+        _check_unused(view=looked, html=html, step=step, layer=layer, head=head, cell=cell, save=save, numpy=numpy)
+        measures.show_measure(measure, Path(run), asked)
         return
     subject = _subject(run, text, target, device)
     subject.step, subject.layer, subject.head, subject.heads = step, layer, head, ablate or ()
     if corpus is not None:
         measures.measure_corpus(subject, corpus)
-    _look(subject, "ablate" if ablate else view, run, Files(html, save, numpy, json_file, figure), cell)
+    _look(subject, "ablate" if ablate else view, run, files, cell)
 
 
 def _check_unused(**options: object) -> None:
@@ -130,6 +136,16 @@ class Files:
     @property
     def any(self) -> bool:
         return any(path is not None for path in (self.html, self.save, self.numpy, self.json, self.figure))
+
+    def check(self) -> None:
+        """Before anything is computed: whether they can be written."""
+        from sightline.files import check_place
+        from sightline.inspection.pictures.figure_files import check_figure
+
+        for path in filter(None, (self.html, self.json)):
+            check_place(path)
+        if self.figure is not None:
+            check_figure(self.figure)
 
 
 def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | None) -> None:

@@ -59,7 +59,10 @@ Attribute = Annotated[
 Corpus = Annotated[
     str | None, typer.Option(help="The losses of every token of this test set, as a table.", rich_help_panel=_PANEL)
 ]
-Sort = Annotated[str, typer.Option(help="Of --corpus: worst, longest or rarest first.", rich_help_panel=_PANEL)]
+Sort = Annotated[
+    str | None,
+    typer.Option(help="Of --corpus: worst (the default), longest or rarest first.", rich_help_panel=_PANEL),
+]
 Tokens = Annotated[
     bool, typer.Option("--tokens", help="Of --corpus: tokens instead of sentences.", rich_help_panel=_PANEL)
 ]
@@ -75,65 +78,114 @@ Figure = Annotated[
 ]
 
 
+# Which options each measure heeds; those of a view stand under none.
+_HEEDED: dict[str | None, tuple[str, ...]] = {
+    None: ("TEXT", "--target", "--corpus", "--figure", "--json"),
+    "--gradient-flow": ("--beside", "--corpus", "--figure", "--json"),
+    "--layer-norms": ("--figure",),
+    "--expert-shares": ("--figure",),
+    "--attribute": ("TEXT", "--target", "--figure", "--json"),
+    "--corpus": ("--corpus", "--sort", "--tokens", "--quality", "--csv", "--figure", "--json"),
+}
+
+
 @dataclass(frozen=True)
 class Asked:
-    """Which measure is wanted, and how."""
+    """Which measure is wanted, of what, and how."""
 
+    text: str | None = None
+    target: str | None = None
     gradient_flow: bool = False
     beside: Sequence[Path] = ()
     layer_norms: bool = False
+    expert_shares: bool = False
     attribute: str | None = None
     corpus: str | None = None
-    sort: str = "worst"
+    sort: str | None = None
     tokens: bool = False
     quality: bool = False
     csv_file: Path | None = None
     figure: Path | None = None
     json_file: Path | None = None
     device: str = "cpu"
-    expert_shares: bool = False
 
-    @property
-    def anything(self) -> bool:
-        drawn = self.gradient_flow or self.layer_norms or self.expert_shares
-        return drawn or self.attribute is not None or self.corpus is not None
+    def measure(self, *, ablating: bool) -> str | None:
+        """The option that names the measure; None: a view is wanted. (Heads switched off may have a corpus to act on.)
+
+        Several measures at once are refused, and options that the one has no use for.
+        """
+        named = {
+            "--gradient-flow": self.gradient_flow,
+            "--layer-norms": self.layer_norms,
+            "--expert-shares": self.expert_shares,
+            "--attribute": self.attribute is not None,
+            "switching heads off": ablating,
+        }
+        found = [option for option, wanted in named.items() if wanted]
+        if len(found) > 1:
+            raise ValueError(f"{found[0]} and {found[1]} do not go together; ask for one at a time")
+        measure = None if ablating else found[0] if found else "--corpus" if self.corpus is not None else None
+        self._check_heeded(measure)
+        return measure
+
+    def _check_heeded(self, measure: str | None) -> None:
+        given = {
+            "TEXT": self.text,
+            "--target": self.target,
+            "--beside": self.beside,
+            "--corpus": self.corpus,
+            "--sort": self.sort,
+            "--tokens": self.tokens,
+            "--quality": self.quality,
+            "--csv": self.csv_file,
+            "--figure": self.figure,
+            "--json": self.json_file,
+        }
+        for option, value in given.items():
+            if value is not None and value is not False and value != () and option not in _HEEDED[measure]:
+                able = " and ".join(each for each, heeded in _HEEDED.items() if each and option in heeded)
+                what = "a view" if measure is None else measure
+                raise ValueError(f"{option} does not go with {what}; it is for {able}, so leave one of them out")
 
 
-def show_measures(run: Path, text: str | None, target: str | None, asked: Asked) -> None:
-    """What was asked for."""
+def show_measure(measure: str, run: Path, asked: Asked) -> None:
+    """The measure that was asked for."""
     from sightline.run import Run
 
     figure, json_file = asked.figure, asked.json_file
-    if asked.gradient_flow:
+    if measure == "--gradient-flow":
         on, runs = asked.corpus or "validation", [run, *asked.beside]
         show_gradient_flow(runs, on=on, figure=figure, json_file=json_file, device=asked.device)
-    elif asked.layer_norms:
-        if figure is None:
-            raise ValueError("--layer-norms draws a picture; say where with --figure norms.png")
-        show_layer_norms(run, figure)
-    elif asked.expert_shares:
-        if figure is None:
-            raise ValueError("--expert-shares draws a picture; say where with --figure shares.png")
-        show_expert_shares(run, figure)
+    elif measure == "--layer-norms":
+        show_layer_norms(run, _drawn(figure, measure, "norms.png"))
+    elif measure == "--expert-shares":
+        show_expert_shares(run, _drawn(figure, measure, "shares.png"))
     elif asked.attribute is not None:
         method = _method(asked.attribute)
-        if text is None:
+        if asked.text is None:
             raise ValueError('--attribute looks at a text: sightline inspect RUN "text" --attribute occlusion')
         loaded = Run.load(run, device=asked.device)
-        show_attribution(loaded, text, target, method=method, figure=figure, json_file=json_file)
+        show_attribution(loaded, asked.text, asked.target, method=method, figure=figure, json_file=json_file)
     elif asked.corpus is not None:
         from sightline.cli.corpus import show_corpus
 
         show_corpus(
             Run.load(run, device=asked.device),
             asked.corpus,
-            order=_order(asked.sort),
+            order=_order(asked.sort or "worst"),
             tokens=asked.tokens,
             quality=asked.quality,
             csv_file=asked.csv_file,
             json_file=json_file,
             figure=figure,
         )
+
+
+def _drawn(figure: Path | None, measure: str, example: str) -> Path:
+    """Where a measure that is nothing but a picture is drawn."""
+    if figure is None:
+        raise ValueError(f"{measure} draws a picture; say where with --figure {example}")
+    return figure
 
 
 def _method(name: str) -> Method:

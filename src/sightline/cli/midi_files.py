@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sightline.plural import plural
+
 if TYPE_CHECKING:
     from sightline.data.music import Salvage
     from sightline.recipe import Recipe
@@ -17,6 +19,7 @@ class Pieces:
     """Takes generated texts one by one: the first becomes the file, or all become files of a folder."""
 
     def __init__(self, place: Path, recipe: Recipe) -> None:
+        from sightline.files import check_place
         from sightline.recipe.data import ChoralesSource
 
         if not any(isinstance(source, ChoralesSource) for source in recipe.data.train):
@@ -25,8 +28,8 @@ class Pieces:
         self.place, self.several = place, place.is_dir()
         if not self.several and place.suffix.lower() not in _SUFFIXES:
             raise ValueError(f"--midi {place}: name a file that ends in .mid, or a folder that exists for several")
-        if not place.absolute().parent.is_dir():
-            raise ValueError(f"--midi {place}: there is no folder {place.absolute().parent}; make it first")
+        if not self.several:
+            check_place(place)
         self.taken = 0
 
     def take(self, text: str) -> None:
@@ -45,7 +48,7 @@ class Pieces:
             print(f"sightline: {what}; not written", file=sys.stderr)
             return
         write_midi(found.chorale, path)
-        print(f"wrote {path}: {_several(len(found.chorale.steps), 'step')}{_lost(found)}", file=sys.stderr)
+        print(f"wrote {path}: {plural(len(found.chorale.steps), 'step')}{_lost(found)}", file=sys.stderr)
 
 
 def _lost(found: Salvage) -> str:
@@ -56,8 +59,4 @@ def _lost(found: Salvage) -> str:
         "of a last step that is not complete": found.unfinished,
     }
     told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
-    return f"; {_several(found.dropped, 'word')} dropped ({told})" if told else ""
-
-
-def _several(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+    return f"; {plural(found.dropped, 'word')} dropped ({told})" if told else ""

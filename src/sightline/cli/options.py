@@ -20,7 +20,7 @@ Temperature = Annotated[
 ]
 TopK = Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")]
 TopP = Annotated[float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")]
-Seed = Annotated[int | None, typer.Option(help="With --sample: the same seed, the same outputs.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="With --sample: the same seed, the same outputs.")]
 
 
 def use_threads(count: int | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, given, opened
+from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, opened
 from sightline.cli.lines import Companion, escaped, lines_of, windows
 from sightline.cli.options import Device, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
 from sightline.cli.refusals import check_prefixes, check_task, check_told
@@ -20,6 +22,7 @@ from sightline.cli.searching import (
     Groups,
     LengthPenalty,
     Mbr,
+    MbrWeights,
     MinLength,
     NoRepeat,
     PhraseFiles,
@@ -33,7 +36,7 @@ from sightline.cli.searching import (
     sampling,
     searching,
 )
-from sightline.cli.unknown_pieces import Unknown
+from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -96,6 +99,7 @@ def predict(
     diversity: Diversity = None,
     mbr: Mbr = None,
     utility: Utility = None,
+    mbr_weights: MbrWeights = None,
     no_repeat: NoRepeat = None,
     min_length: MinLength = None,
     forbid_everywhere: ForbidEverywhere = None,
@@ -143,20 +147,19 @@ def predict(
     """
     use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
-    how = searching(
-        loaded,
-        mbr,
-        utility,
-        forbid_everywhere,
-        groups=groups,
-        diversity=diversity,
-        no_repeat=no_repeat,
-        min_length=min_length,
-    )
-    phrases = PhraseFiles.of(require, forbid)
-    check_searching(loaded.recipe, how, phrases, prompt=prompt is not None)
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
+        **searching(
+            loaded,
+            mbr,
+            utility,
+            mbr_weights,
+            forbid_everywhere,
+            groups=groups,
+            diversity=diversity,
+            no_repeat=no_repeat,
+            min_length=min_length,
+        ),
         "beam": beam,
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
@@ -164,10 +167,11 @@ def predict(
         "replace_unknown": replace_unknown,
         "sample": sampling(loaded, sample, drawing, beam),
     }
+    phrases = PhraseFiles.of(require, forbid)
+    check_searching(loaded.recipe, changes, phrases, prompt=prompt is not None)
     check_alignments(alignments, alignment_format, alignment_heads, shift)
     check_task(
         loaded,
-        changes,
         target=target,
         nbest=nbest,
         prompt=prompt,
@@ -179,24 +183,41 @@ def predict(
     if target is not None:
         several = None if nbest == 1 else nbest  # one is what there is
         files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
-        check_told({**{option_of(key): value for key, value in (changes | how).items()}, "--nbest": several, **files})
+        check_told({**{option_of(key): value for key, value in changes.items()}, "--nbest": several, **files})
     check_prefixes(loaded, prefixes, prompt)
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
-    options = loaded.options(**changes, **how, nbest=nbest)
+    options = loaded.options(**changes, nbest=nbest)
     pieces = None
     if midi is not None:
         from sightline.cli.midi_files import Pieces
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
+    asked = Asked(loaded, options, nbest)
     if prompt is not None:
-        _go_on(loaded, prompt, options, nbest, pieces)
-        return
-    if loaded.recipe.task == "tag" and _tagged(loaded, file, form, column, nbest):
-        return
-    looks = alignment_file(alignments, alignment_format, alignment_heads, shift)
-    _each_line(loaded, file, options, nbest, prefixes, looks, pieces, target, phrases)
+        _go_on(asked, prompt, pieces)
+    elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest):
+        looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
+        _each_line(asked, lines_of(file), Beside.of(prefixes, target, phrases), looks, pieces)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model, and what is asked of it."""
+
+    run: Run
+    options: Decoding
+    nbest: int | None  # outputs that are shown, with their scores; None: the best one alone
+
+    def shown(self, guesses: list[Prediction]) -> str:
+        """The outputs for a line, in one line."""
+        from sightline.answering.answerer import one_line
+
+        even = escaped if self.run.recipe.task == "language-model" else one_line
+        if self.nbest is None:
+            return even(guesses[0].text)
+        return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
 
 
 def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, nbest: int | None) -> bool:
@@ -220,12 +241,13 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
 # --- a prompt ----------------------------------------------------------------------------------------------------
 
 
-def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: Pieces | None) -> None:
+def _go_on(asked: Asked, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
     from sightline.answering.answerer import TooLong
 
-    unknown = Unknown()
-    unknown.look(run, prompt)
+    run, options, nbest = asked.run, asked.options, asked.nbest
+    short = Shortfalls(run.answerer)
+    short.read([prompt])
     try:
         longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
     except TooLong as error:
@@ -245,48 +267,56 @@ def _go_on(run: Run, prompt: str, options: Decoding, nbest: int | None, pieces: 
     else:
         guesses = run.predict_nbest([prompt], options)[0]
         texts = [guess.text for guess in guesses]
-        print(texts[0] if nbest is None else _shown(run, guesses, nbest), flush=True)
+        print(texts[0] if nbest is None else asked.shown(guesses), flush=True)
     if pieces is not None:
         for text in texts:
             pieces.take(text)
-    unknown.tell()
+    tell(short.notes())
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Files that go with the input, a line for each of its lines."""
+
+    prefixes: Companion | None  # what each output begins with
+    targets: Companion | None  # outputs that are told
+    phrases: PhraseFiles | None  # what each must or must not contain
+
+    @staticmethod
+    def of(prefixes: Path | None, target: Path | None, phrases: PhraseFiles | None) -> Beside:
+        return Beside(
+            None if prefixes is None else Companion(prefixes, "give one prefix a line"),
+            None if target is None else Companion(target, "give one target a line"),
+            phrases,
+        )
+
+    def check_spent(self, done: int) -> None:
+        """Refuse lines that are left in one of them."""
+        for companion in (self.prefixes, self.targets, self.phrases):
+            if companion is not None:
+                companion.check_spent(done)
+
+
 def _each_line(
-    run: Run,
-    file: Path | None,
-    options: Decoding,
-    nbest: int | None,
-    prefixes: Path | None,
-    alignments: AlignmentFile | None,
-    pieces: Pieces | None,
-    target: Path | None,
-    phrases: PhraseFiles | None,
+    asked: Asked, lines: Iterator[str], beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
 ) -> None:
-    unknown, begun = Unknown(), Unknown("written as unknown (--prefixes)")
-    kept = options.replace_unknown != "none" or run.recipe.copies_unknown  # unknown words of a prefix stand as given
-    beginnings = None if prefixes is None else Companion(prefixes, "give one prefix a line")
-    told = None if target is None else Companion(target, "give one target a line")
+    """Print what is answered to each line, as the lines come."""
+    run, done = asked.run, 0
+    short, begun = Shortfalls(run.answerer), UnknownPieces("written as unknown (--prefixes)")
+    kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     with opened(alignments) as looks, phrases_told():
-        done = 0
-        for window in windows(lines_of(file)):
-            forced = None if beginnings is None else beginnings.next(len(window), done)
+        for window in windows(lines):
+            forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
                 begun.add(run.vocabulary.target.unknown(text))
-            for text in window:
-                unknown.look(run, text)
-            if told is not None:
-                found = given(run, window, told.next(len(window), done), first=done)
-            else:
-                asked = None if phrases is None else phrases.next(len(window), done)
-                scored = nbest is not None
-                found = run.predict_nbest(window, options, prefixes=forced, first=done, phrases=asked, scored=scored)
-            unknown.see(run, found)
+            short.read(window)
+            found = _answers(asked, window, forced, beside, done)
+            short.wrote(found)
             for guesses in found:
-                print(_shown(run, guesses, nbest), flush=False)
+                print(asked.shown(guesses), flush=False)
                 if pieces is not None:
                     for guess in guesses:
                         pieces.take(guess.text)
@@ -294,18 +324,18 @@ def _each_line(
                 looks.write(run, window, [guesses[0] for guesses in found])
             done += len(window)
             sys.stdout.flush()
-    unknown.tell()
-    begun.tell()
-    for companion in (beginnings, told, phrases):
-        if companion is not None:
-            companion.check_spent(done)
+    tell([*short.notes(), *begun.notes()])
+    beside.check_spent(done)
 
 
-def _shown(run: Run, guesses: list[Prediction], nbest: int | None) -> str:
-    """The outputs for a line, in one line."""
-    from sightline.answering.answerer import one_line
+def _answers(
+    asked: Asked, window: list[str], prefixes: list[str] | None, beside: Beside, done: int
+) -> list[list[Prediction]]:
+    """Outputs for some lines: found, or told and judged; `done` lines went before."""
+    from sightline.answering.translating import Translator
 
-    even = escaped if run.recipe.task == "language-model" else one_line
-    if nbest is None:
-        return even(guesses[0].text)
-    return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
+    run, scored = asked.run, asked.nbest is not None
+    if beside.targets is not None and isinstance(run.answerer, Translator):
+        return run.answerer.judge(window, beside.targets.next(len(window), done), first=done)
+    phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
+    return run.predict_nbest(window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 
-def check_task(run: Run, changes: dict[str, Any], *, nbest: int | None, alignments: Path | None, **others: Any) -> None:
+def check_task(run: Run, *, nbest: int | None, alignments: Path | None, **others: Any) -> None:
     """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
     task = run.recipe.task
     if alignments is not None and (task != "seq2seq" or not run.model.looks):
@@ -29,13 +29,6 @@ def check_task(run: Run, changes: dict[str, Any], *, nbest: int | None, alignmen
         if value is not None and belongs[name] != task:
             option = "format" if name == "form" else name
             raise ValueError(f"--{option} is for task: {belongs[name]}, and {run.folder} is task: {task}")
-    if task in ("classify", "tag", "masked-words"):
-        for name, value in changes.items():
-            if value is not None:
-                raise ValueError(
-                    f"{option_of(name)} is for models that write, and {run.folder} gives labels "
-                    f"(task: {task}); leave it out"
-                )
     if task == "tag" and nbest is not None and nbest > 1:
         raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
 
@@ -64,14 +57,15 @@ def check_measured(recipe: Recipe, asked: dict[str, Any]) -> None:
             )
 
 
+def check_aligned(asked: dict[str, Any]) -> None:
+    """Options that say how outputs are found and scored, beside `--alignments`, by which the attention is."""
+    for option, value in asked.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{option} is about outputs, and --alignments scores the attention; leave one of them out")
+
+
 def check_unaligned(asked: dict[str, Any]) -> None:
     """Options that say how word alignments are scored, where none are given."""
     for option, value in asked.items():
         if value:
             raise ValueError(f"{option} says how word alignments are scored; add --alignments FILE, or leave it out")
-
-
-def check_folder(path: Path | None) -> None:
-    """A file that is to be written needs a folder; better known before the work than after it."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")

@@ -46,6 +46,10 @@ Mbr = Annotated[
     typer.Option(help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others."),
 ]
 Utility = Annotated[str | None, typer.Option(help="With --mbr: what alike means, chrf or bleu.")]
+MbrWeights = Annotated[
+    str | None,
+    typer.Option(help="With --mbr: what each output counts for, alike, or probability (of a beam, not of samples)."),
+]
 NoRepeat = Annotated[int | None, typer.Option(help="No N tokens in a row come twice in an output.")]
 MinLength = Annotated[int | None, typer.Option(help="Least tokens of an output; of a language model, least new ones.")]
 ForbidEverywhere = Annotated[
@@ -82,15 +86,17 @@ def _check_once(run: Path, others: Sequence[Path]) -> None:
         known[other.resolve()] = other
 
 
-def risk(run: Run, candidates: int | None, utility: str | None) -> dict[str, Any] | None:
+def risk(run: Run, candidates: int | None, utility: str | None, weights: str | None) -> dict[str, Any] | None:
     """How to choose by risk, if that is asked for, or changed where the recipe does it by itself."""
     own = run.recipe.decoding.mbr
-    if candidates is None and utility is None:
+    named = {"candidates": candidates, "utility": utility, "weights": weights}
+    given = {key: value for key, value in named.items() if value is not None}
+    if not given:
         return None
     if candidates is None and own is None:
-        raise ValueError("--utility says how to choose among many outputs, and there is one; add --mbr N")
-    given = {"candidates": candidates, "utility": utility}
-    return {**({} if own is None else own.model_dump()), **{k: v for k, v in given.items() if v is not None}}
+        option = "--mbr-weights" if utility is None else "--utility"
+        raise ValueError(f"{option} says how to choose among many outputs, and there is one; add --mbr N")
+    return {**({} if own is None else own.model_dump()), **given}
 
 
 def sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) -> dict[str, Any] | None:
@@ -107,11 +113,16 @@ def sampling(run: Run, wanted: bool, drawing: dict[str, Any], beam: int | None) 
 
 
 def searching(
-    run: Run, mbr: int | None, utility: str | None, forbid_everywhere: list[str] | None, **others: Any
+    run: Run,
+    mbr: int | None,
+    utility: str | None,
+    mbr_weights: str | None,
+    forbid_everywhere: list[str] | None,
+    **others: Any,
 ) -> dict[str, Any]:
     """What these options change in the recipe's `decoding`; `others` by the names they have there, None: nothing."""
     forbidden = None if not forbid_everywhere else [*run.recipe.decoding.forbid, *forbid_everywhere]
-    return {"mbr": risk(run, mbr, utility), **others, "forbid": forbidden}
+    return {"mbr": risk(run, mbr, utility, mbr_weights), **others, "forbid": forbidden}
 
 
 def option_of(key: str) -> str:
@@ -146,6 +157,7 @@ def searched(options: Decoding) -> str:
         found += f" in {options.groups} groups"
     if options.mbr is not None:
         found += f", least risk of {options.mbr.candidates} by {options.mbr.utility}"
+        found += "" if options.mbr.weights == "alike" else " and probability"
     return found
 
 

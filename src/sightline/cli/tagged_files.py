@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sightline.cli.lines import lines_of, whole_lines, windows
-from sightline.cli.unknown_pieces import Unknown
+from sightline.cli.shortfalls import Shortfalls, tell
 
 if TYPE_CHECKING:
-    from sightline.data.tagged import Block, Form
+    from sightline.data.tagged import Block
+    from sightline.data.word_lines import Form
     from sightline.recipe import Recipe
     from sightline.run import Run
 
@@ -82,17 +83,16 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> Non
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
     name = "standard input" if file is None or str(file) == "-" else str(file)
-    unknown, done = Unknown(unit="sentence"), 0
+    short, done = Shortfalls(run.answerer, unit="sentence"), 0
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         texts = [joined(block.words) for block in window]
-        for text in texts:
-            unknown.look(run, text)
+        short.read(texts)
         found = run.predict_nbest(texts, first=done)
         for block, guesses in zip(window, found, strict=True):
             out.write("".join(_tagged(block, words_of(guesses[0].text), label)).encode("utf-8"))
         out.flush()
         done += len(window)
-    unknown.tell()
+    tell(short.notes())
 
 
 def _tagged(block: Block, labels: list[str], column: str | int) -> list[str]:

@@ -54,10 +54,10 @@ def vectors(
     if not files or out is None:
         raise ValueError("text files and --out are needed, as in: sightline vectors train.en --out vectors.txt")
     from sightline.experiment import choose_device
+    from sightline.files import check_place
     from sightline.training.skipgram import SkipgramOptions, learn_word_vectors
 
-    if not out.absolute().parent.is_dir():  # or it would be known only when all is learned
-        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
+    check_place(out)
     use_threads(threads)
     options = SkipgramOptions(
         dim=dim,

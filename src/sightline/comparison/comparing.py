@@ -29,7 +29,8 @@ from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
-from sightline.recipe import MetricName
+from sightline.recipe import MetricName, Recipe
+from sightline.run_folder import RunError
 from sightline.training.ending import broken_off_at
 
 
@@ -55,6 +56,7 @@ def compare(
     """
     contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
     common_task(contestants)
+    _check_heeded(contestants[0].run.recipe, beam, lowercase)
     groups, notes = group_by_seed(contestants)
     groups = choose_baseline(groups, baseline)
     contestants = [contestant for group in groups for contestant in group.contestants]
@@ -82,6 +84,14 @@ def compare(
         ],
         decoded_on=_machine((trained or contestants)[0]),
     )
+
+
+def _check_heeded(recipe: Recipe, beam: int | None, lowercase: bool | None) -> None:
+    """Refuse what runs of this task would leave undone."""
+    if beam is not None and (recipe.task != "seq2seq" or recipe.of_text):
+        raise RunError(f"--beam {beam} is for runs that search, and these do not (task: {recipe.task}); leave it out")
+    if lowercase is not None and recipe.of_text:
+        raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
 
 
 def _decode(contestants: Sequence[Contestant], test: TestSet, progress: Progress) -> dict[str, Decoded]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sightline.run_folder import RunError
+from sightline.run_folder import journal
 
 Validation = dict[str, float]  # step, tokens, seconds, loss, and, where they were written down, flops and metrics
 
@@ -43,7 +42,7 @@ class Cost:
 
 def read_journal(run: Path) -> tuple[Cost, list[Validation]]:
     """The cost of a training and its validations in order. A run without a journal has neither."""
-    records = _records(run / "metrics.jsonl")
+    records = journal(run)
     validations = [
         {key: float(value) for key, value in record.items() if _is_number(value)}
         for record in records
@@ -67,23 +66,3 @@ def _largest(records: list[dict[str, Any]], key: str) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, _NUMBERS) and not isinstance(value, bool)
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().split(b"\n")
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):  # a training that was killed, or still goes on, may end in half a line
-                break
-            raise RunError(f"{path}, line {number} is damaged ({error}); copy the run folder again") from error
-        if not isinstance(record, dict):
-            raise RunError(f"{path}, line {number} is not a JSON object; copy the run folder again")
-        records.append(record)
-    return records

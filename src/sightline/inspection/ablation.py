@@ -124,8 +124,7 @@ def _pairs(run: Loaded, texts: Sequence[str], targets: Sequence[str] | None) -> 
     """Ids of what is read and what is written. (A language model reads nothing and writes the texts.)"""
     if run.recipe.task == "language-model":
         return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
-    most = run.recipe.data.clean.cut_source
-    sources = [ids[:most] for ids in run.vocabulary.source.encode_many(list(texts))]
+    sources = run.encode_sources(texts)
     if targets is None:
         return sources, [guesses[0].tokens for guesses in run.predict_nbest(texts)]
     return sources, run.vocabulary.target.encode_many(list(targets))

@@ -7,7 +7,6 @@ is the share of choices that were dropped because their expert was full.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from sightline.inspection.pictures.figure_files import INK, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.run_folder import journal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,15 +39,11 @@ class ExpertShares:
 
 def read_expert_shares(run: Path) -> ExpertShares:
     """The shares written down in the metrics.jsonl of a run folder."""
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; name the folder of a run that has been trained")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    records = [record for record in map(json.loads, lines) if record["kind"] == "train" and "experts" in record]
+    records = [record for record in journal(run) if record.get("kind") == "train" and "experts" in record]
     if not records:
         raise ValueError(
-            f"{path} says nothing of experts: the model has none (model.….experts), or no step was logged yet "
-            f"(training.log_every)"
+            f"{run / 'metrics.jsonl'} says nothing of experts: the model has none (model.….experts), or no step was "
+            f"logged yet (training.log_every)"
         )
     layers = records[0]["experts"]
     return ExpertShares(

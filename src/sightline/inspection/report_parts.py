@@ -56,8 +56,10 @@ def gather(subject: Subject, title: str) -> ReportParts:
     )
     if run is None:
         return parts
-    if run.recipe.task == "seq2seq":
+    if run.recipe.task == "seq2seq" and run.recipe.decoding.sample is None:
         parts.beam = record_beam(run, subject.text)
+    elif run.recipe.task == "seq2seq":
+        parts.left_out.append("Beam: this run draws its outputs (decoding.sample), so there is no search to show.")
     parts.attribution = _attributed(run, trace, parts.left_out)
     return parts
 

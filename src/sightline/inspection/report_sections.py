@@ -209,7 +209,7 @@ def beam_section(parts: ReportParts, page: Page) -> str:
     """The search as a tree, and every hypothesis it considered."""
     record = parts.beam
     if record is None or not record.nodes:
-        return ""
+        return "".join(_note(each) for each in parts.left_out if each.startswith("Beam"))
     ends = [node for node in record.nodes if node.fate in ("finished", "sentence done", "group done")]
     kept = {each.number for node in ends for each in record.line(node)}
     children: dict[int | None, list[Node]] = {}

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sightline.files import atomic_file
+from sightline.files import atomic_file, check_place
 
 SUFFIXES = (".npy", ".parquet")
 
@@ -33,8 +33,12 @@ def check_vector_file(path: Path) -> None:
     """Refuse a name that says no format, or a folder that is not there, before there is anything to write."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: vectors are written as {' or '.join(SUFFIXES)}; name the file so")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
+    check_place(path)
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """All that is written under that name: an array has its units in a file beside it."""
+    return (path, path.with_suffix(".tsv")) if path.suffix.lower() == ".npy" else (path,)
 
 
 @contextmanager
@@ -45,7 +49,8 @@ def vector_file(path: Path, width: int) -> Iterator[VectorWriter]:
         with atomic_file(path) as file, _ParquetRows(file, width) as rows:
             yield rows
         return
-    with atomic_file(path) as file, atomic_file(path.with_suffix(".tsv")) as beside:
+    vectors, units = files_of(path)
+    with atomic_file(vectors) as file, atomic_file(units) as beside:
         array = _ArrayRows(file, beside, width)
         yield array
         array.finish()

@@ -55,7 +55,7 @@ def pharaoh(links: Links) -> str:
 @dataclass(frozen=True)
 class Looking:
     """Which heads are read, and when. If none are named: the one that was guided in training (and as it was), or all of
-    the last layer but one (Garg et al. 2019).
+    the last layer but one (Garg et al. 2019); of an ensemble, those of every model that looks.
 
     At step t a decoder reads word t−1 and writes word t. With `shift`, word t is aligned where it is read, one step
     later, when it is known and need not be guessed (Chen et al. 2020, §3).
@@ -92,22 +92,26 @@ def align_in_ways(
     """The same for several ways of looking, all read in one pass: for each of them the alignment of each pair."""
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give each source one target")
-    read, written = run.vocabulary.source, run.vocabulary.target
-    first = [cut_text(read, text, _own(source_words, n), n + 1) for n, text in enumerate(sources)]
-    second = [cut_text(written, text, _own(target_words, n), n + 1) for n, text in enumerate(targets)]
-    return _align(run, first, second, ways)
+    second = [cut_text(run.vocabulary.target, text, _own(target_words, n), n + 1) for n, text in enumerate(targets)]
+    return _align(run, _read(run, sources, source_words), second, ways)
 
 
 def align_outputs(
     run: Loaded, sources: Sequence[str], outputs: Sequence[Sequence[int]], looking: Looking | None = None
 ) -> list[WordAlignment]:
     """The same for tokens that the model wrote, as it wrote them."""
-    first = [cut_text(run.vocabulary.source, text, None, n + 1) for n, text in enumerate(sources)]
     second = [cut_pieces(list(ids), run.vocabulary.target.pieces(ids)) for ids in outputs]
-    return _align(run, first, second, [looking or Looking()])[0]
+    return _align(run, _read(run, sources, None), second, [looking or Looking()])[0]
 
 
 # --- pieces and words --------------------------------------------------------------------------------------------
+
+
+def _read(run: Loaded, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[Cut]:
+    """Sources as the model reads them: what stands behind data.clean.cut_source has no pieces, and so no links."""
+    most = run.recipe.data.clean.cut_source
+    cuts = (cut_text(run.vocabulary.source, text, _own(words, n), n + 1) for n, text in enumerate(texts))
+    return [Cut(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
 
 
 def _own(words: Sequence[Sequence[str]] | None, number: int) -> list[str] | None:
@@ -130,13 +134,9 @@ def word_weights(weights: Weights, source: NDArray[np.bool_], target: NDArray[np
 
 def chosen_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
     """The heads that look at the source, by path: those named (`decoder.2.cross.1`, or all of `decoder.2.cross`)."""
-    looks = tuple(model.looks)
-    counts = {path: count for path, count in attentions(model).items() if path in looks}
-    if not counts:
-        raise ValueError("this model has no attention to the source, so it aligns nothing")
-    if not names:
-        path = looks[max(len(looks) - 2, 0)]
-        return {path: list(range(counts[path]))}
+    every = _looks(model)
+    names = names or [_head_among(looks, None, None) for looks in every]
+    counts = {path: count for path, count in attentions(model).items() if path in model.looks}
     chosen: dict[str, list[int]] = {}
     layers = {short_name(path): path for path in counts}
     for name in names:
@@ -158,14 +158,25 @@ def looking_where_guided(run: Loaded, looking: Looking) -> Looking:
     guide = run.recipe.training.guided_alignment
     if looking.heads or guide is None:
         return looking
-    return Looking((head_at(run.model, guide.layer, guide.head),), guide.shift or looking.shift)
+    heads = tuple(_head_among(looks, guide.layer, guide.head) for looks in _looks(run.model))
+    return Looking(heads, guide.shift or looking.shift)
 
 
 def head_at(model: Any, layer: int | None, head: int | None) -> str:
     """The name of a head that looks at the source, or of all of its layer; both counted from 0, None: the default."""
-    looks = tuple(model.looks)
-    if not looks:
+    (looks,) = _looks(model)
+    return _head_among(looks, layer, head)
+
+
+def _looks(model: Any) -> list[tuple[str, ...]]:
+    """The paths of what looks at the source, from the bottom: of the model, or of each of an ensemble that looks."""
+    found = [looks for looks in getattr(model, "member_looks", (tuple(model.looks),)) if looks]
+    if not found:
         raise ValueError("this model has no attention to the source, so it aligns nothing")
+    return found
+
+
+def _head_among(looks: Sequence[str], layer: int | None, head: int | None) -> str:
     place = max(len(looks) - 2, 0) if layer is None else layer
     if not 0 <= place < len(looks):
         raise ValueError(f"there is no layer {place} that looks at the source; there are {len(looks)}, counted from 0")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.files import write_atomically
+from sightline.files import check_place, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +36,7 @@ def check_figure(path: Path) -> None:
         raise ValueError(f"{path}: a figure is a {', '.join(FORMATS)} file; name it so")
     if not can_draw():
         raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
+    check_place(path)
 
 
 def plain_style(fonts: list[str], more: Style | None = None) -> dict[Any, Any]:

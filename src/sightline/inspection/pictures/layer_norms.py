@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from sightline.inspection.pictures.lines import Line, Panel, draw_lines
+from sightline.run_folder import journal
 
 Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
 
 
 def read_layer_norms(run: Path) -> Norms:
     """What a training wrote down; a run without it is an error that says how to have it."""
-    path = run / "metrics.jsonl"
     found: Norms = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:  # the last line of a training that is under way may be half written
-                continue
-            for part, norm in record.get("layers", {}).items():
-                found.setdefault(part, []).append((int(record["step"]), float(norm)))
+    for record in journal(run):
+        for part, norm in record.get("layers", {}).items():
+            found.setdefault(part, []).append((int(record["step"]), float(norm)))
     if not found:
-        raise ValueError(f"{path} has no gradient norms of layers; train with training.log_layers=true to have them")
+        raise ValueError(
+            f"{run / 'metrics.jsonl'} has no gradient norms of layers; train with training.log_layers=true to have them"
+        )
     return found
 
 
