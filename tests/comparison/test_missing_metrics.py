@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.baselines.written import write_baseline
 from sightline.cli.app import app
-from sightline.comparison import Comparison
+from sightline.comparison import Comparison, figures
 from sightline.comparison.exports import csv_text, json_text, latex, markdown
 from sightline.comparison.figures import draw
 from sightline.comparison.page import page
@@ -259,3 +259,18 @@ def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
     assert any(note.startswith("Perplexity is left out: dot-seed1 and other have diff") for note in found.notes)
     with pytest.raises(RunError, match="dot-seed1 and other have different tokenizers"):
         sightline.compare(runs, metrics=["bleu", "perplexity"])
+
+
+def test_in_pictures_baselines_are_levels_and_miss_no_curve(mixed: Comparison) -> None:
+    from matplotlib.figure import Figure
+
+    assert "not recorded" not in draw(mixed, "svg", parts=("curves",)).decode()
+    axes = Figure().subplots()
+    figures._draw_points(axes, mixed, "bleu", [1.0, 2.0, None, None])
+    own = {system.name: system.qualities["bleu"].value for system in mixed.systems}
+    low, high = axes.get_ylim()
+    levels = [line.get_ydata()[0] for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
+    told = axes.get_title(loc="right")
+    for name in ("lead", "oracle"):
+        assert (own[name] in levels) != (f"{name} {own[name]:.2f}" in told)
+        assert own[name] not in levels or low <= own[name] <= high

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, two or more.", metavar="RUN RUN...")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders, two or more.", metavar="RUN RUN...", show_default=False)
+    ] = None,
     on: Annotated[
         str | None, typer.Option(help="A test set of the recipes, or `validation`; by default the first all have.")
     ] = None,
@@ -38,12 +40,19 @@ def compare(
     figure: Annotated[
         Path | None, typer.Option(help="Draw learning curves and quality against cost: .png, .svg or .pdf.")
     ] = None,
+    saved: Annotated[
+        Path | None, typer.Option(help="Instead of runs, the file that --json of an earlier comparison wrote.")
+    ] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts/--no-texts", help="Sources, references and outputs in --json and --html, or not.")
+    ] = True,
     device: Device = "auto",
 ) -> None:
     """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
 
     Runs that differ only in their seed are one system, shown as mean and deviation. All runs must be of one task;
-    language models are compared by the test text itself, others by what they make of it.
+    language models are compared by the test text itself, others by what they make of it. What `--json` wrote can be
+    shown, drawn and written again later (`--saved`), without the runs.
 
     Examples:
 
@@ -51,14 +60,19 @@ def compare(
     - `sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html`
     - `sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex`
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
+    - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
     from sightline.comparison import compare as compare_runs
-    from sightline.comparison import print_comparison
+    from sightline.comparison import print_comparison, read_comparison
     from sightline.comparison.exports import Export
     from sightline.comparison.progress import shown
     from sightline.files import check_place
     from sightline.inspection.pictures.figure_files import check_figure
 
+    asked: dict[str, object] = {"runs": runs, "--on": on, "--source": source, "--reference": reference}
+    asked |= {"--baseline": baseline, "--metrics": metrics, "--lowercase": lowercase, "--beam": beam}
+    if saved is not None and (idle := [name for name, value in asked.items() if value is not None]):
+        raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
@@ -67,17 +81,20 @@ def compare(
     if figure is not None:
         check_figure(figure)
     with shown() as progress:
-        comparison = compare_runs(
-            runs,
-            on=on if source is None and reference is None else _own_test_set(runs[0], source, reference),
-            baseline=baseline,
-            metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
-            lowercase=lowercase,
-            beam=beam,
-            device=device,
-            progress=progress,
-        )
-        export = Export(comparison)
+        if saved is not None:
+            comparison = read_comparison(saved)
+        else:
+            comparison = compare_runs(
+                runs or [],
+                on=_own_test_set(runs[0], source, reference) if runs and (source or reference) else on,
+                baseline=baseline,
+                metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
+                lowercase=lowercase,
+                beam=beam,
+                device=device,
+                progress=progress,
+            )
+        export = Export(comparison if texts else comparison.without_texts())
         for number, (form, place) in enumerate(files.items()):
             if place is not None:
                 progress(f"writing {place.name}", number, len(files))

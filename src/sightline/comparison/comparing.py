@@ -69,6 +69,7 @@ def compare(
     where = _where(groups[0], test, scoring, looked, progress)
     return Comparison(
         test=test,
+        sentences=len(test.sources),
         other_tests=other_tests,
         metrics=scoring.metrics,
         systems=systems,
@@ -157,6 +158,7 @@ def _member(
         cost=cost,
         validations=validations,
         decoding=contestant.options.model_dump(mode="json"),
+        sentences=len(decoded.outputs) if contestant.baseline is None else 0,
         seconds=decoded.seconds,
         outputs=decoded.outputs,
         scores={name: found.score(bootstrap=scoring.bootstrap) for name, found in measurements.items()},

@@ -34,6 +34,7 @@ _FEW = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6b
 _STROKES = ("-", "--", ":", "-.")  # with more systems than colours
 _MARKERS = ("o", "s", "^", "D")
 _ASIDE = 9.0  # points between systems that cost the same
+_NEAR = 0.6  # of the height of an axis: a level is drawn when it is no farther above or below
 _LEGEND_COLUMNS = 4
 _LONGEST_NAME = 40
 
@@ -99,6 +100,8 @@ def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale:
     """One colour a system: its seeds as thin lines, their mean as a bold one."""
     absent: list[str] = []
     for number, system in enumerate(comparison.systems):
+        if not system.has_model:
+            continue
         lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
         look = _look(number, len(comparison.systems))
         if not lines:
@@ -214,6 +217,23 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
         axes.margins(x=max(0.12, _margin(max(map(abs, aside)) + _ASIDE, axes)))
     if axes.get_xscale() == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
+    _draw_levels(axes, comparison, metric)
+
+
+def _draw_levels(axes: Axes, comparison: Comparison, metric: MetricName) -> None:
+    """What is had without a model is a level across; where it is far from all points, it is told instead of drawn."""
+    low, high = axes.get_ylim()
+    far: list[str] = []
+    for number, system in enumerate(comparison.systems):
+        value = system.qualities[metric].value
+        if system.has_model:
+            continue
+        if low - _NEAR * (high - low) < value < high + _NEAR * (high - low):
+            axes.axhline(value, linewidth=1.4, **_level(number))
+        else:
+            far.append(f"{_short(system.name)} {value:.2f}")
+    if far:
+        axes.set_title("beyond this axis: " + ", ".join(far), loc="right", fontsize=7, parse_math=False)
 
 
 def _spell_powers(axes: Axes) -> None:
@@ -263,6 +283,11 @@ def _look(number: int, systems: int) -> dict[str, Any]:
     return {"color": colour, "linestyle": _STROKES[number // len(_FEW) % len(_STROKES)] if systems > len(_FEW) else "-"}
 
 
+def _level(number: int) -> dict[str, Any]:
+    """Colour and stroke of a system without a model."""
+    return {"color": _FEW[number % len(_FEW)], "linestyle": (0, (6, 3))}
+
+
 def _marker(number: int) -> str:
     return _MARKERS[number // len(_FEW) % len(_MARKERS)]
 
@@ -270,9 +295,12 @@ def _marker(number: int) -> str:
 def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
     from matplotlib.lines import Line2D
 
+    count = len(comparison.systems)
     handles = [
-        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number, len(comparison.systems)))
-        for number in range(len(comparison.systems))
+        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number, count))
+        if system.has_model
+        else Line2D([], [], linewidth=1.4, **_level(number))
+        for number, system in enumerate(comparison.systems)
     ]
     names = [_short(system.name) + _seeds(system) for system in comparison.systems]
     names[0] += " (baseline)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -31,15 +31,16 @@ class Member:
     cost: Cost
     validations: list[Validation]
     decoding: dict[str, Any]
+    sentences: int  # that it decoded: none where there is no model, or a text to measure models by
     seconds: float  # its turns at decoding, added up
-    outputs: list[str]
+    outputs: list[str]  # none either where texts were left out
     scores: dict[MetricName, Score]  # those it has: without a model there is no perplexity
     baseline: str | None = None  # what it is, where it has no model
 
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
-        return len(self.outputs) / self.seconds if self.outputs and self.baseline is None else None
+        return self.sentences / self.seconds if self.sentences else None
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,11 @@ class System:
     verdicts: dict[MetricName, Verdict] = field(default_factory=dict)  # of those the baseline has too; its own: none
 
     @property
+    def has_model(self) -> bool:
+        """Whether it was trained; outputs made without a model (`sightline baseline`) cost nothing."""
+        return self.members[0].baseline is None
+
+    @property
     def parameters(self) -> int:
         return self.members[0].parameters
 
@@ -144,7 +150,7 @@ class System:
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
-        count = sum(len(member.outputs) for member in self.members if member.baseline is None)
+        count = sum(member.sentences for member in self.members)
         return count / sum(member.seconds for member in self.members) if count else None
 
     def shown_member(self, metric: MetricName) -> Member:
@@ -158,6 +164,7 @@ class Comparison:
     """Systems beside one another on one test set; the baseline comes first."""
 
     test: TestSet
+    sentences: int  # of the test set, also where texts were left out; documents, where a text measures the models
     other_tests: list[str]  # test sets that all runs have too
     metrics: list[MetricName]
     systems: list[System]
@@ -182,7 +189,8 @@ class Comparison:
     @property
     def writes(self) -> bool:
         """Whether the systems have outputs; language models are measured by a given text and have none."""
-        return any(member.outputs for system in self.systems for member in system.members)
+        members = [member for system in self.systems for member in system.members]
+        return any(member.sentences or member.baseline is not None for member in members)
 
     def having(self, metric: MetricName) -> list[System]:
         """The systems that have a metric: all have the first, and some system has each."""
@@ -208,10 +216,17 @@ class Comparison:
             kept.append(system)
         return kept
 
+    def without_texts(self) -> Comparison:
+        """The same without sources, references and outputs, which may not be ours to give away; all numbers stay."""
+        systems = [replace(each, members=[replace(m, outputs=[]) for m in each.members]) for each in self.systems]
+        test = replace(self.test, sources=[], references=[])
+        return replace(self, test=test, systems=systems, where=replace(self.where, contrasts=[]))
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, in full precision, for JSON."""
+        test = {"name": self.test.name, "sentences": self.sentences, "pairs": self.test.pairs}
         plain = {
-            "test": {"name": self.test.name, "sentences": len(self.test.sources), "others": self.other_tests},
+            "test": {**test, "others": self.other_tests},
             "baseline": self.baseline.name,
             "metrics": list(self.metrics),
             "systems": [_system(system, self.metrics) for system in self.systems],

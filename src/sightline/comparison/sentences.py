@@ -69,10 +69,7 @@ def footnotes(comparison: Comparison) -> list[str]:
 
 
 def _size(comparison: Comparison) -> str:
-    count = len(comparison.test.sources)
-    if comparison.writes:
-        return plural(count, "sentence")
-    return plural(count, "document")
+    return plural(comparison.sentences, "sentence" if comparison.writes else "document")
 
 
 def looked_at(comparison: Comparison) -> str:

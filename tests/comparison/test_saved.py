@@ -1,0 +1,108 @@
+"""A comparison read back from its JSON says, draws and writes what the first one did."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+from sightline.comparison import Comparison, compare, read_comparison
+from sightline.comparison.exports import csv_text, json_text, latex, markdown
+from sightline.comparison.figures import draw
+from sightline.comparison.page import page
+from sightline.comparison.terminal import plain_text
+
+MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
+
+
+def saved(comparison: Comparison, folder: Path) -> Path:
+    path = folder / "comparison.json"
+    path.write_text(json_text(comparison), encoding="utf-8")
+    return path
+
+
+def ignored(_: Exception) -> None: ...
+
+
+def test_everything_is_the_same_again(seeded: Comparison, tmp_path: Path) -> None:
+    again = read_comparison(saved(seeded, tmp_path))
+    assert again == seeded
+    for show in (plain_text, markdown, latex, csv_text, json_text):
+        assert show(again) == show(seeded)
+    assert page(again, ignored) == page(seeded, ignored)
+    assert draw(again, "svg") == draw(seeded, "svg")
+
+
+@pytest.mark.parametrize("names", [("lm-gru", "lm-transformer"), ("classify-mean", "classify-max")])
+def test_runs_of_other_tasks_come_back(names: tuple[str, str], tasks: dict[str, Path], tmp_path: Path) -> None:
+    comparison = compare([tasks[name] for name in names], device="cpu")
+    again = read_comparison(saved(comparison, tmp_path))
+    assert again == comparison and plain_text(again) == plain_text(comparison)
+
+
+def test_numbers_that_json_lacks_are_nan_again(seeded: Comparison, tmp_path: Path) -> None:
+    first, *rest = seeded.systems
+    member = first.members[0]
+    score = replace(member.scores["bleu"], low=math.nan, high=math.nan)
+    changed = replace(member, scores={**member.scores, "bleu": score}, validations=[{"step": 1.0, "loss": math.nan}])
+    path = saved(replace(seeded, systems=[replace(first, members=[changed, *first.members[1:]]), *rest]), tmp_path)
+    found = read_comparison(path).systems[0].members[0]
+    assert math.isnan(found.scores["bleu"].low) and math.isnan(found.validations[0]["loss"])
+
+
+def test_without_texts_all_numbers_stay(seeded: Comparison, tmp_path: Path) -> None:
+    bare = seeded.without_texts()
+    text = json_text(bare)
+    outputs = [output for system in seeded.systems for member in system.members for output in member.outputs]
+    references = [reference for several in seeded.test.references for reference in several]
+    assert not [each for each in (*seeded.test.sources, *references, *outputs) if len(each) > 5 and each in text]
+    again = read_comparison(saved(bare, tmp_path))
+    assert again == bare
+    for show in (markdown, latex, csv_text):
+        assert show(again) == show(seeded)
+    assert draw(again, "svg") == draw(seeded, "svg")
+    assert "sentences" in page(again, ignored) and plain_text(again)
+
+
+def test_from_the_command_line(seeded: Comparison, tmp_path: Path) -> None:
+    path, table, numbers = saved(seeded, tmp_path), tmp_path / "table.md", tmp_path / "numbers.json"
+    arguments = ["compare", "--saved", str(path), "--markdown", str(table), "--no-texts", "--json", str(numbers)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == plain_text(seeded).strip()
+    assert table.read_text(encoding="utf-8") == markdown(seeded)
+    assert json.loads(numbers.read_text(encoding="utf-8"))["sources"] == []
+
+
+@pytest.mark.parametrize("given", [["--beam", "3"], ["runs/a", "runs/b"], ["--on", "other"], ["--no-lowercase"]])
+def test_what_was_compared_is_not_compared_otherwise(given: list[str], seeded: Comparison, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"was compared already, so .+ can change nothing; leave it out"):
+        CliRunner().invoke(app, ["compare", *given, "--saved", str(saved(seeded, tmp_path))], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"test": {"name": "x"}}', "half {"])
+def test_another_file_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json is no comparison \(.+\); give a file that sightline compare"):
+        read_comparison(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.json cannot be read \(No such file"):
+        read_comparison(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("name", ["translation_table", "summarization"])
+def test_published_measurements_can_be_shown(name: str) -> None:
+    """Of an earlier version, and without texts."""
+    comparison = read_comparison(MEASUREMENTS / f"{name}.json")
+    plain = json.loads((MEASUREMENTS / f"{name}.json").read_text(encoding="utf-8"))
+    speeds = [each["sentences_per_second"] for each in plain["systems"]]
+    assert [system.sentences_per_second for system in comparison.systems] == pytest.approx(speeds)
+    assert plain_text(comparison) and markdown(comparison) and draw(comparison, "svg")
