@@ -62,6 +62,15 @@ def test_a_folder_that_stands_already_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run"]
 
 
+def test_a_folder_takes_the_place_of_another_only_when_it_is_finished(tmp_path: Path) -> None:
+    place = tmp_path / "there"
+    for content in ("old", "new"):
+        with atomic_folder(place, replace=True) as folder:
+            (folder / content).touch()
+            assert content == "old" or [path.name for path in place.iterdir()] == ["old"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "new"]
+
+
 def test_the_checksum_is_sha256(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert checksum(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -43,11 +43,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield an empty folder to fill; when the block ends well, it is fsynced and renamed to `path`.
 
     If the block fails, the folder is removed with all that is in it. If something stands under `path` by then,
-    it is left alone and FileExistsError is raised.
+    it is left alone and FileExistsError is raised; or, to `replace` it, the new folder takes its place.
     """
     folder = _temporary(path)
     folder.mkdir(parents=True)
@@ -57,13 +57,28 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             for name in names:
                 _sync_file(Path(inner) / name)
             sync_folder(Path(inner))
-        if path.exists():  # os.rename would silently take the place of an empty folder
+        if not path.exists():
+            os.rename(folder, path)
+        elif replace:
+            _take_place(folder, path)
+        else:  # os.rename would silently take the place of an empty folder
             raise FileExistsError(f"{path} exists already; remove it or choose another name")
-        os.rename(folder, path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     sync_folder(path.parent)
+
+
+def _take_place(folder: Path, path: Path) -> None:
+    """Rename a folder to `path`; what stood there is removed once that has succeeded."""
+    aside = _temporary(path)
+    os.rename(path, aside)
+    try:
+        os.rename(folder, path)
+    except BaseException:
+        os.rename(aside, path)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def unfinished(path: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from sightline import files
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.training import checkpoints as module
@@ -224,6 +225,23 @@ def test_a_checkpoint_that_stands_already_and_says_less_is_replaced(
     run.save(checkpoints, Progress(step=5, validated=5))
     assert checkpoints.whole(5)
     assert checkpoints.progress(5).validated == 5
+
+
+def test_a_checkpoint_stays_until_the_one_in_its_place_is_safely_on_the_disk(
+    tmp_path: Path, sitting: Callable[..., Sitting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sitting()
+    checkpoints = saved(tmp_path, run, 5)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(files, "_sync_file", fail)
+    with pytest.raises(OSError, match="could not be written"):
+        run.save(checkpoints, Progress(step=5, validated=5))
+    assert checkpoints.whole(5)
+    assert checkpoints.progress(5).validated is None
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000005"]
 
 
 def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:

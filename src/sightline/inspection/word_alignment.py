@@ -20,7 +20,7 @@ from sightline.decoding.scoring import begun
 from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names, short_name
 from sightline.inspection.symmetrization import Links
 from sightline.layers.tap import Tapped, listen
-from sightline.text.tokenizer import START
+from sightline.text.tokenizer import SPACE, START, UNK
 from sightline.text.word_pieces import Cut, cut_pieces, cut_text
 
 Weights = NDArray[np.float32]
@@ -100,7 +100,7 @@ def align_outputs(
     run: Loaded, sources: Sequence[str], outputs: Sequence[Sequence[int]], looking: Looking | None = None
 ) -> list[WordAlignment]:
     """The same for tokens that the model wrote, as it wrote them."""
-    second = [cut_pieces(list(ids), run.vocabulary.target.pieces(ids)) for ids in outputs]
+    second = [cut_pieces(list(ids), _written(run, ids)) for ids in outputs]
     return _align(run, _read(run, sources, None), second, [looking or Looking()])[0]
 
 
@@ -112,6 +112,14 @@ def _read(run: Loaded, texts: Sequence[str], words: Sequence[Sequence[str]] | No
     most = run.recipe.data.clean.cut_source
     cuts = (cut_text(run.vocabulary.source, text, _own(words, n), n + 1) for n, text in enumerate(texts))
     return [Cut(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
+
+
+def _written(run: Loaded, ids: Sequence[int]) -> list[str]:
+    """The pieces of an output; one that was copied, and so is unknown here, was written as a word by itself."""
+    pieces = run.vocabulary.target.pieces(ids)
+    if not run.recipe.copies_unknown:
+        return pieces
+    return [SPACE + piece if number == UNK else piece for number, piece in zip(ids, pieces, strict=True)]
 
 
 def _own(words: Sequence[Sequence[str]] | None, number: int) -> list[str] | None:

@@ -22,12 +22,14 @@ RULES = 2  # raised with every change to them: part of the signatures of scores 
 _SPACED, _CLOSING = ".!?…", r"[\"'”’“»«)\]]*"
 _UNSPACED, _CLOSING_UNSPACED = "。．！？｡؟۔।॥።။។", r"[\"'”’»)\]」』】）》〉]*"
 # An end with space behind it, an end of scripts that need none there, or a line end (one set first: that is fast).
+# Marks in a row are looked at once, from the first of them: from each, a line of thousands of dots would take minutes.
 _END = re.compile(
     rf"[{_SPACED}{_UNSPACED}\n](?:"
-    rf"(?<=[{_SPACED}])([{_SPACED}]*){_CLOSING}(?=\s)|(?<=[{_UNSPACED}])[{_UNSPACED}]*{_CLOSING_UNSPACED}|(?<=\n))"
+    rf"(?<=[{_SPACED}])(?<![{_SPACED}]{{2}})([{_SPACED}]*+){_CLOSING}(?=\s)"
+    rf"|(?<=[{_UNSPACED}])[{_UNSPACED}]*{_CLOSING_UNSPACED}|(?<=\n))"
 )
 _BEFORE = re.compile(r"[^\s(\[]+$")
-_NEXT = re.compile(r"[\s\"'”’“„»«‘(\[¿¡]*(\w?)(\w?)")
+_NEXT = re.compile(r"[\s\"'”’“„»«‘(\[¿¡]{0,100}(\w?)(\w?)")  # behind empty lines without end there is no next
 _LETTERS = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")
 _NUMBER = re.compile(r"\s*[(\[]?\d+")
 _NO_VOWELS = re.compile(r"[A-Za-z]?[b-df-hj-np-tv-xz]{1,4}")  # but no ACRONYM

@@ -130,14 +130,12 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         target = self.path(progress.step)
         try:
-            with atomic_folder(target) as folder:
+            with atomic_folder(target, replace=True) as folder:  # one that is there is damaged, or tells less
                 save_file(parameters_of(model), folder / "model.safetensors")
                 save_file(tensors, folder / "optimizer.safetensors")
                 (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
                 lines = [f"{checksum(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
                 (folder / SUMS).write_text("".join(lines), encoding="utf-8")
-                if target.exists():  # damaged, or told less
-                    shutil.rmtree(target)
         except (OSError, SafetensorError) as error:
             raise OSError(
                 f"checkpoint {target} could not be written ({error}); those before it are kept. Make room and go on "
