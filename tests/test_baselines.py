@@ -92,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_baseline_prints_scores_with_signatures_and_keeps_its_outputs(folder: Path) -> None:
     told = (folder / "oracle.txt").read_text().splitlines()
     assert told[0] == "test: 20 texts, oracle"
-    assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words" in told[1]
+    assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words-2" in told[1]
     records = [json.loads(line) for line in (folder / "lead" / "outputs.jsonl").read_text().splitlines()]
     assert records[0]["output"] == "intro 40 words." and len(records) == 20
     assert json.loads((folder / "lead" / "config.json").read_text())["baseline"] == "lead-1"

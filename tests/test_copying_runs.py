@@ -11,10 +11,13 @@ import yaml
 
 import sightline
 from sightline.answering.translating import Translator
+from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import recompute
+from sightline.inspection.word_alignment import align_outputs
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
+from sightline.text.copying import with_unknown
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SAID = ["my name is {} you know", "they call me {} around here", "well {} is how i am known"]
@@ -115,6 +118,13 @@ def test_a_given_beginning_may_hold_a_word_of_the_source(run: Run) -> None:
     assert best.text.startswith("zorbaquux")
 
 
+def test_words_that_were_copied_are_counted_where_an_output_is_aligned(run: Run) -> None:
+    text = "they call me zorbaquux around here"
+    (best, *_) = run.predict_nbest([text])[0]
+    (found,) = align_outputs(run, [text], [best.tokens])
+    assert len(found.target) == len(best.text.split()) == 3
+
+
 def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     assert isinstance(run.answerer, Translator)
@@ -124,6 +134,18 @@ def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     assert right.score == pytest.approx(best.score, abs=1e-5)
     assert wrong.score < right.score - 1
     assert right.tokens == best.tokens
+
+
+def test_perplexity_is_of_the_words_that_are_copied_as_in_training(run: Run) -> None:
+    test, vocabulary = run.test_set("other"), run.vocabulary
+    pairs = [(source, reference) for source, (reference,) in zip(test.sources, test.references, strict=True)]
+    texts = [list(side) for side in zip(*pairs, strict=True)]
+    read, written = vocabulary.source.encode_many(texts[0]), vocabulary.target.encode_many(texts[1])
+    read, written = with_unknown(vocabulary.source, pairs, read, written)  # as data/ingredients.py numbers them
+    assert any(number >= vocabulary.target.size for ids in written for number in ids)
+    logs = log_probabilities(run.model, read, written)
+    wanted = np.exp(-logs.sum() / sum(len(ids) + 1 for ids in written))
+    assert run.measure("perplexity", test, [], lowercase=False).score().value == pytest.approx(wanted, rel=1e-5)
 
 
 def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus: Path) -> None:

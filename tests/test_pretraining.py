@@ -173,6 +173,7 @@ def test_evaluation_is_the_same_each_time_and_says_what_the_noise_was(kind: str,
     assert one.tokens == other.tokens and one.tokens is not None and one.tokens > 20
     assert f"noise:{kind}-0.2" in one.scores[0].signature
     assert ("|sent:rules-2|" in one.scores[0].signature) == (kind == "denoise")  # whose sentences were put in disorder
+    assert ("|words:scripts-2|" in one.scores[0].signature) == (kind != "span-corruption")  # which takes any tokens
     assert one.scores[0].value < 4
     validation = run.evaluate("validation").scores[0].value
     assert validation == pytest.approx(validations(runs[kind])[-1]["perplexity"], rel=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,11 @@ class DryRun:
 def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
     """Load the data, build the model, run one step."""
     device = choose_device(recipe.training.device)
-    prepared = prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)
+    with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
+        return _tried(recipe, prepared, device)
+
+
+def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)
     notes, start = first_weights(model, recipe, prepared.vocabulary, None)

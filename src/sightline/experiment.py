@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -187,10 +188,16 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     labels = LABELS[recipe.task]
     begun = resume and (run / "config.json").exists()
     vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
-    prepared = prepare_data(recipe, vocabulary=vocabulary, progress=progress)
+    with closing(prepare_data(recipe, vocabulary=vocabulary, progress=progress)) as prepared:
+        if begun:
+            _check_text(run, prepared)
+        _train_prepared(prepared, run, resume, display, device)
+
+
+def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Display, device: torch.device) -> None:
+    """Begin the folder, or go on in it, with text that is at hand."""
+    recipe = prepared.recipe
     prepared.train(0)  # text and batches that cannot be used are known before the folder is begun: it stays free
-    if begun:
-        _check_text(run, prepared)
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)  # weights that are loaded bring their own
     notes, start = first_weights(model, recipe, prepared.vocabulary, run if resume else None)

@@ -41,4 +41,4 @@ def merge_run(run: Path, out: Path) -> None:
                 shutil.copyfile(run / name, folder / name)
         save_file(parameters_of(loaded.model), folder / "model.safetensors")
         write_config(folder, {**kept, "parameters": parameters, "merged_from": str(run.resolve())})
-    write_model_card(out, recipe, parameters)
+    write_model_card(out, loaded.recipe, parameters)

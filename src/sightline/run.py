@@ -16,11 +16,12 @@ from sightline.allocation import keep_freed_memory
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.continuing import Continuer
 from sightline.answering.tasks import build_answerer
+from sightline.answering.translating import Translator
 from sightline.data.preparation import LABELS, data_folder, other_direction, run_recipe
 from sightline.data.sources import Example, read
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
-from sightline.decoding.scoring import attention_to_source, log_probabilities, stream_losses
+from sightline.decoding.scoring import attention_to_source, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.hearing import Heard, hear, measure_heard
@@ -38,7 +39,6 @@ from sightline.models.ngram import NgramError, NgramModel
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.run_folder import RunError, need, read_config
-from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 from sightline.training.checkpoints import load_parameters
 from sightline.training.windows import carries
@@ -317,14 +317,13 @@ class Run:
         return measure(metric, outputs, test.references, lowercase=lowercase)
 
     def _perplexity(self, test: TestSet) -> Measurement:
+        """By what the model thinks of every reference, each beside its source."""
+        assert isinstance(self.answerer, Translator)  # models of text and menders are measured otherwise
         pairs = [(s, t) for s, many in zip(test.sources, test.references, strict=True) for t in many]
-        sources = self.encode_sources([source for source, _ in pairs])
-        targets = self.vocabulary.target.encode_many([target for _, target in pairs])
-        copied = self.recipe.copies_unknown
-        if copied:
-            sources, targets = with_unknown(self.vocabulary.source, pairs, sources, targets)
-        found = log_probabilities(self.model, sources, targets, device=self.device)
-        return measure_perplexity(-found, [len(target) + 1 for target in targets], copied=copied)
+        judged = self.answerer.judge([source for source, _ in pairs], [target for _, target in pairs])
+        losses = np.array([-told.score for (told,) in judged])
+        tokens = [len(told.tokens) + 1 for (told,) in judged]
+        return measure_perplexity(losses, tokens, copied=self.recipe.copies_unknown)
 
     def _mended(self, test: TestSet) -> Mended:
         if isinstance(self.model, Ensemble):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
-from sightline.decoding.batch import Hypothesis
+from sightline.answering.answerer import Prediction
+from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
+from sightline.decoding.phrases import occurrences
 from sightline.decoding.request import Request
+from sightline.experiment import build_model
 from sightline.inspection.beam_record import BeamRecord, record_beam
 from sightline.inspection.pictures.beam import draw_beam
-from sightline.recipe import Decoding
-from sightline.text.tokenizer import END
-from untrained_runs import untrained
+from sightline.recipe import Decoding, Recipe
+from sightline.run import Run
+from sightline.text.copying import without_unknown
+from sightline.text.tokenizer import END, Tokenizer, Vocabulary
+from untrained_runs import READER, WRITER, untrained
 
 TEXTS = ["Ein Hund lacht über 漢字 🙂.", "Zwei Männer", "Die Kinder spielen Schach und der Hund bellt laut."]
 SEARCHES: list[dict[str, Any]] = [
@@ -56,6 +64,99 @@ def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[s
     assert [found.log_probability for found in rebuilt] == pytest.approx(
         [found.log_probability for found in real], **tolerance
     )
+
+
+def same(record: BeamRecord, predicted: list[Prediction], tokenizer: Tokenizer, words: Sequence[str] = ()) -> None:
+    """The outputs of a record are those of a prediction: tokens, texts and scores."""
+    outputs = record.outputs()
+    tokens = [found.tokens for found in record.nbest()]
+    assert [tokenizer.decode_copied(ids, words) for ids in tokens] == [found.text for found in predicted]
+    assert [without_unknown(ids, tokenizer.size) for ids in tokens] == [found.tokens for found in predicted]
+    assert [node.score for node in outputs] == pytest.approx([found.score for found in predicted], rel=1e-6, abs=1e-6)
+
+
+PREDICTED: list[dict[str, Any]] = [
+    {"beam": 4, "nbest": 4},
+    {"beam": 4, "nbest": 3, "no_repeat": 1},
+    {"beam": 4, "nbest": 2, "min_length": 7},
+    {"beam": 6, "nbest": 6, "groups": 3},
+    {"beam": 3, "nbest": 3, "coverage_penalty": 0.7},
+]
+
+
+@pytest.mark.parametrize("prefix", [None, "A dog"])
+@pytest.mark.parametrize("changes", PREDICTED, ids=str)
+@pytest.mark.parametrize("name", ["transformer", "recurrent"])
+def test_the_recorded_beam_is_the_one_that_predictions_come_from(
+    name: str, changes: dict[str, Any], prefix: str | None
+) -> None:
+    run, options = untrained(name), search(name, **changes)
+    (predicted,) = run.predict_nbest(TEXTS[:1], options, prefixes=None if prefix is None else [prefix])
+    same(record_beam(run, TEXTS[0], options, prefix=prefix), predicted, run.vocabulary.target)
+
+
+@pytest.mark.parametrize(("word", "searches"), [(0, 1), (-1, 2)])
+def test_what_is_forbidden_is_in_no_recorded_output_and_of_several_searches_the_last_is_recorded(
+    word: int, searches: int
+) -> None:
+    run, steps = untrained("transformer"), list[Considered]()
+    (free,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4))
+    forbidden = free[0].text.split()[word]
+    options = search("transformer", beam=4, nbest=4, forbid=[forbidden])
+    predicted = run.answerer.answer(TEXTS[:1], options, watch=steps.append)[0]
+    assert sum(step.step == 0 for step in steps) == searches  # the last word is put together again of other pieces
+    record = record_beam(run, TEXTS[0], options)
+    same(record, predicted, run.vocabulary.target)
+    assert predicted and not any(occurrences(forbidden, found.text) for found in predicted)
+    assert {node.step for node in record.nodes} == set(range(record.steps))
+    assert all((node.parent is None) == (node.step == 0) for node in record.nodes)
+
+
+@cache
+def copier() -> Run:
+    """With random weights that copy eagerly: half of its words are in no vocabulary."""
+    torch.manual_seed(5)
+    recipe = Recipe.model_validate(
+        {
+            "data": {"train": [{"kind": "tsv", "file": "a.tsv"}], "validation": {"kind": "tsv", "file": "b.tsv"}},
+            "tokenizer": {"kind": "word", "min_count": 2},
+            "model": {
+                "width": 16,
+                "encoder": READER,
+                "decoder": {**WRITER, "attention": {"kind": "additive"}},
+                "copying": True,
+            },
+            "decoding": {"beam": 3, "max_length": 12},
+        }
+    )
+    vocabulary = Vocabulary.train(recipe.tokenizer, lambda: iter([("we call me zed", "hello me zed")] * 2), "none")
+    return Run(Path("copier"), recipe, vocabulary, build_model(recipe, vocabulary).eval(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("prefix", [None, "hello zorb"])
+@pytest.mark.parametrize("changes", PREDICTED, ids=str)
+def test_words_that_are_copied_are_recorded_as_they_are_predicted(changes: dict[str, Any], prefix: str | None) -> None:
+    run = copier()
+    text, options = "we call quux me zorb quux", run.options(max_length=12, **changes)
+    (predicted,) = run.predict_nbest([text], options, prefixes=None if prefix is None else [prefix])
+    record = record_beam(run, text, options, prefix=prefix)
+    same(record, predicted, run.vocabulary.target, ["▁quux", "▁zorb"])
+    told = [
+        "".join(node.piece for node in record.line(last)[:-1]).replace("▁", " ").strip() for last in record.outputs()
+    ]
+    assert told == [found.text for found in predicted]
+    size, copied = run.vocabulary.target.size, {"▁quux", "▁zorb"}
+    recorded = {node.piece for node in record.nodes if node.token >= size}
+    assert recorded and recorded <= copied
+    if prefix is not None:
+        assert all(found.text.startswith("hello zorb") for found in predicted)
+
+
+def test_of_least_risk_all_candidates_are_recorded() -> None:
+    run = untrained("transformer")
+    chosen = search("transformer", beam=4, mbr={"candidates": 4})
+    (candidates,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4, nbest=4))
+    same(record_beam(run, TEXTS[0], chosen), candidates, run.vocabulary.target)
 
 
 def test_watching_changes_nothing() -> None:

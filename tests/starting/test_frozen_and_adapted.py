@@ -102,7 +102,9 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
     merged = tmp_path / "merged"
     assert not any(".adapters." in name for name in weights(merged))
     assert load_recipe(merged / "recipe.yaml").model.adapters is None
-    assert "adapters | rank 2" in (merged / "README.md").read_text()
+    own, card = ((each / "README.md").read_text() for each in (run, merged))
+    assert "| adapters | rank 2" in own and "of them trained |" in own
+    assert "adapter" not in card and "of them trained" not in card
     texts = [" ".join(sentence(number)) for number in range(20)]
     plain, adapted = sightline.load(merged), sightline.load(run)
     assert plain.predict(texts) == adapted.predict(texts)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sightline.decoding.batch import Hypothesis
+from sightline.decoding.batch import Hypothesis, Watch
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
@@ -52,6 +52,7 @@ class Asked:
     first: int = 0  # the number of the first text in the whole input
     phrases: Sequence[Phrases] | None = None  # what each must or must not contain
     scored: bool = True  # whether scores are wanted too; a greedy search is faster without
+    watch: Watch | None = None  # is told of every step of the beam, where there is but one text
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,14 @@ class Answerer:
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
+        watch: Watch | None = None,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
 
-        `phrases` say for each text what its output must or must not contain. Not `scored`, scores may be NaN.
+        `phrases` say for each text what its output must or must not contain. Not `scored`, scores may be NaN. `watch`
+        is told of every step of the beam that is searched for a single text.
         """
-        return self._answers(Asked(texts, prefixes, first, phrases, scored), options)
+        return self._answers(Asked(texts, prefixes, first, phrases, scored, watch), options)
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         raise NotImplementedError
@@ -151,11 +154,11 @@ class Answerer:
         request = Request(sources, prefixes, marks=self.unsaid, scored=scored).counted_from(asked.first)
         writer = self.writer()
         check_least(request, options, rooms(writer))
-        if options.mbr is not None:
-            options = options.model_copy(update={"nbest": options.mbr.candidates})
+        options = options.model_copy(update={"nbest": options.candidates})
+        how: Any = {"device": self.device, "watch": asked.watch}
         if asked.phrases is None and not options.forbid:
-            return generate(writer, request, options, device=self.device)
-        return generate_with_phrases(writer, request, options, self._cutter, asked.phrases, device=self.device)
+            return generate(writer, request, options, **how)
+        return generate_with_phrases(writer, request, options, self._cutter, asked.phrases, **how)
 
     def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
         """The log-probabilities of an ensemble, from those of its members."""

@@ -40,11 +40,14 @@ class Restorer(Translator):
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:
             raise ValueError("a text is mended as it stands: prefixes and phrases have no place; leave them out")
-        return self.answer_ids(self.encode(asked.texts, first=asked.first), options, first=asked.first)
+        return self._restored(self.encode(asked.texts, first=asked.first), options, asked)
 
-    def answer_ids(self, sources: Sequence[list[int]], options: Decoding, *, first: int = 0) -> list[list[Prediction]]:
+    def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
         """The same for texts as ids, with marks for gaps."""
-        found = self._search(sources, options, Asked((), first=first))
+        return self._restored(sources, options, Asked(()))
+
+    def _restored(self, sources: Sequence[list[int]], options: Decoding, asked: Asked) -> list[list[Prediction]]:
+        found = self._search(sources, options, asked)
         told = []
         for source, guesses in zip(sources, found, strict=True):
             whole = [
@@ -53,7 +56,7 @@ class Restorer(Translator):
             texts = self.vocabulary.target.decode_many(whole)
             told.append(chosen([one_line(text) for text in texts], guesses, options))
         if self._names_gaps and options.forbid:
-            self._tell_forbidden(sources, told, options, first)
+            self._tell_forbidden(sources, told, options, asked.first)
         return told
 
     def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:

@@ -13,7 +13,7 @@ from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words
-from sightline.text.copying import number_copied, number_unknown, with_unknown, without_unknown
+from sightline.text.copying import number_copied, number_unknown, without_unknown
 
 
 def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
@@ -50,9 +50,7 @@ class Translator(Answerer):
             )
         check_copied_words(options.replace_unknown, options.forbid)
         target = self.vocabulary.target
-        sources, words = number_unknown(
-            self.vocabulary.source, asked.texts, self.encode(asked.texts, first=asked.first)
-        )
+        sources, words = self._numbered(asked.texts, first=asked.first)
         forced = None
         if asked.prefixes is not None:
             forced = number_copied(target, asked.prefixes, target.encode_many(list(asked.prefixes)), words)
@@ -65,14 +63,24 @@ class Translator(Answerer):
         known = [[replace(g, tokens=without_unknown(g.tokens, target.size)) for g in guesses] for guesses in found]
         return [chosen(*each, options) for each in zip(texts, known, strict=True)]
 
+    def _numbered(self, texts: Sequence[str], *, first: int = 0) -> tuple[list[list[int]], list[list[str]]]:
+        """The ids of sources, and of each the words that only copying writes: the first of them has the id V."""
+        sources = self.encode(texts, first=first)
+        if not self.recipe.copies_unknown:
+            return sources, [[] for _ in texts]
+        return number_unknown(self.vocabulary.source, texts, sources)
+
+    def copied_words(self, text: str) -> list[str]:
+        """The words of a source that are in no vocabulary and may be written all the same; the first has the id V."""
+        _, (words,) = self._numbered([text])
+        return words
+
     def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
         """Outputs that are told, not searched for, with what the model thinks of them: log p."""
         target = self.vocabulary.target
-        sources, outputs = self.encode(texts, first=first), target.encode_many(list(targets))
+        sources, words = self._numbered(texts, first=first)
+        outputs = number_copied(target, targets, target.encode_many(list(targets)), words)
         check_written(self, outputs, first=first, what="target")
-        if self.recipe.copies_unknown:
-            pairs = list(zip(texts, targets, strict=True))
-            sources, outputs = with_unknown(self.vocabulary.source, pairs, sources, outputs)
         scores = log_probabilities(self.model, sources, outputs, device=self.device, first=first)
         told = zip(targets, scores.tolist(), outputs, strict=True)
         return [[Prediction(text, score, without_unknown(ids, target.size))] for text, score, ids in told]

@@ -51,8 +51,9 @@ def compare(
     """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
 
     Runs that differ only in their seed are one system, shown as mean and deviation. All runs must be of one task;
-    language models are compared by the test text itself, others by what they make of it. What `--json` wrote can be
-    shown, drawn and written again later (`--saved`), without the runs.
+    language models are compared by the test text itself, others by what they make of it. Long sources take long to
+    decode: `--beam 1` spares time, a smaller `decoding.batch_tokens` in the runs' recipe.yaml memory. What `--json`
+    wrote can be shown, drawn and written again later (`--saved`), without the runs.
 
     Examples:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,8 @@ def _training_counts(run: Run) -> Counts | None:
     except (DataError, OSError) as error:
         print(f"frequencies are not known, the training text is not at hand: {error}", file=sys.stderr)
         return None
-    return token_counts(prepared.train(0), run.vocabulary.target.size)
+    with closing(prepared):
+        return token_counts(prepared.train(0), run.vocabulary.target.size)
 
 
 def _quality(run: Run, on: str) -> list[LengthBucket]:

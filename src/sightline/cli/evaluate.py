@@ -107,6 +107,8 @@ def evaluate(
     then tokenized, and links are between their tokens. The model is given the text without spaces before punctuation
     (and with --recase in the case it knows); pieces and tokens are matched letter by letter.
 
+    Long sources cost most: --beam 1 spares time, a smaller decoding.batch_tokens in the run's recipe.yaml memory.
+
     Examples:
 
     - `sightline evaluate runs/dates`

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
-Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy.")]
+Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy, and costs least.")]
 LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length penalty.")]
 ReplaceUnknown = Annotated[
     str | None,

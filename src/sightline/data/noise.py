@@ -164,15 +164,15 @@ def denoise(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> t
     Sentences are put into random order, then spans become one <mask> each (of length 0: a <mask> between two words),
     then tokens outside them go missing. Wanted is the text as it was, without the end marks between documents.
     """
-    sentence, real = _sentences(text, pieces), text != END
-    text, sentence = text[real], sentence[real]
-    if not len(text):
-        return text, text
-    source = text
+    real = text != END
+    wanted = source = text[real]
+    if not len(wanted):
+        return wanted, wanted
     if noise.permute:
+        sentence = _sentences(text, pieces)[real]
         rank = np.argsort(chance.raw(int(sentence[-1]) + 1))
-        source = text[np.argsort(rank[sentence], kind="stable")]
-    return _infilled(source, noise, pieces, chance), text
+        source = wanted[np.argsort(rank[sentence], kind="stable")]
+    return _infilled(source, noise, pieces, chance), wanted
 
 
 def _sentences(text: Ids, pieces: Pieces) -> Ids:

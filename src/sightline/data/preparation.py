@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from sightline.data.ingredients import Dropped, Ingredients
 from sightline.data.sources import BUILT_IN, DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
+from sightline.data.variants import Variants
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
@@ -24,13 +25,18 @@ from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything read and tokenized."""
+    """Everything read and tokenized; to be closed by whoever asked for it."""
 
     recipe: Recipe
     vocabulary: Vocabulary
     train: Callable[[int], Store]  # epoch → store
     validation: Store
     references: list[Example]  # the validation texts
+
+    def close(self) -> None:
+        """Cut no text for epochs that do not come. What is there stays in use."""
+        if isinstance(self.train, Variants):
+            self.train.close()
 
 
 Progress = Callable[[str, int], None]  # what is being done, examples so far
@@ -148,9 +154,10 @@ def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progre
         links=guiding_file(recipe),
     )
 
-    def cut(variant: int) -> Store:
+    def cut(variant: int, stop: threading.Event) -> Store:
         dropped = Dropped(dropout, variant, recipe.seed) if dropout else None
-        return prepare(replace(learned, dropped=dropped), progress=tell("tokenizing") if variant == 0 else None)
+        show = tell("tokenizing") if variant == 0 else None
+        return prepare(replace(learned, dropped=dropped), progress=show, stop=stop)
 
     validation = prepare(held_out)
     references = list(_examples(recipe, [data.validation], data.validation_limit))
@@ -189,29 +196,6 @@ def _label_notes(prepared: Prepared) -> list[str]:
                 f"{len(alike)} and scored as one; write them alike"
             )
     return notes
-
-
-class Variants:
-    """The differently cut copies of the training text, in turns: while one epoch is learned from, the next is cut."""
-
-    def __init__(self, cut: Callable[[int], Store], count: int) -> None:
-        self.cut, self.count = cut, count
-        self.stores: dict[int, Store] = {}
-        self.coming: Future[Store] | None = None
-
-    def __call__(self, epoch: int) -> Store:
-        """The store of an epoch."""
-        variant = epoch % self.count
-        if variant not in self.stores:
-            if self.coming is not None:
-                self.coming.result()
-            self.stores[variant] = self.cut(variant)  # found in the cache, if it was cut ahead
-            following = (epoch + 1) % self.count
-            if following not in self.stores:
-                pool = ThreadPoolExecutor(max_workers=1)
-                self.coming = pool.submit(self.cut, following)
-                pool.shutdown(wait=False)
-        return self.stores[variant]
 
 
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ Ids = NDArray[np.unsignedinteger[Any]]
 _CHUNK = 4_096  # examples tokenized at once, and in a record batch, at most
 _LETTERS = 1 << 24  # characters, about: of long documents there are fewer in a chunk
 _AHEAD = 3  # chunks in the making
+_LOOK = 0.1  # seconds between two looks at a lock that another holds
 
 
 def cache_folder() -> Path:
@@ -95,27 +97,40 @@ class Store:
         return list(zip(batches.tolist(), rows.tolist(), strict=True))
 
 
+class Stopped(Exception):
+    """A store was given up before it was whole, because somebody asked for that."""
+
+
 def prepare(
-    ingredients: Ingredients, *, cache: Path | None = None, progress: Callable[[int], None] | None = None
+    ingredients: Ingredients,
+    *,
+    cache: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Store:
     """The store of these ingredients, found in the cache or built there.
 
     `progress` is told now and then how many examples have been read. Of several who prepare the same store at once, one
-    builds and the others wait for it.
+    builds and the others wait for it. Who builds or waits gives up (`Stopped`) soon after `stop` is set.
     """
     cache = cache or cache_folder()
     place = cache / "stores" / ingredients.key(cache)
     if not place.exists():
-        with _alone(place):
+        with _alone(place, stop):
             if not place.exists():
                 for left_behind in unfinished(place):
                     shutil.rmtree(left_behind, ignore_errors=True)
                 with atomic_folder(place) as unfinished_store:
-                    _build(ingredients, unfinished_store, progress)
+                    _build(ingredients, unfinished_store, progress, stop)
     return Store(place)
 
 
-def _build(ingredients: Ingredients, folder: Path, progress: Callable[[int], None] | None) -> None:
+def _build(
+    ingredients: Ingredients,
+    folder: Path,
+    progress: Callable[[int], None] | None,
+    stop: threading.Event | None,
+) -> None:
     """Tokenize everything into `folder`: one thread reads and writes, two cut (in Rust, without Python's lock)."""
     small = max(ingredients.vocabulary.source.size, ingredients.vocabulary.target.size) <= 1 << 16
     ids = pa.list_(pa.uint16() if small and not ingredients.copying else pa.uint32())
@@ -124,6 +139,8 @@ def _build(ingredients: Ingredients, folder: Path, progress: Callable[[int], Non
     cleaner = Cleaner(ingredients.clean)
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for batch in _in_order(partial(_tokenize, ingredients, schema), _chunks(ingredients.examples())):
+            if stop is not None and stop.is_set():
+                raise Stopped
             kept = batch.examples.filter(pa.array(cleaner.keep(batch)))
             if kept.num_rows:
                 writer.write_batch(kept)
@@ -179,22 +196,36 @@ def _chunks(
 def _in_order(work: Callable[[Item], Result], items: Iterator[Item]) -> Iterator[Result]:
     """The results of work done by two threads, in order, with never more than a few items under way."""
     waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    pool = ThreadPoolExecutor(max_workers=2)
+    try:
         for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) >= _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _alone(place: Path, stop: threading.Event | None) -> Iterator[None]:
     """Hold the lock of a store's name; it is let go when the process ends, however it ends."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / f"{place.name}.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not _locked(file, wait=stop is None):
+            if stop is not None and stop.wait(_LOOK):
+                raise Stopped
         yield
+
+
+def _locked(file: IO[str], *, wait: bool) -> bool:
+    """Whether the lock of a file could be had; who waits gets it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _views(column: pa.ListArray) -> tuple[NDArray[np.int32], Ids]:

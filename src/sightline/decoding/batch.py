@@ -19,6 +19,7 @@ class Considered:
     """What a step of a beam search looked at: N continuations of the W hypotheses of B sentences, and what became of
     them."""
 
+    step: int  # 0: a search begins
     sentences: Tensor  # (B,) which of the batch each is
     totals: Tensor  # (B, N) log-probability; −∞: there is none
     scores: Tensor  # (B, N) what they would be ranked by, if they ended here

@@ -16,17 +16,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sightline.decoding.batch import Hypothesis, Stepper
+from sightline.decoding.batch import Hypothesis, Stepper, Watch
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges, Ids
 from sightline.recipe import Decoding
+from sightline.text.scripts import UNSPACED, unspaced
 from sightline.text.tokenizer import SPACE, SPECIALS, START, UNK, Tokenizer
 
 ROUNDS = 12  # how often a sentence is searched again for what it should not say
-# Scripts that set no spaces between words: Thai and Lao, Burmese, Khmer, Chinese and Japanese.
-_NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_LETTER = re.compile(rf"(?![{_NO_SPACES}])\w")
+_LETTER = re.compile(rf"(?![{UNSPACED}])\w")
 _CLOSING = frozenset(",.;:!?…%")
 
 
@@ -44,8 +43,8 @@ class PhraseWarning(UserWarning):
 
 def occurrences(phrase: str, text: str) -> list[tuple[int, int]]:
     """Where a phrase stands in a text as whole words."""
-    before = rf"(?<![^\W{_NO_SPACES}])" if _LETTER.match(phrase[0]) else ""
-    after = rf"(?![^\W{_NO_SPACES}])" if _LETTER.match(phrase[-1]) else ""
+    before = rf"(?<![^\W{UNSPACED}])" if _LETTER.match(phrase[0]) else ""
+    after = rf"(?![^\W{UNSPACED}])" if _LETTER.match(phrase[-1]) else ""
     return [found.span() for found in re.finditer(before + re.escape(phrase) + after, text)]
 
 
@@ -75,7 +74,7 @@ class PhraseCutter:
         """How a phrase is written: after a space, if that is what one writes before it."""
         spaced, bare = self.cuts(phrase)
         joins = phrase[0] in _CLOSING or unicodedata.category(phrase[0]) in ("Pe", "Pf")
-        joins |= bool(re.match(rf"[{_NO_SPACES}]", phrase))
+        joins |= unspaced(phrase[0])
         return (bare or spaced) if joins else (spaced or bare)
 
     def demands(self, phrases: Phrases) -> tuple[Demands, list[str]]:
@@ -122,12 +121,13 @@ def generate_with_phrases(
     phrases: Sequence[Phrases] | None,
     *,
     device: torch.device | str = "cpu",
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """`generate` with phrases for each sentence, beside `options.forbid` for all.
 
     Every output has its required phrases wherever `max_length` leaves room for them. A sentence that says what is
     forbidden, put together from other pieces, is searched again without them, up to `ROUNDS` times. What cannot be had
-    is a `PhraseWarning` that names the line.
+    is a `PhraseWarning` that names the line. `watch` is told of every search, one after the other.
     """
     asked = _ask(cutter, options, phrases or [Phrases()] * len(request), request.numbered())
     if options.sample is not None and any(each.demands.required for each in asked):
@@ -141,7 +141,7 @@ def generate_with_phrases(
     waiting = list(range(len(asked)))
     for turn in range(ROUNDS + 1):
         constrained = replace(request, constraints=Constraints([each.demands for each in asked], cutter.edges))
-        found = generate(model, constrained.take(waiting), options, device=device)
+        found = generate(model, constrained.take(waiting), options, device=device, watch=watch)
         again = []
         for index, guesses in zip(waiting, found, strict=True):
             results[index] = guesses

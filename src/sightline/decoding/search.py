@@ -58,7 +58,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | 
             if watch is not None and scores is not None:
                 ends[:, options.beam :] = False  # what ends below the first W is not finished
                 going = beam.going > float("-inf")
-                watch(Considered(beam.places, totals, scores, parents, words, ends, beam.slots, going, done))
+                watch(Considered(step, beam.places, totals, scores, parents, words, ends, beam.slots, going, done))
             unfinished = len(done) - int(done.sum())
             size = size_for(unfinished, len(done))
             over = unfinished <= given_up(batch, step)

@@ -12,7 +12,8 @@ from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
 from sightline.plural import plural
 from sightline.recipe import MetricName, Recipe
-from sightline.recipe.noise import DenoiseNoise
+from sightline.recipe.noise import DenoiseNoise, SpanNoise
+from sightline.text.scripts import SCRIPTS
 from sightline.text.sentences import RULES
 from sightline.text.tokenizer import PAD, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
@@ -88,6 +89,8 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
         "noise": f"{noise.kind}-{noise.rate:g}",
         "window": noise.window(recipe.training.batches.context),
     }
+    if not isinstance(noise, SpanNoise) and noise.whole_words:
+        told["words"] = f"scripts-{SCRIPTS}"
     if isinstance(noise, DenoiseNoise) and noise.permute:
         told["sent"] = f"rules-{RULES}"
     if metric == "perplexity":

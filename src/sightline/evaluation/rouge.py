@@ -5,9 +5,10 @@ is the mean over its texts. Case never counts. ROUGE-1 and -2 are of words and p
 common subsequence of the whole texts; ROUGE-Lsum of the union of those between sentences ("summary level", Lin 2004,
 §3.2), which is what papers on news call ROUGE-L. Sentences end as text/sentences.py says.
 
-Words are runs of letters, digits and the marks that belong to them, of any script (`tok:unicode-words`): for plain
+Words are runs of letters, digits and the marks that belong to them, of any script (`tok:unicode-words-2`): for plain
 ASCII the same as that library's own, which leaves nothing of other letters. Scripts that put no spaces between words
-are taken letter by letter. Words are not stemmed.
+(text/scripts.py) are taken letter by letter. Words are not stemmed. Without the 2, Tibetan was taken so too, and some
+rarer characters of those scripts were not (half-width katakana, bopomofo, Han past U+20000).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.text.scripts import SCRIPTS, UNSPACED
 from sightline.text.sentences import RULES, sentences
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ LABELS: dict[RougeName, str] = {
     "rouge-lsum": "ROUGE-Lsum",
 }
 _TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
-# Thai, Lao, Tibetan, Burmese, Khmer, kana, Han: no spaces between words
-_UNSPACED = re.compile(r"([\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])")
+_UNSPACED = re.compile(f"([{UNSPACED}])")
 
 
 @cache
@@ -85,7 +86,7 @@ def rouge(
         "bs": None,
         "seed": None,
         "case": "lc",
-        "tok": "unicode-words",
+        "tok": f"unicode-words-{SCRIPTS}",
         "stem": False,
         "sent": f"rules-{RULES}" if summing else None,
         "score": "f",

@@ -5,7 +5,9 @@
     rich.print(record.tree())
     draw_beam(record, Path("beam.png"))  # pictures/beam.py
 
-The search itself tells it (`watch` in decoding/search.py); nothing is searched again here.
+The search itself tells it (`watch` in decoding/search.py), and it is asked as predictions are: nothing is searched
+again here, and by nothing but the options of a prediction. Where a search is made again, because an output said what is
+forbidden, the last one is recorded.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sightline.answering.translating import Translator
 from sightline.decoding.batch import Considered, Hypothesis
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
 from sightline.plural import plural
 from sightline.recipe import Decoding
+from sightline.text.copying import without_unknown
 from sightline.text.tokenizer import END
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Node:
     number: int
     step: int
     parent: int | None  # the number of the one it continues; None: the start
-    token: int
+    token: int  # past the end of the vocabulary: a word copied from the source (text/copying.py), which `piece` tells
     piece: str
     log_probability: float
     score: float  # over the length penalty, plus the coverage penalty: as if it ended here
@@ -64,6 +66,8 @@ class BeamRecord:
         """One step of a search over one sentence."""
         if len(told.sentences) != 1:
             raise ValueError(f"one sentence is recorded at a time, not {len(told.sentences)}")
+        if told.step == 0:  # what was searched before did not keep to what is forbidden
+            self.nodes, self.places, self.steps = [], [], 0
         done, before = bool(told.done[0]), self.places
         going = dict(zip(told.slots[0].tolist(), told.alive[0].tolist(), strict=True))
         numbers: dict[int, int] = {}
@@ -177,15 +181,19 @@ def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int], *, leaf: 
     return line
 
 
-def record_beam(run: Loaded, text: str, options: Decoding | None = None) -> BeamRecord:
-    """The search for the output of a text, recorded. (A beam of 1 is greedy search.)"""
-    if run.recipe.task != "seq2seq":
+def record_beam(run: Loaded, text: str, options: Decoding | None = None, *, prefix: str | None = None) -> BeamRecord:
+    """The search for the output of a text, which may have to begin in some way, recorded.
+
+    A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
+    """
+    if not isinstance(run.answerer, Translator):
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is task: {run.recipe.task}")
     options = options or run.recipe.decoding
-    (source,) = run.encode_sources([text])
-    if not source:
+    record = BeamRecord(options.beam, options.candidates, options.groups)
+    run.answerer.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)
+    if not record.nodes:
         raise ValueError("nothing is searched for an empty text; give a sentence")
-    record = BeamRecord(options.beam, options.nbest, options.groups)
-    request = Request([source], marks=run.answerer.unsaid)
-    generate(run.model, request, options, device=run.device, watch=record.hear)
-    return record.named(run.vocabulary.target.pieces([node.token for node in record.nodes]))
+    target, copied = run.vocabulary.target, run.answerer.copied_words(text)
+    known = target.pieces(without_unknown([node.token for node in record.nodes], target.size))
+    pieces = zip(record.nodes, known, strict=True)
+    return record.named([copied[n.token - target.size] if n.token >= target.size else piece for n, piece in pieces])

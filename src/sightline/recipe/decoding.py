@@ -63,6 +63,11 @@ class Decoding(Section):
         """
         return self.batch_tokens or (8_192 if device == "cpu" else 131_072)
 
+    @property
+    def candidates(self) -> int:
+        """How many outputs are searched for: those that are told, or those from which minimum Bayes risk chooses."""
+        return self.nbest if self.mbr is None else self.mbr.candidates
+
     @model_validator(mode="after")
     def _fits(self) -> Decoding:
         if self.sample is None and self.nbest > self.beam:

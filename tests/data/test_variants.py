@@ -1,0 +1,193 @@
+"""Differently cut copies of a training text: the next one is cut ahead, and given up when nobody wants it any more."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sightline.data import store
+from sightline.data.ingredients import Ingredients
+from sightline.data.sources import DataError
+from sightline.data.store import Stopped, prepare
+from sightline.data.variants import Variants
+from sightline.dry_run import dry_run
+from sightline.experiment import train
+from sightline.recipe import Recipe
+from sightline.recipe.data import TsvSource
+from sightline.text.tokenizer import Vocabulary
+from sightline.training.interruption import Interrupted
+from watched_runs import Silent, own_cache
+
+LINES = 120
+SLOW = 0.5  # seconds that each line of a copy takes that is cut ahead: 30 s for all, two at a time
+SOON = 10.0  # seconds; a third of that
+TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2}
+
+
+def test_the_next_copy_is_cut_while_one_is_learned_from_and_each_only_once() -> None:
+    cut: list[int] = []
+    ahead = threading.Event()
+
+    def make(variant: int, stop: threading.Event) -> Any:
+        cut.append(variant)
+        if variant == 1:
+            ahead.set()
+        return f"copy {variant}"
+
+    variants = Variants(make, 2)
+    assert variants(0) == "copy 0"
+    assert ahead.wait(10)
+    assert [variants(epoch) for epoch in range(5)] == ["copy 0", "copy 1", "copy 0", "copy 1", "copy 0"]
+    variants.close()
+    assert cut == [0, 1, 1]  # the second time it is found in the cache
+
+
+def test_whoever_closes_them_waits_for_no_cut_and_keeps_what_is_there() -> None:
+    begun = threading.Event()
+
+    def make(variant: int, stop: threading.Event) -> Any:
+        if variant == 1:
+            begun.set()
+            if stop.wait(30):
+                raise Stopped
+        return f"copy {variant}"
+
+    variants, started = Variants(make, 3), time.monotonic()
+    variants(0)
+    assert begun.wait(10)
+    variants.close()
+    assert time.monotonic() - started < 10
+    assert variants(0) == variants(3) == "copy 0"
+    with pytest.raises(Stopped):
+        variants(1)
+
+
+def test_what_goes_wrong_ahead_of_time_is_told_when_its_turn_comes() -> None:
+    def make(variant: int, stop: threading.Event) -> Any:
+        if variant == 1:
+            raise DataError("the disk is gone")
+        return f"copy {variant}"
+
+    variants = Variants(make, 2)
+    assert variants(0) == "copy 0"
+    with pytest.raises(DataError, match="the disk is gone"):
+        variants(1)
+
+
+# --- stores that are given up ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A chunk for each line."""
+    monkeypatch.setattr(store, "_CHUNK", 1)
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"number {n}\tnumero {n}\n" for n in range(LINES)))
+    return tmp_path
+
+
+def recipe(folder: Path) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "data": {
+                "folder": str(folder),
+                "train": [{"kind": "tsv", "file": "train.tsv"}],
+                "validation": {"kind": "tsv", "file": "valid.tsv"},
+            },
+            "tokenizer": {"kind": "bpe", "size": 60, "dropout": 0.2, "variants": 3},
+            "model": {"width": 8, "encoder": TRANSFORMER, "decoder": TRANSFORMER},
+            "training": {"limits": {"steps": 50}, "batches": {"tokens": 512}, "log_every": 1, "device": "cpu"},
+        }
+    )
+
+
+def ingredients(folder: Path) -> Ingredients:
+    vocabulary = Vocabulary.train(recipe(folder).tokenizer, lambda: iter([("number", "numero")]), "none")
+    return Ingredients((TsvSource(file="train.tsv"),), vocabulary, folder)
+
+
+def test_a_store_is_given_up_between_two_chunks_and_nothing_is_left_of_it(corpus: Path) -> None:
+    stop, told = threading.Event(), list[int]()
+
+    def progress(read: int) -> None:
+        told.append(read)
+        if read == 5:
+            stop.set()
+
+    with pytest.raises(Stopped):
+        prepare(ingredients(corpus), cache=corpus, progress=progress, stop=stop)
+    assert told == [1, 2, 3, 4, 5]
+    assert [path.suffix for path in (corpus / "stores").iterdir()] == [".lock"]
+    assert len(prepare(ingredients(corpus), cache=corpus, stop=threading.Event())) == LINES
+
+
+def test_who_waits_for_another_to_build_a_store_can_give_up_too(corpus: Path) -> None:
+    stop, made = threading.Event(), ingredients(corpus)
+    lock = corpus / "stores" / f"{made.key(corpus)}.lock"
+    lock.parent.mkdir()
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        threading.Timer(0.2, stop.set).start()
+        with pytest.raises(Stopped):
+            prepare(made, cache=corpus, stop=stop)
+    assert len(prepare(made, cache=corpus, stop=threading.Event())) == LINES
+
+
+# --- trainings that end early ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """All copies but the first are cut slowly; the lines of them that were cut."""
+    encode, cut = Ingredients.encode, list[int]()
+
+    def slowly(self: Ingredients, texts: Any, number: int) -> Any:
+        if self.dropped is not None and self.dropped.variant > 0:
+            cut.append(number)
+            time.sleep(SLOW)
+        return encode(self, texts, number)
+
+    monkeypatch.setattr(Ingredients, "encode", slowly)
+    return cut
+
+
+def check_over(cache: Path, cut: list[int], started: float) -> None:
+    """Nobody cuts any more, and a copy that was begun is gone."""
+    assert time.monotonic() - started < SOON
+    assert 0 < len(cut) < LINES / 2
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("variants")]
+    assert not [path for path in (cache / "stores").iterdir() if path.suffix == ".tmp"]
+
+
+def test_an_interrupted_training_does_not_wait_for_the_copy_of_the_next_epoch(corpus: Path, slow: list[int]) -> None:
+    started = time.monotonic()
+    display = Silent({1: lambda: os.kill(os.getpid(), signal.SIGINT)})
+    with own_cache(corpus / "cache") as cache, pytest.raises(Interrupted):
+        train(recipe(corpus), out=corpus / "run", display=display)
+    check_over(cache, slow, started)
+
+
+def test_a_training_that_fails_before_its_first_step_does_not_wait_either(corpus: Path, slow: list[int]) -> None:
+    class Refusing(Silent):
+        def note(self, text: str) -> None:
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with own_cache(corpus / "cache") as cache, pytest.raises(KeyboardInterrupt):
+        train(recipe(corpus), out=corpus / "run", display=Refusing())
+    check_over(cache, slow, started)
+
+
+def test_a_dry_run_does_not_wait_for_a_copy_that_nobody_learns_from(corpus: Path, slow: list[int]) -> None:
+    started = time.monotonic()
+    with own_cache(corpus / "cache") as cache:
+        found = dry_run(recipe(corpus))
+    assert found.examples == LINES
+    check_over(cache, slow, started)
