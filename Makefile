@@ -6,7 +6,7 @@ RUN ?= runs/dates
 .PHONY: help setup demo test check lint format clean
 
 help:
-	@echo "make demo    train the date translator, print its score, draw where it looked (about two minutes)"
+	@echo "make demo    train the date translator, print its score, draw where it looked (a minute of training)"
 	@echo "make test    run the tests"
 	@echo "make check   what CI runs: ruff, mypy, import-linter, tests"
 	@echo "make format  format the code"

@@ -74,3 +74,16 @@ def untrained(name: str) -> Run:
             if parameter.dim() > 1:
                 parameter *= 2.5  # untrained attention is nearly even, and outputs nearly alike
     return Run(Path("untrained") / name, recipe, vocabulary, built, torch.device("cpu"))
+
+
+def turned(name: str) -> Run:
+    """The same, as if it had learned the other direction."""
+    run = untrained(name)
+    recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"swap": True})})
+    return Run(Path("untrained") / f"{name}-turned", recipe, run.vocabulary, run.model, run.device)
+
+
+def by_folder(folder: str | Path, device: str = "auto") -> Run:
+    """In the place of `Run.load`: the run of that name, or (`NAME-turned`) as if of the other direction."""
+    name = Path(folder).name
+    return turned(name.removesuffix("-turned")) if name.endswith("-turned") else untrained(name)

@@ -14,7 +14,7 @@ from sightline.inspection.symmetrization import intersection
 from sightline.inspection.word_alignment import Looking, align_outputs, align_pairs
 from sightline.run import Run
 from sightline.text.natural import learn_casing
-from untrained_runs import PAIRS, untrained
+from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = ["Ein Hund bellt laut.", "", "Die Kinder lachen über den Hund 🙂."]
 GOLD = ["0-0 1-1 2-2 3-3 4-4", "0-0 1-2 2-1"]
@@ -24,7 +24,7 @@ TOKENIZED = ["ein hund bellt laut .", "die kinder lachen"], ["a dog barks loudly
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders named as the untrained runs are these."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    monkeypatch.setattr(Run, "load", staticmethod(by_folder))
 
 
 def command(*arguments: str | Path, code: int = 0) -> str:
@@ -122,7 +122,7 @@ def test_a_run_for_the_other_direction_symmetrizes(tmp_path: Path) -> None:
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
     files = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"]]
     out = tmp_path / "links"
-    more = ["--reverse", "recurrent", "--symmetrize", "intersection", "--outputs", out]
+    more = ["--reverse", "recurrent-turned", "--symmetrize", "intersection", "--outputs", out]
     assert "intersection with" in command("evaluate", "transformer", *files, *more)
     words = [[line.split() for line in side] for side in TOKENIZED]
     texts = [[" ".join(each).replace(" .", ".") for each in side] for side in words]
@@ -143,6 +143,17 @@ def test_two_directions_are_not_made_one_where_there_is_one(verb: str, texts: tu
     files = [texts[0], paths["de"], texts[1], paths["en"], *gold]
     said = command(verb, "transformer", *files, "--symmetrize", "union", code=1)
     assert said == "--symmetrize union is of two directions, and there is one; add --reverse RUN"
+
+
+@pytest.mark.parametrize(
+    ("verb", "texts"), [("evaluate", ("--source", "--reference")), ("align", ("--source", "--target"))]
+)
+def test_the_same_direction_is_no_other_one(verb: str, texts: tuple[str, str], tmp_path: Path) -> None:
+    paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
+    gold = ["--alignments", paths["gold"]] if verb == "evaluate" else []
+    files = [texts[0], paths["de"], texts[1], paths["en"], *gold]
+    said = command(verb, "transformer", *files, "--reverse", "recurrent", code=1)
+    assert said.startswith("--reverse recurrent learned the same direction as untrained/transformer (data.swap: false)")
 
 
 def test_recasing_shows_the_model_words_as_its_training_text_writes_them(

@@ -14,7 +14,7 @@ from sightline.cli.embed import embed
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.recipe.data import ConlluSource
 from sightline.run import Run
-from untrained_runs import PAIRS, untrained
+from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = [source for source, _ in PAIRS]
 
@@ -22,7 +22,7 @@ TEXTS = [source for source, _ in PAIRS]
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run folders that are not there are runs with random weights."""
-    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(lambda folder, device="auto": untrained(str(folder))))
+    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(by_folder))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_given_pairs_are_aligned_by_a_chosen_head(pairs: tuple[Path, Path], tmp_
 
 
 def test_with_another_direction_both_must_agree(pairs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    align(Path("transformer"), *pairs, reverse=Path("recurrent"), symmetrize="intersection")
+    align(Path("transformer"), *pairs, reverse=Path("recurrent-turned"), symmetrize="intersection")
     both = capsys.readouterr().out.splitlines()
     align(Path("transformer"), *pairs)
     alone = capsys.readouterr().out.splitlines()

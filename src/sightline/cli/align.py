@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.alignments import Symmetrize, symmetry
+from sightline.cli.alignments import Symmetrize, load_reverse, symmetry
 from sightline.cli.options import Device
 from sightline.plural import plural
 
@@ -63,7 +63,7 @@ def align(
         raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
     way = symmetry(symmetrize, reverse)
     loaded = Run.load(run, device=device)
-    other = None if reverse is None else Run.load(reverse, device=device)
+    other = load_reverse(reverse, loaded)
     named = layer is not None or head is not None
     directions = [
         (each, Looking((head_at(each.model, layer, head),) if named else (), shift))

@@ -148,6 +148,22 @@ def symmetry(asked: str | None, reverse: Path | None) -> str:
     return asked or "grow-diag-final-and"
 
 
+def load_reverse(reverse: Path | None, run: Run) -> Run | None:
+    """The run for the other direction, if there is one; refused where it learned the same as the first."""
+    from sightline.data.preparation import same_direction
+    from sightline.run import Run
+
+    if reverse is None:
+        return None
+    other = Run.load(reverse, device=run.device.type)
+    if same_direction(run.recipe, other.recipe):
+        raise ValueError(
+            f"--reverse {reverse} learned the same direction as {run.folder} (data.swap: "
+            f"{str(other.recipe.data.swap).lower()}); give a run of the other one"
+        )
+    return other
+
+
 def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
     """AER, precision and recall with intervals, and the links found, line by line."""
     from sightline.evaluation.alignment_error import measure_alignments

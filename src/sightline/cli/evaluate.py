@@ -122,7 +122,6 @@ def evaluate(
     - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
     from sightline.files import check_place
-    from sightline.run import Run
 
     loaded = load_together(run, others, ensemble_mean, device)
     how = searching(
@@ -143,7 +142,7 @@ def evaluate(
         check_place(path)
     task = loaded.recipe.task
     if alignments is not None:
-        from sightline.cli.alignments import Directions, GoldFiles, looking, report_alignments, symmetry
+        from sightline.cli.alignments import Directions, GoldFiles, load_reverse, looking, report_alignments, symmetry
 
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
@@ -151,7 +150,7 @@ def evaluate(
         check_aligned(of_outputs | {option_of(name): value for name, value in changes.items()})
         gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
         way = symmetry(symmetrize, reverse)
-        other = None if reverse is None else Run.load(reverse, device=device)
+        other = load_reverse(reverse, loaded)
         who = Directions(loaded, other, way, looking(alignment_heads, shift))
         report_alignments(gold, who, outputs=outputs, json_file=json_file)
         return

@@ -82,7 +82,7 @@ def inspect(
     - `sightline inspect runs/en-de "A dog runs." --attribute occlusion --figure grid.png`
     - `sightline inspect runs/en-de --corpus test_2016 --sort rarest --tokens`
     """
-    asked = measures.Asked(
+    asked = measures.MeasureOptions(
         text=text,
         target=target,
         gradient_flow=gradient_flow,

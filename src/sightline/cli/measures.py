@@ -90,7 +90,7 @@ _HEEDED: dict[str | None, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasureOptions:
     """Which measure is wanted, of what, and how."""
 
     text: str | None = None
@@ -148,7 +148,7 @@ class Asked:
                 raise ValueError(f"{option} does not go with {what}; it is for {able}, so leave one of them out")
 
 
-def show_measure(measure: str, run: Path, asked: Asked) -> None:
+def show_measure(measure: str, run: Path, asked: MeasureOptions) -> None:
     """The measure that was asked for."""
     from sightline.run import Run
 

@@ -194,7 +194,7 @@ def predict(
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
-    asked = Asked(loaded, options, nbest)
+    asked = Predictor(loaded, options, nbest)
     if prompt is not None:
         _go_on(asked, prompt, pieces)
     elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest):
@@ -203,7 +203,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Predictor:
     """A model, and what is asked of it."""
 
     run: Run
@@ -241,7 +241,7 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
 # --- a prompt ----------------------------------------------------------------------------------------------------
 
 
-def _go_on(asked: Asked, prompt: str, pieces: Pieces | None) -> None:
+def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
     from sightline.answering.answerer import TooLong
 
@@ -301,7 +301,7 @@ class Beside:
 
 
 def _each_line(
-    asked: Asked, lines: Iterator[str], beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
+    asked: Predictor, lines: Iterator[str], beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
@@ -329,7 +329,7 @@ def _each_line(
 
 
 def _answers(
-    asked: Asked, window: list[str], prefixes: list[str] | None, beside: Beside, done: int
+    asked: Predictor, window: list[str], prefixes: list[str] | None, beside: Beside, done: int
 ) -> list[list[Prediction]]:
     """Outputs for some lines: found, or told and judged; `done` lines went before."""
     from sightline.answering.translating import Translator

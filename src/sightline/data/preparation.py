@@ -95,6 +95,11 @@ def other_direction(recipe: Recipe, other: Recipe) -> bool:
     return data_folder(recipe) == data_folder(other)
 
 
+def same_direction(recipe: Recipe, other: Recipe) -> bool:
+    """Whether two recipes read and write the same texts of one corpus."""
+    return direction(recipe.data) == direction(other.data) and data_folder(recipe) == data_folder(other)
+
+
 def guiding_file(recipe: Recipe) -> Path | None:
     """The word alignments of training.guided_alignment, if there are some."""
     guide = recipe.training.guided_alignment
