@@ -70,10 +70,9 @@ def compare(
     from sightline.files import check_place
     from sightline.inspection.pictures.figure_files import check_figure
 
-    asked: dict[str, object] = {"runs": runs, "--on": on, "--source": source, "--reference": reference}
-    asked |= {"--baseline": baseline, "--metrics": metrics, "--lowercase": lowercase, "--beam": beam}
-    if saved is not None and (idle := [name for name, value in asked.items() if value is not None]):
-        raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
+    if saved is not None:
+        asked = {"runs": runs, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
+        _check_unasked(saved, asked | {"--metrics": metrics, "--lowercase": lowercase, "--beam": beam})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
@@ -104,6 +103,12 @@ def compare(
     for path in export.written:
         typer.echo(f"wrote {path}", err=True)
     export.finish()
+
+
+def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
+    """Refuse what could be asked of runs alone."""
+    if idle := [name for name, value in asked.items() if value is not None]:
+        raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
 
 
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
