@@ -63,3 +63,14 @@ def test_rows_with_little_left_are_handled() -> None:
     assert indices[:, 0].tolist() == [999, 70]
     assert values[:, 0].tolist() == [0.5, -2.0]
     assert torch.isinf(values[:, 1:]).all()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [640, 641, 8000, 32_000])
+@pytest.mark.parametrize("k", [1, 10])
+def test_a_gpu_finds_what_a_cpu_finds(cuda: torch.device, size: int, k: int) -> None:
+    scores = torch.randn(50, size)
+    values, indices = top_k(scores.to(cuda), k)
+    wanted = scores.topk(k, dim=-1)
+    assert torch.equal(values.cpu(), wanted.values)
+    assert torch.equal(indices.cpu(), wanted.indices)

@@ -61,19 +61,15 @@ class _Finished:
     def keep(self, rows: Tensor) -> _Finished:
         return _Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
 
-    def hypotheses(self, row: int, count: int) -> list[Hypothesis]:
-        """The best of one sentence."""
-        found = []
-        for score, log_probability, tokens in zip(
-            self.scores[row, :count].tolist(),
-            self.log_probabilities[row, :count].tolist(),
-            self.tokens[row, :count].tolist(),
-            strict=True,
-        ):
-            if score > float("-inf"):
-                end = tokens.index(END) if END in tokens else len(tokens)
-                found.append(Hypothesis(tokens[:end], score, log_probability))
-        return found
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Those of each sentence."""
+        found = zip(self.scores.tolist(), self.log_probabilities.tolist(), self.tokens.tolist(), strict=True)
+        return [[_hypothesis(*each) for each in zip(*best, strict=True) if each[0] > float("-inf")] for best in found]
+
+
+def _hypothesis(score: float, log_probability: float, tokens: list[int]) -> Hypothesis:
+    end = tokens.index(END) if END in tokens else len(tokens)
+    return Hypothesis(tokens[:end], score, log_probability)
 
 
 class Beam:
@@ -150,8 +146,14 @@ class Beam:
 
     def collect(self, done: Tensor) -> None:
         """Put what is finished where it belongs."""
-        for row in done.nonzero()[:, 0].tolist():
-            self.results[int(self.places[row])] = self.finished.hypotheses(row, self.options.nbest)
+        rows = done.nonzero()[:, 0]
+        found = self.finished.keep(rows).hypotheses()
+        for place, hypotheses in zip(self.places[rows].tolist(), found, strict=True):
+            self.results[place] = self.told(hypotheses)[: self.options.nbest]
+
+    def told(self, found: list[Hypothesis]) -> list[Hypothesis]:
+        """What of the finished hypotheses of a sentence, best first, may be told."""
+        return found
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these sentences alone."""

@@ -95,13 +95,12 @@ class GroupedBeam(Beam):
         """(B,) whether every group is done."""
         return self.alive.amax(1) == _NEVER
 
-    def collect(self, done: Tensor) -> None:
-        """As always, and what several groups have said is told once."""
-        for row in done.nonzero()[:, 0].tolist():
-            different: dict[tuple[int, ...], Hypothesis] = {}
-            for found in self.finished.hypotheses(row, self.options.beam):
-                different.setdefault(tuple(found.tokens), found)
-            self.results[int(self.places[row])] = list(different.values())[: self.options.nbest]
+    def told(self, found: list[Hypothesis]) -> list[Hypothesis]:
+        """What several groups have said is told once."""
+        different: dict[tuple[int, ...], Hypothesis] = {}
+        for hypothesis in found:
+            different.setdefault(tuple(hypothesis.tokens), hypothesis)
+        return list(different.values())
 
     def keep(self, rows: Tensor) -> None:
         super().keep(rows)

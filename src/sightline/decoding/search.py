@@ -60,7 +60,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | 
                 going = beam.going > float("-inf")
                 watch(Considered(step, beam.places, totals, scores, parents, words, ends, beam.slots, going, done))
             unfinished = len(done) - int(done.sum())
-            size = size_for(unfinished, len(done))
+            size = size_for(unfinished, len(done), done.device)
             over = unfinished <= given_up(batch, step)
             if size < len(done) or over:
                 beam.collect(done)
@@ -150,7 +150,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
         unfinished = len(done) - int(done.sum())
         if unfinished <= given_up(batch, step):
             break
-        size = size_for(unfinished, len(done))
+        size = size_for(unfinished, len(done), done.device)
         if size < len(done):
             rows = staying(done, size)
             state, batch = state.keep(rows), batch.keep(rows)
