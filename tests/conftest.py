@@ -56,10 +56,11 @@ def recurrent_decoder(cell: str, layers: int, attention: str, input_feeding: boo
     }
 
 
-def convolutional(layers: int, kernel: int, positions: str = "learned") -> dict[str, Any]:
+def convolutional(layers: int, kernel: int, positions: str = "learned", channels: int | None = None) -> dict[str, Any]:
     return {
         "kind": "convolutional",
         "layers": layers,
+        "channels": channels,
         "kernel": kernel,
         "positions": {"kind": positions, "longest": 32},
         "dropout": 0.0,
@@ -72,7 +73,8 @@ def bytenet(layers: int, kernel: int, *dilations: int) -> dict[str, Any]:
 
 def _name(body: dict[str, Any]) -> str:
     if body["kind"] in ("convolutional", "bytenet"):
-        return f"{body['kind']}{body['layers']}-{body['kernel']}"
+        wide = f"-{body['channels']}" if body.get("channels") else ""
+        return f"{body['kind']}{body['layers']}-{body['kernel']}{wide}"
     if body["kind"] == "transformer":
         parts = [body["norm"]["place"], body["norm"]["kind"], body["positions"]["kind"], body["feedforward"]["kind"]]
         options = [
@@ -166,6 +168,9 @@ CONVOLUTIONAL = [
     (convolutional(2, 3), convolutional(2, 3)),
     (convolutional(1, 5, "none"), convolutional(3, 2, "none")),
     (convolutional(1, 1), convolutional(1, 1)),
+    (convolutional(2, 3, channels=12), convolutional(2, 3, channels=20)),
+    (TRANSFORMERS[0], convolutional(2, 4, channels=12)),
+    (convolutional(1, 3, channels=6), RECURRENT_DECODERS[7]),
     (TRANSFORMERS[0], convolutional(2, 4)),
     (RECURRENT_ENCODERS[0], convolutional(1, 3)),
     (convolutional(2, 3), TRANSFORMERS[0]),
@@ -208,6 +213,7 @@ FEW = {
     "deep-fast-forward-lstm": DEEP[2],
     "transformer-to-fed-lstm": (TRANSFORMERS[0], recurrent_decoder("lstm", 2, "bilinear", True)),
     "convolutional": (convolutional(2, 3), convolutional(2, 3)),
+    "wider-convolutional": (convolutional(2, 3, channels=12), convolutional(2, 3, channels=20)),
     "bytenet": (bytenet(3, 3, 1, 2), bytenet(3, 3, 1, 2)),
 }
 

@@ -43,6 +43,11 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # to look into otherwise than
     "bytenet": ("seq2seq", {"encoder": BYTENET, "decoder": BYTENET}),
 }
 SPANS: dict[str, tuple[str, dict[str, Any]]] = {"spans": ("seq2seq", {"encoder": SPANNED, "decoder": SPANNED})}
+WIDER: dict[str, Any] = {"kind": "convolutional", "layers": 2, "channels": 24}
+WIDTHS: dict[str, tuple[str, dict[str, Any]]] = {
+    "wider layers": ("seq2seq", {"encoder": WIDER, "decoder": WIDER}),
+    "wider language-model": ("language-model", {"decoder": WIDER}),
+}
 WRITING = [name for name, (task, _) in MODELS.items() if task in ("seq2seq", "language-model")]
 LOOKING = ["transformer", "recurrent", "linear", "convolutional"]
 BOTTLENECK = (
@@ -55,7 +60,7 @@ BOTTLENECK = (
 def untrained(name: str) -> Run:
     """Shared by all tests, so not to be changed."""
     torch.manual_seed(3)
-    task, model = BOTTLENECK if name == "bottleneck" else {**MODELS, **OTHERS, **SPANS}[name]
+    task, model = BOTTLENECK if name == "bottleneck" else {**MODELS, **OTHERS, **SPANS, **WIDTHS}[name]
     recipe = Recipe.model_validate(
         {
             "task": task,

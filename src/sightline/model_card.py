@@ -51,7 +51,8 @@ def _body(body: Body) -> str:
             f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
         )
     if isinstance(body, ConvolutionalBody):
-        return f"gated convolutions, {layers}, kernel {body.kernel}, {body.positions.kind} positions"
+        wide = "" if body.channels is None else f", {plural(body.channels, 'channel')}"
+        return f"gated convolutions, {layers}{wide}, kernel {body.kernel}, {body.positions.kind} positions"
     if isinstance(body, ByteNetBody):
         dilations = ", ".join(map(str, body.dilations[: body.layers]))
         return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"

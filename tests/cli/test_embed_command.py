@@ -40,6 +40,12 @@ def test_vectors_of_sentences_are_written_line_by_line(file: Path, tmp_path: Pat
     assert beside == [f"{number}\t{text}" for number, text in enumerate(TEXTS, 1)]
 
 
+def test_vectors_of_wider_layers_are_written_as_wide_as_they_are(file: Path, tmp_path: Path) -> None:
+    for layer, width in (("0", 24), ("last", 16)):
+        embed(Path("wider layers"), file, out=tmp_path / "v.npy", layer=layer)
+        assert np.load(tmp_path / "v.npy").shape == (len(TEXTS), width)
+
+
 def test_vectors_of_words_have_their_words_beside_them(file: Path, tmp_path: Path) -> None:
     embed(Path("language-model"), file, out=tmp_path / "v.npy", words=True)
     beside = (tmp_path / "v.tsv").read_text(encoding="utf-8").splitlines()

@@ -18,7 +18,7 @@ from sightline.models.counted import CountedModel
 from sightline.recipe.bodies import Positions, TransformerBody
 from sightline.text.tokenizer import END
 from sightline.text.word_pieces import cut_text
-from untrained_runs import MODELS, untrained
+from untrained_runs import MODELS, WIDTHS, untrained
 
 TEXTS = ["Ein Hund bellt laut.", "", "Zwei Männer spielen Schach, 漢字 und mehr.", "Hund"]
 
@@ -32,6 +32,14 @@ def test_every_kind_of_model_has_vectors_of_every_layer_for_every_piece(name: st
         assert found[1].units == [] and len(found[0].units) > 3
         assert all(each.vectors.shape[1] == 16 and np.isfinite(each.vectors).all() for each in found)
     assert run.embed(TEXTS).shape == (4, 16)
+
+
+@pytest.mark.parametrize("name", list(WIDTHS))
+def test_vectors_of_wider_layers_are_as_wide_as_those_even_of_nothing(name: str) -> None:
+    run = untrained(name)
+    for layer, width in (("embedding", 16), (0, 24), (1, 24), ("last", 16)):
+        assert [each.vectors.shape[1] for each in run.embed_units(TEXTS, layer=layer)] == [width] * 4  # type: ignore[arg-type]
+        assert run.embed(TEXTS, layer=layer).shape == (4, width)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "decoder-only"])

@@ -132,8 +132,9 @@ def test_a_window_model_knows_nothing_beyond_its_window() -> None:
         (TRANSFORMER, TRANSFORMER),
         (TRANSFORMER, writer("dot")),
         (CONVOLUTIONAL, CONVOLUTIONAL),
+        ({**CONVOLUTIONAL, "channels": 12}, {**CONVOLUTIONAL, "channels": 20}),
     ],
-    ids=["lstm", "alternating-fed", "transformer", "mixed", "convolutional"],
+    ids=["lstm", "alternating-fed", "transformer", "mixed", "convolutional", "wider-convolutional"],
 )
 def test_keeping_states_changes_no_output(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
     model, batch = translator(encoder, decoder).eval(), pairs((7, 5), (4, 9), (1, 1))

@@ -53,6 +53,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "deep-residual": bodies.FEW["deep-residual-lstm"],
     "fast-forward": bodies.FEW["deep-fast-forward-lstm"],
     "convolutional": bodies.FEW["convolutional"],
+    "wider-convolutional": bodies.FEW["wider-convolutional"],
     "bytenet": bodies.FEW["bytenet"],
     **{f"experts-{kind}": (with_experts(kind),) * 2 for kind in ("relu", "gelu", "swiglu")},
     "experts-equal": (with_experts("relu", noise=True),) * 2,  # all gates at zero: the first ones are taken

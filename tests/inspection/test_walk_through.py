@@ -53,7 +53,10 @@ def test_a_cell_that_is_not_there_is_an_error_that_says_the_shape(lecture: WalkT
         lecture.explain("score", (0,))
 
 
-@pytest.fixture(params=["transformer", "rotary-swiglu-rms-post", "lstm-additive", "gru-bottleneck", "convolutional"])
+FAMILIES = ["transformer", "rotary-swiglu-rms-post", "lstm-additive", "gru-bottleneck", "convolutional"]
+
+
+@pytest.fixture(params=[*FAMILIES, "wider-convolutional"])
 def walk(request: pytest.FixtureRequest, build_model: Any) -> WalkThrough:
     trace = traced(build_model(*bodies.FEW[request.param]))
     words = {"source_tokens": ["a", "b", "c", "</s>"], "given_tokens": ["<s>", "x", "y"]}

@@ -1,7 +1,8 @@
 """Convolutional bodies against naive ones, written from the formulas: loops over places, one sentence, float64.
 
-What they owe to training and search as every body does is in test_decoders.py, test_language_models.py and
-test_labellers.py; what they cost in test_cost.py and test_task_costs.py.
+What layers of another width than the model's have beside them is in test_layer_widths.py; what all owe to training and
+search, as every body does, in test_decoders.py, test_language_models.py and test_labellers.py; what they cost in
+test_cost.py and test_task_costs.py.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ def gated(h: list[Tensor], block: nn.Module, causal: bool) -> list[Tensor]:
     """√½ (a ⊗ σ(b) + h), [a ; b] = W ∗ h + bias."""
     project, kernel = block.convolution.project, block.convolution.kernel
     convolved = convolve(h, normalized(project), project.bias, kernel, 1, causal)
-    return [(y[:WIDTH] / (1 + torch.exp(-y[WIDTH:])) + x) / math.sqrt(2) for x, y in zip(h, convolved, strict=True)]
+    half = len(h[0])
+    return [(y[:half] / (1 + torch.exp(-y[half:])) + x) / math.sqrt(2) for x, y in zip(h, convolved, strict=True)]
 
 
 def enter(body: nn.Module, vectors: list[Tensor]) -> list[Tensor]:
@@ -82,19 +84,33 @@ def enter(body: nn.Module, vectors: list[Tensor]) -> list[Tensor]:
     return [0.1 * x + body.entrance.positions.table[place] for place, x in enumerate(vectors)]
 
 
+def mapped(vectors: list[Tensor], there: nn.Module, wanted: int) -> list[Tensor]:
+    """W x + b to the width that is wanted; what has it already stays as it is."""
+    if len(vectors[0]) == wanted:
+        return vectors
+    return [normalized(there.project) @ x + there.project.bias for x in vectors]
+
+
+def channels_of(body: nn.Module) -> int:
+    """Each layer has twice as many outputs as channels."""
+    return len(body.layers[0].convolution.project.bias) // 2
+
+
 def convolutional_encoder(body: nn.Module, vectors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """z and e."""
-    e = h = enter(body, vectors)
+    e = enter(body, vectors)
+    h = mapped(e, body.enter, channels_of(body))
     for block in body.layers:
         h = gated(h, block, causal=False)
-    return h, e
+    return mapped(h, body.leave, WIDTH), e
 
 
 def convolutional_decoder(
     body: nn.Module, vectors: list[Tensor], z: list[Tensor], e: list[Tensor]
 ) -> tuple[list[Tensor], list[list[list[float]]]]:
     """The features, and the weights of each layer at each place."""
-    g = h = enter(body, vectors)
+    g, channels = enter(body, vectors), channels_of(body)
+    h = mapped(g, body.enter, channels)
     looks: list[list[list[float]]] = []
     for block, attention in zip(body.layers, body.attentions, strict=True):
         h = gated(h, block, causal=True)
@@ -104,11 +120,12 @@ def convolutional_decoder(
             scores = [math.exp(float(d @ z_j)) for z_j in z]
             alphas = [score / sum(scores) for score in scores]
             context = sum(alpha * (z_j + e_j) for alpha, z_j, e_j in zip(alphas, z, e, strict=True))
-            after.append((h_i + len(z) * math.sqrt(1 / len(z)) * context) / math.sqrt(2))
+            (seen,) = mapped([len(z) * math.sqrt(1 / len(z)) * context], attention.back, channels)
+            after.append((h_i + seen) / math.sqrt(2))
             layer.append(alphas)
         h = after
         looks.append(layer)
-    return h, looks
+    return mapped(h, body.leave, WIDTH), looks
 
 
 def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -152,11 +169,13 @@ def bytenet_decoder(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("channels", [(None, None), (12, 20), (20, 6), (None, 12), (12, WIDTH)], ids=str)
 @pytest.mark.parametrize(("layers", "kernels"), [(1, (3, 3)), (2, (3, 3)), (3, (5, 2)), (2, (1, 4))])
 def test_gated_convolutions_and_their_attention_are_their_formulas(
-    build_model: Callable[..., Seq2Seq], layers: int, kernels: tuple[int, int]
+    build_model: Callable[..., Seq2Seq], layers: int, kernels: tuple[int, int], channels: tuple[int | None, int | None]
 ) -> None:
-    bodies = [{**CONVOLUTIONAL, "layers": layers, "kernel": kernel} for kernel in kernels]
+    own = {**CONVOLUTIONAL, "layers": layers}
+    bodies = [own | {"kernel": kernel, "channels": wide} for kernel, wide in zip(kernels, channels, strict=True)]
     model = build_model(*bodies).double()
     heard: list[Tapped] = []
     with listen(model, heard.append, only=model.looks):
@@ -215,7 +234,7 @@ def test_the_encoder_gets_its_gradient_divided_by_twice_the_looks(
 
 
 def test_the_gradients_of_gated_convolutions_are_those_of_their_values(build_model: Callable[..., Seq2Seq]) -> None:
-    model = build_model(CONVOLUTIONAL, CONVOLUTIONAL).double()
+    model = build_model({**CONVOLUTIONAL, "channels": 6}, {**CONVOLUTIONAL, "channels": 10}).double()
     layout = Padded.of([4, 2])
     x = torch.randn(2, 4, WIDTH, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: model.encoder(x, layout).states[layout.mask], [x])
@@ -223,9 +242,10 @@ def test_the_gradients_of_gated_convolutions_are_those_of_their_values(build_mod
     assert torch.autograd.gradcheck(lambda x: model.decoder.advance(x, model.decoder.begin(memory))[0], [x])
 
 
-def test_deep_stacks_keep_the_variance_they_start_with() -> None:
+@pytest.mark.parametrize("channels", [64, 192])
+def test_deep_stacks_keep_the_variance_they_start_with(channels: int) -> None:
     """√½, √S and the first weights are chosen so that it neither grows nor fades: here over ten layers."""
-    deep = {**CONVOLUTIONAL, "layers": 10}
+    deep = {**CONVOLUTIONAL, "layers": 10, "channels": channels}
     model = Seq2Seq(Model.model_validate({"width": 64, "encoder": deep, "decoder": deep}), 99, 99).eval()
     tokens = torch.randint(4, 99, (8, 20))
     with torch.no_grad():
@@ -368,14 +388,22 @@ def test_a_training_fits_the_ratio_and_a_loaded_run_keeps_it(tmp_path: Path, mon
 def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     body = {**CONVOLUTIONAL, "positions": {"longest": 300}}
-    run = sightline.train(written(tmp_path, body), out=tmp_path / "run")
-    assert "| decoder | gated convolutions, 2 layers, kernel 3, learned positions |" in (run / "README.md").read_text()
+    for channels, said in ((None, ""), (12, ", 12 channels")):
+        run = sightline.train(written(tmp_path, {**body, "channels": channels}), out=tmp_path / f"run{channels}")
+        card = (run / "README.md").read_text()
+        assert f"| decoder | gated convolutions, 2 layers{said}, kernel 3, learned positions |" in card
+        assert len(sightline.load(run).predict(["3 May 2021"])) == 1
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
         ({"encoder": {**CONVOLUTIONAL, "kernel": 4}}, r"encoder\.kernel \(4\) must be odd: as many tokens on either"),
+        (
+            {"decoder": {**CONVOLUTIONAL, "channels": 0}},
+            r"decoder\.convolutional\.channels\n.*greater than or equal to 1",
+        ),
+        ({"decoder": {**BYTENET, "channels": 12}}, r"decoder\.bytenet\.channels\n.*not permitted"),
         ({"encoder": {**BYTENET, "kernel": 2}}, r"encoder\.kernel \(2\) must be odd"),
         ({"width": 9, "decoder": BYTENET}, "a bytenet body convolves over half the width, and 9 is odd"),
         ({"decoder": {**BYTENET, "dilations": []}}, "at least 1 item"),

@@ -37,6 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "lstm": recurrent("lstm", bidirectional=True),
     "window": {"kind": "window", "size": 1, "layers": 2, "dropout": 0.0},
     "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0},
+    "wider convolutional": {"kind": "convolutional", "layers": 2, "channels": 12, "dropout": 0.0},
     "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},
     "window wider than a sentence": {"kind": "window", "size": 9, "dropout": 0.0},
     **{kind: transformer(kind) for kind in ("sinusoidal", "rotary", "alibi", "t5", "shaw", "none")},

@@ -60,6 +60,13 @@ BODIES: dict[str, dict[str, Any]] = {
         "positions": {"kind": "none"},
         "dropout": 0.0,
     },
+    "wider convolutional": {
+        "kind": "convolutional",
+        "layers": 2,
+        "channels": 12,
+        "positions": {"longest": 32},
+        "dropout": 0.0,
+    },
     "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},
     "window of one": {"kind": "window", "size": 1, "dropout": 0.0},
     "window wider than a sentence": {"kind": "window", "size": 11, "dropout": 0.0},

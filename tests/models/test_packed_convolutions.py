@@ -29,10 +29,13 @@ TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
 PAIRS = {
     "gated": (GATED, GATED),
     "gated, wide kernels": ({**GATED, "kernel": 7}, {**GATED, "kernel": 4}),
+    "gated, of widths of their own": ({**GATED, "channels": 12}, {**GATED, "channels": 20}),
     "dilated": (DILATED, DILATED),
     "gated to dilated": (GATED, DILATED),
     "dilated to gated": (DILATED, GATED),
     "transformer to gated": (TRANSFORMER, GATED),
+    "transformer to wider gated": (TRANSFORMER, {**GATED, "channels": 12}),
+    "wider gated to transformer": ({**GATED, "channels": 12}, TRANSFORMER),
     "dilated to transformer": (DILATED, TRANSFORMER),
 }
 
@@ -123,7 +126,11 @@ def test_who_listens_hears_where_packed_gated_convolutions_look(
             torch.testing.assert_close(ours[row, 0, :t, :s], wanted[row, 0, :t, :s], **EXACT)
 
 
-@pytest.mark.parametrize("body", [GATED, {**GATED, "positions": {"kind": "none"}}, DILATED], ids=["p", "none", "d"])
+@pytest.mark.parametrize(
+    "body",
+    [GATED, {**GATED, "channels": 12}, {**GATED, "positions": {"kind": "none"}}, DILATED],
+    ids=["p", "wider", "none", "d"],
+)
 def test_language_models_of_packed_texts_are_those_of_padded_ones(body: dict[str, Any]) -> None:
     torch.manual_seed(3)
     model = LanguageModel(Model.model_validate({"width": 8, "decoder": body}), 13).eval().double()
@@ -146,7 +153,7 @@ def test_a_packed_source_is_unfolded_as_a_padded_one(ratio: tuple[float, float])
     assert torch.autograd.gradcheck(lambda x: unfold_packed(x, source, target, a_b), [states])
 
 
-@pytest.mark.parametrize("kind", ["gated", "dilated"])
+@pytest.mark.parametrize("kind", ["gated", "gated, of widths of their own", "dilated"])
 def test_a_static_step_is_one_graph_with_the_gradients_of_the_padded_one(
     build_model: Callable[..., Seq2Seq], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

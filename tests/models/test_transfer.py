@@ -68,9 +68,13 @@ def test_a_decoder_takes_a_language_model_and_keeps_its_own_look_at_the_source()
     assert not_taken(plan, seen(own, TEXT), seen(theirs, TEXT), "encoder")
 
 
-@pytest.mark.parametrize("kind", ["recurrent", "convolutional", "bytenet", "window"])
-def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str) -> None:
-    alone = {"kind": kind, "layers": 1} | ({"attention": {"kind": "none"}} if kind == "recurrent" else {})
+@pytest.mark.parametrize(
+    ("kind", "own"),
+    [("recurrent", {}), ("convolutional", {}), ("convolutional", {"channels": 12}), ("bytenet", {}), ("window", {})],
+    ids=str,
+)
+def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str, own: dict[str, Any]) -> None:
+    alone = {"kind": kind, "layers": 1, **own} | ({"attention": {"kind": "none"}} if kind == "recurrent" else {})
     looking = alone | ({"attention": {"kind": "additive"}} if kind == "recurrent" else {})
     theirs = seen(LanguageModel(recipe(decoder=alone, tie="output"), len(WORDS)), TEXT)
     own = seen(Seq2Seq(recipe(encoder=body(), decoder=looking), len(WORDS), len(WORDS)), TEXT)
@@ -94,6 +98,21 @@ def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
     classes = body_classes(recipe(decoder=section))
     assert classes == {"decoder": type(reading)}  # which say the same as those that were built
     assert {name for name in own.weights if Model(own.weights, TEXT, classes).sees_source(name)} == seeing
+
+
+def test_of_layers_of_another_width_only_what_is_as_wide_as_the_model_is_taken() -> None:
+    def translator(channels: int) -> Model:
+        body = {"kind": "convolutional", "layers": 1, "channels": channels}
+        return seen(Seq2Seq(recipe(encoder=body, decoder=body), len(WORDS), len(WORDS)), TEXT)
+
+    own, theirs = translator(12), translator(20)
+    plan = plan_transfer(own, theirs, ["encoder"])
+    assert list(plan.taken) == ["encoder.entrance.positions.table"]
+    reasons = not_taken(plan, own, theirs, "encoder")
+    assert "encoder.enter.project.direction is (20, 8) there and (12, 8) here" in reasons
+    assert "encoder.leave.project.direction is (8, 20) there and (8, 12) here" in reasons
+    same = plan_transfer(own, translator(12), ["encoder", "decoder"])
+    assert not any(name.startswith(("encoder.", "decoder.")) for name in same.new)
 
 
 class House(nn.Module):

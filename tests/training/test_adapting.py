@@ -115,6 +115,13 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     assert {rates[name] for name in names(model) if name.startswith("decoder.attentions.0.")} == {0.5}
     assert rates["encoder.entrance.positions.table"] == rates["source_embedding.weight"] == 0.25
     assert "decoder.attentions.0.project.direction" in matching(model, "decoder.0")
+    wider = {**convolutions, "channels": 12}
+    model = build_model(wider, wider)
+    rates = layer_rates(model, 0.5)
+    assert rates["encoder.enter.project.direction"] == rates["decoder.enter.project.bias"] == 0.25
+    assert rates["encoder.leave.project.direction"] == rates["decoder.leave.project.bias"] == 1.0
+    assert rates["decoder.attentions.0.back.project.length"] == 0.5
+    assert "decoder.attentions.0.back.project.length" in matching(model, "decoder.0")
     model = build_model(linked, linked)
     rates = layer_rates(model, 0.5)
     assert rates["encoder.links.0.map.weight"] == 0.5

@@ -73,6 +73,7 @@ BODIES = {
     "lstm to transformer": (LSTM, TRANSFORMER),
     "transformer to gru": (TRANSFORMER, GRU),
     "convolutional": (CONVOLUTIONAL, CONVOLUTIONAL),
+    "wider convolutional": ({**CONVOLUTIONAL, "channels": 12}, {**CONVOLUTIONAL, "channels": 20}),
     "bytenet": (BYTENET, BYTENET),
     "convolutional to bytenet": (CONVOLUTIONAL, BYTENET),
     "bytenet to convolutional": (BYTENET, CONVOLUTIONAL),
@@ -144,7 +145,10 @@ def test_slots_of_experts_and_blocks_are_known_for_static_batches_too(
         assert cost(batch) == step_flops(model, batch, plan.recipe.training, CPU)
 
 
-@pytest.mark.parametrize("kind", ["convolutional", "bytenet", "bytenet to convolutional", "bytenet to transformer"])
+@pytest.mark.parametrize(
+    "kind",
+    ["convolutional", "wider convolutional", "bytenet", "bytenet to convolutional", "bytenet to transformer"],
+)
 def test_convolutions_over_static_batches_cost_what_is_counted(build_model: Callable[..., Seq2Seq], kind: str) -> None:
     plan, model = some_plan("static"), build_model(*BODIES[kind])
     cost = step_cost(model, plan, CPU)

@@ -28,6 +28,7 @@ class Examples:
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2}
 GATED, DILATED = {"kind": "convolutional", "layers": 1}, {"kind": "bytenet", "layers": 1}
+WIDER = {**GATED, "channels": 512}
 
 
 def recipe(tokens: int) -> Recipe:
@@ -94,6 +95,7 @@ def test_on_cuda_what_the_packed_kernels_cannot_do_is_padded(part: dict[str, Any
     ("bodies", "width", "layout"),
     [
         ({"encoder": GATED, "decoder": GATED}, 256, "static"),
+        ({"encoder": WIDER, "decoder": WIDER}, 256, "static"),  # what is looked at is no wider than the model
         ({"encoder": GATED, "decoder": GATED}, 264, "padded"),  # one head as wide as the model looks at the source
         ({"encoder": GATED, "decoder": GATED}, 100, "padded"),  # kernels take multiples of eight
         ({"decoder": GATED}, 512, "static"),  # where there is no source, nothing looks at it

@@ -169,3 +169,34 @@ def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, An
                 "training": training,
             }
         )
+
+
+FEW = {"count": 2, "top": 1, "hidden": 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "agree"),
+    [
+        ({}, True),
+        ({"attention_dropout": 0.1}, False),
+        ({"feedforward": {"kind": "relu", "width": 12, "dropout": 0.1}}, False),
+        ({"feedforward": {"kind": "relu", "width": 12, "experts": FEW}}, False),
+        ({"feedforward": {"kind": "relu", "width": 12, "experts": {**FEW, "noise": False, "load": 0}}}, True),
+    ],
+)
+def test_two_passes_without_anything_random_between_them_are_refused(changed: dict[str, Any], agree: bool) -> None:
+    """Experts are chosen with noise in training, so their passes differ without dropout too."""
+    from sightline.recipe import Recipe
+
+    plain = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
+    dates = {"kind": "dates", "part": "train", "examples": 1}
+    recipe = {
+        "data": {"train": [dates], "validation": {**dates, "part": "validation"}},
+        "model": {"width": 8, "encoder": plain, "decoder": {**plain, **changed}},
+        "training": {"rdrop": 5},
+    }
+    if not agree:
+        assert Recipe.model_validate(recipe).training.rdrop == 5
+        return
+    with pytest.raises(ValueError, match="without any they are the same twice; set dropout in the model"):
+        Recipe.model_validate(recipe)

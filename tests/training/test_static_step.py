@@ -67,6 +67,9 @@ MODELS: dict[str, Callable[[], Seq2Seq]] = {
     "transformer, pre": lambda: small_transformer("pre", "rotary", "swiglu"),
     "gated convolutions": lambda: small_convolutional(GATED, GATED),
     "gated convolutions as wide as the kernels": lambda: small_convolutional(GATED, GATED, width=256),
+    "gated convolutions wider than the kernels": lambda: small_convolutional(
+        *[{**GATED, "channels": 512}] * 2, width=256
+    ),
     "dilated to gated convolutions": lambda: small_convolutional(DILATED, GATED),
 }
 

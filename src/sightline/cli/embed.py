@@ -114,7 +114,7 @@ def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
 def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, text: str | None, top: int) -> None:
     """All lines, block by block: to a file, to the search for neighbours, or to both."""
     from sightline.answering.answerer import TooLong
-    from sightline.embedding.contextual import embed_texts
+    from sightline.embedding.contextual import embed_texts, layer_width
     from sightline.inspection.nearest import Nearest
     from sightline.inspection.vector_files import vector_file
 
@@ -124,7 +124,7 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
             near = Nearest(embed_texts(run.answerer, [text], wanted)[0].vectors[0], top)
         except TooLong as error:
             raise error.named("the text of --nearest") from None
-    opened: Any = nullcontext() if out is None else vector_file(out, run.recipe.model.width)
+    opened: Any = nullcontext() if out is None else vector_file(out, layer_width(run.answerer, wanted.layer))
     with opened as rows, _watching() as tell:
         done = cut = 0
         for block in (block for window in windows(texts_of(run.recipe, file)) for block in _blocks(window)):

@@ -24,6 +24,7 @@ from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
+from sightline.recipe.bodies import ConvolutionalBody
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import cut_text
 from sightline.training.sides import sides_of
@@ -101,6 +102,14 @@ def layer_count(model: Any) -> int:
     body = model.decoder if isinstance(model, LanguageModel) else model.encoder
     layers = getattr(body, "layers", ())
     return len(layers) if all(isinstance(layer, TapModule) for layer in layers) else 0
+
+
+def layer_width(asked: Answerer, layer: Layer) -> int:
+    """How wide the vectors of a layer are: as the model, but that gated convolutions may have a width of their own."""
+    model = asked.recipe.model
+    body = model.encoder or model.decoder
+    own = body.channels if isinstance(body, ConvolutionalBody) and isinstance(layer, int) else None
+    return own or model.width
 
 
 def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
@@ -203,7 +212,7 @@ def embed_texts(asked: Answerer, texts: Sequence[str], wanted: Wanted, *, first:
     """The units of each text with their vectors; a text in which there is nothing has a vector of zeros."""
     check_layers(asked, [wanted.layer])
     every = piece_ids(asked, texts, first)
-    nothing = np.zeros((0, asked.recipe.model.width), np.float32)
+    nothing = np.zeros((0, layer_width(asked, wanted.layer)), np.float32)
     found = {
         number: _units(asked, texts[number], every[number], states, wanted, first + number)
         for number, (states,) in piece_states(asked, every, [wanted.layer])

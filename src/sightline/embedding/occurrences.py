@@ -31,7 +31,7 @@ _PANELS = 6  # layers shown, at most
 
 def shown_layers(asked: Answerer) -> list[Layer]:
     """From the embedding to the last, evenly thinned where there are many."""
-    between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for its norm
+    between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for a norm or a map
     if len(between) > _PANELS - 2:
         between = [between[round(place)] for place in np.linspace(0, len(between) - 1, _PANELS - 2)]
     return ["embedding", *between, "last"]

@@ -3,6 +3,9 @@
 All sums of two parts of equal variance are scaled by √½, so that variance neither grows nor fades with depth. What
 enters has a standard deviation of 0.1, as in the paper: the scores d·z are not scaled, and of vectors of variance one
 the softmax would see one alone.
+
+Layers may have a width C of their own. Linear maps lead there from the vectors and back to the width D of the
+embeddings (§3.2), in which all that is looked at stays: z, e, g and what the output layer reads.
 """
 
 from __future__ import annotations
@@ -29,22 +32,44 @@ ENTERING = 0.1  # standard deviation of embeddings and positions at the start
 POSITIONS = {"learned": Learned, "none": NoPositions}
 
 
+class WidthMap(TapModule):
+    """W x + b from one width to another, which begins with the variance that x had before it was dropped out.
+
+    Dropout that keeps a share p divides the variance by p; weights of variance p / inputs multiply it by p (§3.5).
+    """
+
+    def __init__(self, inputs: int, outputs: int, formula: str, kept: float = 1.0) -> None:
+        super().__init__()
+        self.project = NormalizedLinear(inputs, outputs, std=math.sqrt(kept / inputs))
+        self.formula = formula
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, I) → (…, O)."""
+        # in the precision of x: under autocast the sums over the layers are in float32, and a product would not be
+        return self.tap("output", self.project(x).to(x.dtype), self.formula)
+
+
+def width_map(inputs: int, outputs: int, formula: str, kept: float = 1.0) -> WidthMap | nn.Identity:
+    """A map where there is something to change."""
+    return nn.Identity() if inputs == outputs else WidthMap(inputs, outputs, formula, kept)
+
+
 class GatedBlock(TapModule):
     """h' = √½ (GLU(W ∗ h + b) + h), with dropout on what is convolved."""
 
-    def __init__(self, recipe: ConvolutionalBody, width: int, *, causal: bool) -> None:
+    def __init__(self, recipe: ConvolutionalBody, channels: int, *, causal: bool) -> None:
         super().__init__()
-        inputs = recipe.kernel * width
+        inputs = recipe.kernel * channels
         std = math.sqrt(4 * (1 - recipe.dropout) / inputs)  # the gate takes away three quarters of the variance (§3.5)
-        self.convolution = Convolution(NormalizedLinear(inputs, 2 * width, std=std), recipe.kernel, causal=causal)
+        self.convolution = Convolution(NormalizedLinear(inputs, 2 * channels, std=std), recipe.kernel, causal=causal)
         self.dropout = Dropout(recipe.dropout)
 
     def forward(self, h: Tensor, layout: Layout) -> Tensor:
-        """(B, T, D) or (N, D) → the same."""
+        """(B, T, C) or (N, C) → the same."""
         return self._finish(h, self.convolution(self.dropout(h), layout))
 
     def advance(self, h: Tensor, recent: Tensor, ends: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B·W, T, D) behind the last inputs → the same, and what is last now."""
+        """(B·W, T, C) behind the last inputs → the same, and what is last now."""
         convolved, recent = self.convolution.advance(self.dropout(h), recent, ends)
         return self._finish(h, convolved), recent
 
@@ -71,18 +96,22 @@ class ConvolutionalEncoder(TapModule):
     """Gated convolutions over the source; its vectors are handed on beside the states."""
 
     by_layer: tuple[str, ...] = ("layers",)
-    below: tuple[str, ...] = ("entrance",)
+    below: tuple[str, ...] = ("entrance", "enter")
 
     def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
         super().__init__()
+        channels = recipe.channels or width
         self.entrance = Entrance(recipe, width)
-        self.layers = nn.ModuleList(GatedBlock(recipe, width, causal=False) for _ in range(recipe.layers))
+        self.enter = width_map(width, channels, "W e + b", 1 - recipe.dropout)
+        self.layers = nn.ModuleList(GatedBlock(recipe, channels, causal=False) for _ in range(recipe.layers))
+        self.leave = width_map(channels, width, "W h + b")
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
-        entered = h = self.entrance(x, layout.positions(x.device), layout.longest)
+        entered = self.entrance(x, layout.positions(x.device), layout.longest)
+        h = self.enter(entered)  # (…, C)
         for layer in self.layers:
             h = layer(h, layout)
-        return Memory(self.tap("output", h), layout, embeddings=entered)
+        return Memory(self.tap("output", self.leave(h)), layout, embeddings=entered)
 
 
 @dataclass(frozen=True)
@@ -116,22 +145,25 @@ class StepAttention(TapModule):
     d_i = W h_i + b + g_i,  α_ij = softmax_j(d_i·z_j),  c_i = S √(1/S) Σ_j α_ij (z_j + e_j)
 
     with g the vectors of the target, z the states of the source and e its vectors. S √(1/S) brings the mean of S
-    vectors back to the variance of one.
+    vectors back to the variance of one. Where h is not as wide as they are, a map brings c to the width of h.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, channels: int) -> None:
         super().__init__()
-        self.project = NormalizedLinear(width, width, std=math.sqrt(1 / width))
+        self.project = NormalizedLinear(channels, width, std=math.sqrt(1 / channels))
         self.score = Dot()
+        self.back = width_map(width, channels, "W √S context + b")
+        seen = ("√S context", "context") if width == channels else ("back", "back.output")
+        self.formula, self.seen = f"√½ (h + {seen[0]})", seen[1]
 
     def forward(self, h: Tensor, given: Tensor, source: Source) -> Tensor:
-        """h and g (B, T or W, D), or (N, D) → the same."""
+        """h (B, T or W, C), or (N, C), and g (…, D) → as h."""
         query = self.tap("query", self.project(h) + given, "W h + b + g")
         keys, values = self.tap("key", source.keys, "z"), self.tap("value", source.values, "z + e")
         mask = None if source.mask is None else source.mask[:, None, None, :]
         look = partial(attend, score=self.score, mask=mask, layout=source.layouts, tap=self.explicit_tap)
         context = look(in_autocast(query)[:, None], keys, values)[:, 0]
-        return self.tap("output", (h + source.scale * context) * HALF, "√½ (h + √S context)", ["context"])
+        return self.tap("output", (h + self.back(source.scale * context)) * HALF, self.formula, [self.seen])
 
 
 @dataclass(frozen=True)
@@ -159,17 +191,20 @@ class ConvolutionalDecoder(TapModule):
     """Causal gated convolutions over the target so far, each followed by a look at the source, if there is one."""
 
     by_layer: tuple[str, ...] = ("layers", "attentions")
-    below: tuple[str, ...] = ("entrance",)
+    below: tuple[str, ...] = ("entrance", "enter")
     sees_source: tuple[str, ...] = ("attentions",)
 
     def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.channels = width, recipe.channels or width
         self.entrance = Entrance(recipe, width)
-        blocks = [GatedBlock(recipe, width, causal=True) for _ in range(recipe.layers)]
+        self.enter = width_map(width, self.channels, "W g + b", 1 - recipe.dropout)
+        blocks = [GatedBlock(recipe, self.channels, causal=True) for _ in range(recipe.layers)]
         self.layers = nn.ModuleList(blocks)
         self.reaches = [block.convolution.reach for block in blocks]
-        self.attentions = nn.ModuleList(StepAttention(width) for _ in range(recipe.layers if source else 0))
+        looks = recipe.layers if source else 0
+        self.attentions = nn.ModuleList(StepAttention(width, self.channels) for _ in range(looks))
+        self.leave = width_map(self.channels, width, "W h + b")
         self.dropout = Dropout(recipe.dropout)
         self.looks = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
@@ -194,7 +229,7 @@ class ConvolutionalDecoder(TapModule):
 
     def begin_blank(self, batch: int, like: Tensor) -> ConvolutionalState:
         """Where nothing has been read: zeros."""
-        return ConvolutionalState(Recent.none(self.reaches, batch, self.width, like))
+        return ConvolutionalState(Recent.none(self.reaches, batch, self.channels, like))
 
     def begin_after(self, x: Tensor, layout: Padded) -> ConvolutionalState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
@@ -208,7 +243,8 @@ class ConvolutionalDecoder(TapModule):
         if not isinstance(layout, Packed):
             return self._advance(x, state)
         source = None if state.source is None else state.source.seen_from(layout)
-        given = h = self.entrance(x, layout.positions(x.device), layout.longest)
+        given = self.entrance(x, layout.positions(x.device), layout.longest)
+        h = self.enter(given)  # (N, C)
         for index, layer in enumerate(self.layers):
             h = self._look(index, layer(h, layout), given, source)
         return self._leave(h), replace(state, length=layout.longest)
@@ -218,14 +254,15 @@ class ConvolutionalDecoder(TapModule):
     ) -> tuple[Tensor, ConvolutionalState]:
         """x (B·W, T, D); with `ends` (B,), only so many of the T tokens are real."""
         state.recent.check(x.shape[1])
-        beside = (state.recent.shape[0], -1, self.width)  # (B, W·T, D): one token of many, or many of one
-        given = self.entrance(x.reshape(beside), *self._places(x, state))
-        h, last = given, []
+        beside = (state.recent.shape[0], -1)  # (B, W·T): one token of many, or many of one
+        rows = (*x.shape[:2], self.channels)  # (B·W, T, C)
+        given = self.entrance(x.reshape(*beside, self.width), *self._places(x, state))
+        h, last = self.enter(given), []
         for index, (layer, recent) in enumerate(zip(self.layers, state.recent.rows(), strict=True)):
-            h, recent = layer.advance(h.reshape(x.shape), recent, ends)
+            h, recent = layer.advance(h.reshape(rows), recent, ends)
             last.append(recent)
-            h = self._look(index, h.reshape(beside), given, state.source)
-        features = self._leave(h.reshape(x.shape))
+            h = self._look(index, h.reshape(*beside, self.channels), given, state.source)
+        features = self._leave(h.reshape(rows))
         return features, replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
 
     def _look(self, index: int, h: Tensor, given: Tensor, source: Source | None) -> Tensor:
@@ -233,7 +270,7 @@ class ConvolutionalDecoder(TapModule):
         return h if source is None else self.attentions[index](h, given, source)
 
     def _leave(self, h: Tensor) -> Tensor:
-        return self.dropout(self.tap("output", h))
+        return self.dropout(self.tap("output", self.leave(h)))
 
     def _places(self, x: Tensor, state: ConvolutionalState) -> tuple[Tensor, int]:
         """(1 or B, T): where the new tokens stand, and what is behind all of them."""

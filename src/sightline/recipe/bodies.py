@@ -291,6 +291,12 @@ class ConvolutionalBody(Section):
 
     kind: Literal["convolutional"] = "convolutional"
     layers: int = Field(6, ge=1)
+    channels: int | None = Field(
+        None,
+        ge=1,
+        description="how wide the layers are; by default as the model. Linear maps lead to another width and back, and "
+        "what attention looks at stays as wide as the model",
+    )
     kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
     positions: LearnedPositions = LearnedPositions()
     dropout: Probability = 0.1
