@@ -16,7 +16,9 @@ import torch
 import yaml
 
 import sightline
+from sightline.dry_run import dry_run
 from sightline.evaluation.gleu import gleu
+from sightline.experiment import open_recipe
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.reward import Judge, RewardGradients, advantages, expected_reward, pair_batch, weighted_nll
@@ -152,6 +154,35 @@ def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2
     alone.model.load_state_dict(model.state_dict())
     assert loss.nll.item() == pytest.approx(plain.nll.item(), rel=1e-5)
     assert (loss.total - alone([batch]).total).item() == pytest.approx(0.5 * plain.total.item(), rel=1e-4)
+
+
+def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2Seq]) -> None:
+    """Not what is differentiated in its place, which says nothing of how good the outputs are."""
+    _, gradients = toy(build_model, samples=8, mix=0.5)
+    batch = padded_batch(translation([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
+    torch.manual_seed(3)
+    drawn, _ = gradients.draw([[5], [6]])
+    rewards = [[gleu(output, [right]) for output in several] for several, right in zip(drawn, (4, 6), strict=True)]
+    assert 0.0 < np.mean(rewards) < 1.0
+    torch.manual_seed(3)
+    loss = gradients([batch])
+    assert loss.total.item() == pytest.approx(0.5 * loss.nll.item() - np.mean(rewards, 1).sum(), rel=1e-5)
+
+
+def test_a_dry_run_draws_outputs_as_the_training_would(
+    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    draw = RewardGradients.draw
+
+    def watched(gradients: RewardGradients, sources: Any) -> Any:
+        drawn.append(len(sources))
+        return draw(gradients, sources)
+
+    monkeypatch.setattr(RewardGradients, "draw", watched)
+    found = dry_run(open_recipe(write(tmp_path, fine_tuning(started)))[0])
+    assert found.step is not None and np.isfinite(found.step.loss)
+    assert len(drawn) == 1 and drawn[0] > 1
 
 
 def test_where_all_outputs_are_worth_the_same_nothing_is_learned_from_them(

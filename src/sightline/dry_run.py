@@ -15,13 +15,14 @@ from sightline.experiment import build_model, choose_device, fit_to_lengths, pla
 from sightline.models.counted import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
+from sightline.reward import RewardGradients
 from sightline.starting.first_weights import adapt, first_weights
 from sightline.starting.other_run import vocabulary_of_start
 from sightline.training.adapting import trained_count
 from sightline.training.cost import peak_memory
 from sightline.training.counting import text_to_count
 from sightline.training.optimizers import build_optimizer
-from sightline.training.step import autocast, training_loss
+from sightline.training.step import PlainGradients
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,11 @@ def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rate
     batch = max(some, key=lambda batch: batch.tokens)
     batch = batch.to(device) if device.type == "cuda" else batch
     optimizer = build_optimizer(model, recipe.training, device, rates)
+    gradients = PlainGradients(model, recipe.training, device)
+    if recipe.training.reward is not None:
+        gradients = RewardGradients(model, recipe, prepared.vocabulary, device, flops=lambda batch: 0)
     started = time.monotonic()
-    with autocast(recipe.training.precision, device):
-        loss = training_loss(model, batch, recipe.training)
-    (loss.total / batch.tokens).backward()  # type: ignore[no-untyped-call]
+    loss = gradients([batch])
     optimizer.step()
     value = float(loss.nll) / batch.tokens
     seconds = time.monotonic() - started

@@ -132,16 +132,17 @@ class RewardGradients(PlainGradients):
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
         sources, references = rows_of(batch.source), rows_of(batch.wanted)
         outputs, cut = self.draw(sources)
-        factors = advantages(self.judge(outputs, references)) / self.section.samples  # (B, N)
+        rewards = self.judge(outputs, references)  # (B, N)
+        factors = advantages(rewards) / self.section.samples  # (B, N)
         with autocast(self.precision, self.device):
             likelihood = batch_loss(self.model, batch, self.recipe.training.label_smoothing)
         (self.section.mix * likelihood.total / tokens).backward()  # type: ignore[no-untyped-call]
         likelihood = likelihood.detached()
-        total = self.section.mix * likelihood.total
+        total = self.section.mix * likelihood.total - float(rewards.mean(1).sum())  # what the gradients lower
         pairs = [pair for b in range(len(sources)) for pair in merged(sources[b], outputs[b], factors[b], cut[b])]
         lengths = [max(len(source), len(output)) + 1 for source, output, _, _ in pairs]
         for indices in length_batches(lengths, self.recipe.training.batches.tokens):
-            total = total + self._learn([pairs[index] for index in indices], tokens)
+            self._learn([pairs[index] for index in indices], tokens)
         return likelihood._replace(total=total)
 
     def draw(self, sources: Sequence[Ids]) -> tuple[list[list[list[int]]], list[list[bool]]]:
@@ -160,8 +161,8 @@ class RewardGradients(PlainGradients):
         self.spent += self.flops(pair_batch(drawn)) // 3  # passes forwards alone
         return outputs, cut
 
-    def _learn(self, pairs: Sequence[tuple[Ids, Ids, float, bool]], tokens: int) -> Tensor:
-        """Forward and backward over some outputs; what they add to the loss."""
+    def _learn(self, pairs: Sequence[tuple[Ids, Ids, float, bool]], tokens: int) -> None:
+        """Forward and backward over some outputs; what is differentiated is no part of the loss, its gradient is."""
         batch = pair_batch([(source, output) for source, output, _, _ in pairs])
         self.spent += self.flops(batch)
         for row, (_, output, _, cut) in enumerate(pairs):
@@ -174,7 +175,6 @@ class RewardGradients(PlainGradients):
             output_layer = self.writer.output
             loss = weighted_nll(features, output_layer.weight, output_layer.bias, batch.wanted, factors, self.marks)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
 
 
 def merged(

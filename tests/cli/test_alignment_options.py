@@ -67,6 +67,7 @@ def test_given_targets_are_aligned_and_scored_not_searched_for(tmp_path: Path) -
     arguments = ["--target", paths["targets"], "--alignments", out, "--alignment-format", "pharaoh", "--nbest", "1"]
     printed = command("predict", "transformer", paths["texts"], *arguments, "--alignment-heads", "decoder.1.cross.0")
     assert [line.split("\t")[1] for line in printed.splitlines()] == targets
+    assert command("predict", "transformer", paths["texts"], "--target", paths["targets"]) == printed  # scores too
     found = align_pairs(run, TEXTS, targets, Looking(("decoder.1.cross.0",)))
     assert out.read_text(encoding="utf-8").splitlines() == [each.pharaoh() for each in found]
     paths = written(tmp_path, texts=TEXTS, targets=targets[:2])

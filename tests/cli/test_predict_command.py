@@ -90,7 +90,7 @@ def test_learned_positions_that_end_early_are_told(tasks: Runs) -> None:
 def test_a_prompt_that_is_too_long_is_named_as_what_it_is(tasks: Runs) -> None:
     longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
     assert longest is not None
-    told = rf"^the text of --prompt has {longest + 1} tokens and this model takes {longest} "
+    told = rf"^the text of --prompt has {longest + 1:,} tokens and this model takes {longest:,} "
     with pytest.raises(ValueError, match=told):
         predict(tasks["lm-transformer"], "--prompt", "A" * (longest + 1))
 

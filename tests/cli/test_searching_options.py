@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.data.sources import Example
 from sightline.decoding.phrases import Phrases
+from sightline.evaluation import test_set
 from sightline.recipe.decoding import Sampling
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -226,6 +228,7 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
     [
         ("lm-gru", ["--beam", "4", "--groups", "3"], "do not divide beam"),
         ("lm-gru", ["--beam", "1", "--mbr", "8"], "beam 1 finds one"),
+        ("lm-gru", ["--mbr", "1"], "for '--mbr': "),
         (
             "lm-gru",
             ["--utility", "bleu"],
@@ -244,3 +247,16 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
 )
 def test_what_cannot_be_is_refused(tasks: Runs, name: str, arguments: list[str], message: str) -> None:
     assert message in refused("predict", tasks[name], *arguments)
+
+
+# --- how far it is -----------------------------------------------------------------------------------------------
+
+
+def test_how_far_an_evaluation_is_can_be_heard() -> None:
+    """What is searched again, for it says what is forbidden, is not counted twice."""
+    run, told = untrained("transformer"), list[tuple[str, int, int]]()
+    test = test_set.TestSet.of("pairs", [Example(source, target) for source, target in PAIRS])
+    for options in (run.options(beam=1), run.options(beam=2, forbid=["A", "dog"])):
+        told.clear()
+        run.evaluate(test, options, progress=lambda *each: told.append(each))
+        assert told[-2:] == [("decoding pairs", 3, 3), ("scoring pairs by chrf", 0, 1)]

@@ -34,6 +34,12 @@ def answered(*lengths: int) -> list[list[Prediction]]:
     return [[Prediction("", 0.0, [4] * length)] for length in lengths]
 
 
+def test_a_long_piece_is_shown_by_its_beginning() -> None:
+    pieces = UnknownPieces("read as unknown")
+    pieces.add(["x" * 5_000, "y"])
+    assert pieces.notes()[0].endswith(f"2 pieces on 1 line, '{'x' * 39}…', 'y'")
+
+
 def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.CaptureFixture[str]) -> None:
     short: Any = Shortfalls(Answering(), unit="sentence")  # type: ignore[arg-type]
     short.read(["a xa a a", "b"])

@@ -12,7 +12,9 @@ from made_sources import many_sources
 
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import few_of, generate, on_tensor_cores, side_by_side
-from sightline.decoding.request import Request
+from sightline.decoding.request import Constraints, Request
+from sightline.decoding.rules import Demands, Edges, Ids
+from sightline.decoding.steps import size_for
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -26,6 +28,38 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
     shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
     one, all_ = (generate(model, Request(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
+
+
+@pytest.mark.parametrize(
+    ("options", "required"),
+    [
+        ({"beam": 1}, ()),
+        ({"beam": 4, "nbest": 4}, ()),
+        ({"beam": 4, "groups": 2, "nbest": 3}, ()),
+        ({"sample": {"seed": 2}, "nbest": 2}, ()),
+        ({"beam": 1}, ((5, 9), (7,))),
+        ({"beam": 4, "nbest": 4}, ((5, 9), (7,))),
+    ],
+    ids=str,
+)
+def test_when_sentences_are_moved_together_changes_no_output(
+    model: Seq2Seq, options: dict[str, Any], required: tuple[Ids, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, as on a CPU, as on a GPU, and never, so that some are long done beside others that go on."""
+    chosen = Decoding.model_validate({"max_length": 12, "max_ratio": 1.0, **options})
+    demands = [Demands(required=required[: number % 3]) for number in range(40)]
+    request = Request(many_sources(40), constraints=Constraints(demands, Edges.none(13)))
+    policies = [
+        lambda alive, size, device: alive,
+        size_for,
+        lambda alive, size, device: size_for(alive, size, torch.device("cuda")),
+        lambda alive, size, device: size if alive else 0,
+    ]
+    found = []
+    for policy in policies:
+        monkeypatch.setattr("sightline.decoding.search.size_for", policy)
+        found.append([[each.tokens for each in several] for several in generate(model, request, chosen)])
+    assert all(each == found[0] for each in found)
 
 
 def test_tensor_cores_are_for_the_search_alone_and_for_gpus() -> None:
@@ -44,6 +78,15 @@ def test_a_gpu_writes_what_a_cpu_writes(cuda: torch.device, model: Seq2Seq, beam
     here = generate(model, Request(sources), options)
     there = generate(model.to(cuda), Request(sources), options, device=cuda)
     assert [h[0].log_probability for h in there] == pytest.approx([h[0].log_probability for h in here], abs=0.02)
+
+
+@pytest.mark.parametrize("tokens", [60, 8_192])
+def test_every_sentence_is_told_of_once_when_it_is_done(model: Seq2Seq, tokens: int) -> None:
+    """Those that their batch gave up, when they are decoded with others; empty ones need no decoding."""
+    sources, told = [*many_sources(40), []], list[int]()
+    generate(model, Request(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), told=told.append)
+    assert sum(told) == 40
+    assert len(told) > 3 if tokens == 60 else told[0] == 40
 
 
 def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:

@@ -82,6 +82,8 @@ def test_a_high_penalty_makes_first_words_differ(script: type[Any]) -> None:
     assert [h.tokens for h in diverse] == [h.tokens for h in plain] == [[4], [5], [6], [7]]
     narrow = generate(model, Request([[5]]), Decoding(beam=2, nbest=2, groups=2, diversity=0.0))[0]
     assert [h.tokens for h in narrow] == [[4]]  # both groups say the same, which is told once
+    fewer = generate(model, Request([[5]]), Decoding(beam=4, nbest=2, groups=2, diversity=0.0))[0]
+    assert [h.tokens for h in fewer] == [[4], [5]]  # what is told once leaves room for others
 
 
 @pytest.mark.parametrize("diversity", [0.3, 2.0])

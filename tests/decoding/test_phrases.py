@@ -134,6 +134,25 @@ def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]
     assert found.startswith("a cat") and len(occurrences("cat", found)) == 1 and not told
 
 
+@pytest.mark.parametrize("beam", [1, 2, 6])
+def test_a_prefix_that_goes_on_with_a_phrase_has_not_said_it(script: type[Any], beam: int) -> None:
+    """By characters, "cats" begins as "cat" does."""
+    given = cutter("character").tokenizer.encode("the cats")
+    model = parrot(script, "character", "the cats sat")
+    found, told = written(model, "character", Phrases(required=("cat",)), given=given, beam=beam)
+    assert found.startswith("the cats") and occurrences("cat", found) and not told
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_what_cannot_be_said_in_the_last_round_is_searched_for_without_it(
+    script: type[Any], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", rounds)
+    found, told = written(parrot(script, "word", "the cat"), "word", Phrases(required=("a dog said",)), max_length=3)
+    assert found == "the cat"
+    assert len(told) == 1 and "no output can contain 'a dog said'" in told[0]
+
+
 def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
     found = generate_with_phrases(model, Request([[5], [6], []]), options, cutter("word"), None)

@@ -283,6 +283,31 @@ def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any]
 # --- penalties ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 2}, {"beam": 2, "no_repeat": 2}, {"sample": {}}], ids=str)
+def test_a_forced_prefix_may_hold_marks_that_no_output_of_its_own_does(
+    script: type[Any], options: dict[str, Any]
+) -> None:
+    model = script(lambda first, said: {4: 0.6, END: 0.3, 6: 0.1})
+    request = Request([[5]], prefixes=[[4, 6, 4]], marks=1)
+    (found, *_) = generate(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
+    assert found.tokens[:3] == [4, 6, 4] and 4 not in found.tokens[3:]
+    assert found.log_probability <= 2 * math.log(0.6) + math.log(0.1)
+
+
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 2}, {"beam": 2, "groups": 2}, {"sample": {}}], ids=str)
+def test_scores_that_are_no_numbers_are_refused_by_the_line(
+    script: type[Any], options: dict[str, Any], scored: bool
+) -> None:
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return dict.fromkeys(range(12), math.nan) if first == 8 and len(said) == 1 else {5: 0.8, END: 0.2}
+
+    model, chosen = script(rule), Decoding.model_validate({"max_length": 5, "min_length": 1, **options})
+    assert all(generate(model, Request([[6], [7]], scored=scored), chosen))
+    with pytest.raises(ValueError, match=r"line 12: the scores of the model are no numbers \(NaN\)"):
+        generate(model, Request([[6], [8], [7]], scored=scored).counted_from(10), chosen)
+
+
 def test_the_length_penalty_is_that_of_wu() -> None:
     assert length_penalty(1, 1.0) == 1.0
     assert length_penalty(7, 1.0) == 2.0

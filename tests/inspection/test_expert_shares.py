@@ -61,6 +61,8 @@ def test_a_training_that_goes_on_may_end_in_half_a_line(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nowhere is not a folder; give the folder that `sightline train` wrote"):
         read_expert_shares(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"has no metrics\.jsonl, where a training writes the shares; give the folder"):
+        read_expert_shares(tmp_path)
     write_records(tmp_path, train(5, loss=1.0))
     with pytest.raises(ValueError, match="says nothing of experts: the model has none"):
         draw_expert_shares(tmp_path, tmp_path / "a.png")

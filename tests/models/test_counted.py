@@ -83,6 +83,12 @@ def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, opt
         assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)
 
 
+def test_the_past_of_texts_stands_on_their_device() -> None:
+    texts, parents = (torch.zeros(2, 3, dtype=torch.int64, device="meta") for _ in range(2))
+    state = CountedModel().begin(texts).select(parents).keep(parents[0, :1])
+    assert state.recent.device == texts.device and state.recent.shape == (1, 3, 0)
+
+
 def test_before_counting_there_is_nothing_to_ask() -> None:
     with pytest.raises(ValueError, match="this n-gram model has not been counted yet; train it first"):
         CountedModel().advance(torch.tensor([[START]]), CountedModel().blank(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -122,8 +123,28 @@ def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
 
 
+def test_what_is_drawn_for_a_line_does_not_depend_on_what_was_dropped_before_it(translator: Path) -> None:
+    loaded = sightline.load(translator, device="cpu")
+    options = loaded.options(sample=Sampling(seed=3, temperature=3.0), nbest=1)
+    writer = Writer(loaded, options, Limits(max_tokens=20, max_ratio=9.0))
+    whole = writer(0, LINES)
+    assert whole == [writer(number, [line])[0] for number, line in enumerate(LINES)]
+    lines = [line if len(line) < 50 else "one one" for line in LINES]
+    others = [number for number, line in enumerate(LINES) if line == lines[number]]
+    assert [whole[number] for number in others] == [writer(0, lines)[number] for number in others]
+
+
 def test_a_gpu_writes_larger_parts() -> None:
     assert parts.part_size("cuda") > parts.part_size("cpu") == parts.SIZE
+
+
+def test_where_nothing_is_kept_the_reasons_are_told_and_what_to_do(
+    translator: Path, text: Path, tmp_path: Path
+) -> None:
+    command = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "x.tsv"), "--max-tokens", "1"]
+    done = CliRunner().invoke(app, command)
+    told = "nothing is left to write to .*: 8 read, 6 too long, 2 empty; train the model .* or raise --max-ratio"
+    assert isinstance(done.exception, RunError) and re.search(told, str(done.exception))
 
 
 def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from sightline.decoding.batch import Hypothesis, Watch
+from sightline.decoding.batch import Hypothesis, Told, Watch
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
@@ -34,7 +34,8 @@ class TooLong(ValueError):
 
     def __init__(self, name: str, tokens: int, longest: int) -> None:
         super().__init__(
-            f"{name} has {tokens} tokens and this model takes {longest} (its learned positions); shorten or split it"
+            f"{name} has {tokens:,} tokens and this model takes {longest:,} (its learned positions); shorten or split "
+            f"it"
         )
         self.tokens, self.longest = tokens, longest
 
@@ -53,6 +54,7 @@ class Asked:
     phrases: Sequence[Phrases] | None = None  # what each must or must not contain
     scored: bool = True  # whether scores are wanted too; a greedy search is faster without
     watch: Watch | None = None  # is told of every step of the beam, where there is but one text
+    told: Told | None = None  # is told how many more texts are done, while others are not
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,14 @@ class Answerer:
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
         watch: Watch | None = None,
+        told: Told | None = None,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
 
         `phrases` say for each text what its output must or must not contain. Not `scored`, scores may be NaN. `watch`
-        is told of every step of the beam that is searched for a single text.
+        is told of every step of the beam that is searched for a single text, `told` how many more texts are done.
         """
-        return self._answers(Asked(texts, prefixes, first, phrases, scored, watch), options)
+        return self._answers(Asked(texts, prefixes, first, phrases, scored, watch, told), options)
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         raise NotImplementedError
@@ -155,7 +158,7 @@ class Answerer:
         writer = self.writer()
         check_least(request, options, rooms(writer))
         options = options.model_copy(update={"nbest": options.candidates})
-        how: Any = {"device": self.device, "watch": asked.watch}
+        how: Any = {"device": self.device, "watch": asked.watch, "told": asked.told}
         if asked.phrases is None and not options.forbid:
             return generate(writer, request, options, **how)
         return generate_with_phrases(writer, request, options, self._cutter, asked.phrases, **how)

@@ -13,6 +13,7 @@ from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words
+from sightline.recipe.recipe import check_replacing
 from sightline.text.copying import number_copied, number_unknown, without_unknown
 
 
@@ -90,7 +91,7 @@ class Translator(Answerer):
         outputs = [guess.tokens for guesses in found for guess in guesses]
         if options.replace_unknown == "none":
             return self.vocabulary.target.decode_many(outputs)
-        self.recipe.check_replacing(options)
+        check_replacing([each.recipe for each in self.members or (self,)], options)
         if options.replace_unknown == "dictionary" and self.dictionary is None:
             raise ValueError(
                 f"this run has no {FILE} to replace unknown words by; make it with: sightline train RUN --resume "

@@ -69,7 +69,7 @@ def predict(
     seed: Seed = None,
     prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
     target: Annotated[
-        Path | None, typer.Option(help="A file of outputs: say what the model thinks of them, and search for none.")
+        Path | None, typer.Option(help="A file of outputs: tell the log-probability of each, and search for none.")
     ] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Write where the model looked, one JSON object a line, to this file.")
@@ -194,7 +194,7 @@ def predict(
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
-    asked = Predictor(loaded, options, nbest)
+    asked = Predictor(loaded, options, nbest if target is None else 1)  # of what is told, all that is new is its score
     if prompt is not None:
         _go_on(asked, prompt, pieces)
     elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest):

@@ -43,7 +43,9 @@ Diversity = Annotated[
 ]
 Mbr = Annotated[
     int | None,
-    typer.Option(help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others."),
+    typer.Option(
+        min=2, help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others."
+    ),
 ]
 Utility = Annotated[str | None, typer.Option(help="With --mbr: what alike means, chrf or bleu.")]
 MbrWeights = Annotated[

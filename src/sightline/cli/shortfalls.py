@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sightline.answering.answerer import Answerer, Prediction
 
 _SHOWN = 8  # pieces named, at most
+_LONGEST = 40  # characters of each
 
 
 class UnknownPieces:
@@ -37,7 +38,7 @@ class UnknownPieces:
         if not self.count:
             return []
         where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.texts, self.unit)}"
-        shown = ", ".join(repr(piece) for piece in self.examples)
+        shown = ", ".join(repr(_short(piece)) for piece in self.examples)
         why = "for they are not in the vocabulary"
         return [f"{self.what}, {why}: {plural(self.count, 'piece')} {where}, {shown}"]
 
@@ -64,6 +65,10 @@ class Shortfalls:
         ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
         cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
         return [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
+
+
+def _short(piece: str) -> str:
+    return piece if len(piece) <= _LONGEST else piece[: _LONGEST - 1] + "…"
 
 
 def tell(notes: Sequence[str]) -> None:

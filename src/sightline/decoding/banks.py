@@ -41,7 +41,7 @@ class BankedBeam(Beam):
         super().__init__(model, batch, options)
         self.most = int(self.required.lengths.sum(1).max())
         self.met = (self.required.lengths == 0)[:, None]  # (B, W, C) which phrases have been said
-        self.fresh = torch.zeros_like(self.alive, dtype=torch.bool)  # (B, W) a phrase has just been said: no ending yet
+        self.fresh = torch.zeros_like(self.met)  # (B, W, C) which have just been said, so that a word may still go on
         self._next = (self.met, self.fresh)  # the same for continuations (B, 2W)
 
     @property
@@ -54,18 +54,22 @@ class BankedBeam(Beam):
         sentences, width = self.alive.shape
         logs = logs.view(sentences, width, -1)
         logs[:, :, END].masked_fill_(~self.met.all(2), _NEVER)
-        logs.masked_fill_(self.fresh[:, :, None] & self.required.edges.goes_on, _NEVER)  # "cat" is not said by "cats"
         begun = self.required.begun(self.tokens)  # (B, W, C, L)
-        values, words = self._offered(logs, begun)  # (B, W, M)
-        met, progress = self._after(words, begun)  # (B, W, M, C)
+        values, words = self._offered(self._whole_words(logs), begun)  # (B, W, M)
+        met, fresh, progress = self._after(words, begun)  # (B, W, M, C)
         lengths = self.required.lengths[:, None, None]
         banks = (met * lengths).sum(3) + progress.masked_fill(met, 0).amax(3)  # (B, W, M)
         totals = (values + self.alive[:, :, None]).flatten(1)
         order = in_turn(totals, banks.flatten(1), 2 * self.options.beam, self.most)
         parents = order // words.shape[2]
-        met = chosen(met.flatten(1, 2), order)
-        self._next = (met, (met & ~chosen(self.met, parents) & self._open()).any(2))
+        self._next = (chosen(met.flatten(1, 2), order), chosen(fresh.flatten(1, 2), order))
         return totals.gather(1, order), parents, words.flatten(1).gather(1, order)
+
+    def _whole_words(self, logs: Tensor) -> Tensor:
+        """logs (B, W, V) with no word that goes on after a phrase, unless a given beginning has it so."""
+        goes_on = self.fresh.any(2)[:, :, None] & self.required.edges.goes_on
+        ended = logs.masked_fill(goes_on, _NEVER)
+        return torch.where(ended.amax(2, keepdim=True) == _NEVER, logs, ended)
 
     def _offered(self, logs: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
         """Each hypothesis' 2W best words, and the next word of each phrase it has yet to say; every word once."""
@@ -81,24 +85,27 @@ class BankedBeam(Beam):
         extra = logs.gather(2, wanted).masked_fill(known, _NEVER)
         return torch.cat([values, extra], dim=2), torch.cat([words, wanted], dim=2)
 
-    def _after(self, words: Tensor, begun: Tensor) -> tuple[Tensor, Tensor]:
-        """Words (B, W, M) → which phrases have been said after each (B, W, M, C), and how far the others have come."""
+    def _after(self, words: Tensor, begun: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Words (B, W, M) → which phrases have been said after each (B, W, M, C), and which of them just now; how far
+        the others have come."""
         places = torch.arange(1, begun.shape[3] + 1, device=begun.device)
         fits = words[..., None, None] == self.required.phrases[:, None, None]  # (B, W, M, C, L)
         progress = ((fits & begun[:, :, None]) * places).amax(4)
-        met = self.met[:, :, None] | (progress == self.required.lengths[:, None, None])
-        return met, progress
+        goes_on = self.required.edges.goes_on[words][..., None]
+        before = self.met[:, :, None] & ~(self.fresh[:, :, None] & goes_on)  # "cat" is not said by "cats"
+        now = progress == self.required.lengths[:, None, None]
+        return before | now, now & ~before & self._open(), progress
 
     def _open(self) -> Tensor:
-        """(B, 1, C) after which phrases a word could go on."""
+        """(B, 1, 1, C) after which phrases a word could go on."""
         last = self.required.phrases.gather(2, (self.required.lengths - 1).clamp(min=0)[:, :, None])[:, :, 0]
-        return self.required.edges.within[last][:, None]
+        return self.required.edges.within[last][:, None, None]
 
     def first_others(self, going: Tensor) -> tuple[Tensor, Tensor]:
         """In the order of their turns."""
         rank = (going == _NEVER).to(torch.int8).sort(dim=1, stable=True).indices[:, : self.options.beam]
         met, fresh = self._next
-        self.met, self.fresh = chosen(met, rank), fresh.gather(1, rank)
+        self.met, self.fresh = chosen(met, rank), chosen(fresh, rank)
         return going.gather(1, rank), rank
 
     def keep(self, rows: Tensor) -> None:

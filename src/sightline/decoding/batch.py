@@ -32,6 +32,7 @@ class Considered:
 
 
 Watch = Callable[[Considered], None]
+Told = Callable[[int], None]  # how many more sentences are done
 
 
 class Stepper(Protocol):

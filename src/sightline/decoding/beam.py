@@ -61,9 +61,10 @@ class _Finished:
     def keep(self, rows: Tensor) -> _Finished:
         return _Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        """Those of each sentence."""
-        found = zip(self.scores.tolist(), self.log_probabilities.tolist(), self.tokens.tolist(), strict=True)
+    def hypotheses(self, rows: Tensor, count: int, longest: int) -> list[list[Hypothesis]]:
+        """The first `count` of these sentences; none has more than `longest` tokens, so no more are fetched."""
+        parts = (self.scores[rows, :count], self.log_probabilities[rows, :count], self.tokens[rows, :count, :longest])
+        found = zip(*(part.tolist() for part in parts), strict=True)
         return [[_hypothesis(*each) for each in zip(*best, strict=True) if each[0] > float("-inf")] for best in found]
 
 
@@ -86,6 +87,7 @@ class Beam:
         self.finished = _Finished.none(sentences, options.beam, int(batch.limits.max()), device)
         self.places = torch.arange(sentences, device=device)  # which result each sentence is
         self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+        self.fetched = options.nbest  # so many of the finished of each sentence are looked at in the end
         self.slots = self.going = torch.zeros(sentences, 0, device=device)  # (B, W) places and totals of the last step
 
     def continuations(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,7 +149,7 @@ class Beam:
     def collect(self, done: Tensor) -> None:
         """Put what is finished where it belongs."""
         rows = done.nonzero()[:, 0]
-        found = self.finished.keep(rows).hypotheses()
+        found = self.finished.hypotheses(rows, self.fetched, self.tokens.shape[2] - 1)
         for place, hypotheses in zip(self.places[rows].tolist(), found, strict=True):
             self.results[place] = self.told(hypotheses)[: self.options.nbest]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from sightline.decoding.batch import Heard, Hypothesis, Stepper, Watch
+from sightline.decoding.batch import Heard, Hypothesis, Stepper, Told, Watch
 from sightline.decoding.ensemble import rooms
 from sightline.decoding.padding import length_batches
 from sightline.decoding.request import Request, make_batch
@@ -32,13 +32,15 @@ def generate(
     device: torch.device | str = "cpu",
     heard: Heard | None = None,
     watch: Watch | None = None,
+    told: Told | None = None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first, in the order they were asked for.
 
     Nothing is decoded for an empty source: its output is the empty hypothesis. What constraints require is in every
     hypothesis; a sentence where that cannot be has none. A request that is not `scored` may get NaN for scores, with
     the same words: greedy search is spared the softmax over the vocabulary. `heard` is told every token as it comes
-    (see `walk`), `watch` of every step of a beam, where there is but one sentence.
+    (see `walk`), `watch` of every step of a beam, where there is but one sentence; `told` of every batch that is done,
+    by whichever thread did it.
     """
     if (heard is not None or watch is not None) and len(request) != 1:
         raise ValueError(f"only one sentence can be heard at a time, not {len(request)}; decode them one by one")
@@ -51,6 +53,8 @@ def generate(
             results[index] = hypotheses
             if not hypotheses and few:
                 late.append(index)
+        if told is not None:
+            told(sum(not few or bool(results[index]) for index in indices))
 
     width = options.nbest if options.sample is not None else options.beam
     threads = _threads(model, device, options)
@@ -66,7 +70,19 @@ def generate(
     with on_tensor_cores(device):
         side_by_side(work, range(len(batches) + 1), threads=min(threads, len(batches)))
         work(len(batches))  # what a batch that took longer than all after it gave up
+    _check_found(request, results)
     return results
+
+
+def _check_found(request: Request, results: Sequence[Sequence[Hypothesis]]) -> None:
+    """Refuse a model that finds nothing where nothing is asked for that it could not say."""
+    for place, (number, found) in enumerate(zip(request.numbered(), results, strict=True)):
+        required = request.constraints is not None and request.constraints.demands[place].required
+        if not found and not required:
+            raise ValueError(
+                f"line {number + 1}: the scores of the model are no numbers (NaN), so there is no output; its weights "
+                f"are damaged, or its training went wrong: take another checkpoint, or train it again"
+            )
 
 
 @contextmanager

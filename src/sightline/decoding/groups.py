@@ -34,6 +34,7 @@ class GroupedBeam(Beam):
         super().__init__(model, batch, options)
         sentences, groups = len(self.alive), options.groups
         self.width = options.beam // groups
+        self.fetched = options.beam  # several groups may have said the same
         self.alive = self.alive.repeat(1, groups)  # (B, G · w), w = 1 before the first word
         self.tokens = self.tokens.repeat(1, groups, 1)
         self.covered = None if self.covered is None else self.covered.repeat(1, groups, 1)

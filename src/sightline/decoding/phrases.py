@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sightline.decoding.batch import Hypothesis, Stepper, Watch
+from sightline.decoding.batch import Hypothesis, Stepper, Told, Watch
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges, Ids
@@ -122,12 +122,13 @@ def generate_with_phrases(
     *,
     device: torch.device | str = "cpu",
     watch: Watch | None = None,
+    told: Told | None = None,
 ) -> list[list[Hypothesis]]:
     """`generate` with phrases for each sentence, beside `options.forbid` for all.
 
     Every output has its required phrases wherever `max_length` leaves room for them. A sentence that says what is
     forbidden, put together from other pieces, is searched again without them, up to `ROUNDS` times. What cannot be had
-    is a `PhraseWarning` that names the line. `watch` is told of every search, one after the other.
+    is a `PhraseWarning` that names the line. `watch` is told of every search, one after the other, `told` of the first.
     """
     asked = _ask(cutter, options, phrases or [Phrases()] * len(request), request.numbered())
     if options.sample is not None and any(each.demands.required for each in asked):
@@ -138,20 +139,19 @@ def generate_with_phrases(
         )
     results: list[list[Hypothesis]] = [[] for _ in asked]
     given = [len(prefix) for prefix in request.begun()]
-    waiting = list(range(len(asked)))
-    for turn in range(ROUNDS + 1):
+    waiting, turn = list(range(len(asked))), 0
+    while waiting:
         constrained = replace(request, constraints=Constraints([each.demands for each in asked], cutter.edges))
-        found = generate(model, constrained.take(waiting), options, device=device, watch=watch)
+        tell = told if turn == 0 else None
+        found = generate(model, constrained.take(waiting), options, device=device, watch=watch, told=tell)
         again = []
         for index, guesses in zip(waiting, found, strict=True):
             results[index] = guesses
-            changed = _changed(cutter, asked[index], guesses, given[index], last=turn == ROUNDS)
+            changed = _changed(cutter, asked[index], guesses, given[index], last=turn >= ROUNDS)
             if changed is not None:
                 asked[index] = changed
                 again.append(index)
-        if not again:
-            break
-        waiting = again
+        waiting, turn = again, turn + 1
     return results
 
 

@@ -43,12 +43,11 @@ def log_probabilities(
                 )
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
-        given = [[START, *targets[index]] for index in indices]
+        given, wanted = ([[START, *targets[n]] for n in indices], [[*targets[n], END] for n in indices])
         features, _ = model.advance(pad_tokens(given, device), begun(model, [sources[n] for n in indices], device))
-        scores = model.logits(features).float().log_softmax(-1)  # (B, T, V)
-        for place, index in enumerate(indices):
-            wanted = torch.tensor([*targets[index], END], device=scores.device)
-            totals[index] = float(scores[place, : len(wanted)].gather(1, wanted[:, None]).double().sum())
+        losses = _nll(model, features, pad_tokens(wanted, device))  # (B, T)
+        for index, own in zip(indices, losses, strict=True):
+            totals[index] = -own[: len(targets[index]) + 1].sum()
     return totals
 
 
@@ -74,8 +73,9 @@ def stream_losses(
     ends = np.minimum(np.arange(min(context, len(stream)), len(stream) + stride, stride), len(stream))
     starts = np.maximum(ends - context, 0)
     losses, done = np.zeros(len(stream)), 0
-    for at in range(0, len(ends), max(1, tokens // context)):
-        group = list(zip(starts[at:], ends[at:], strict=True))[: max(1, tokens // context)]
+    together = max(1, tokens // context)
+    for at in range(0, len(ends), together):
+        group = list(zip(starts[at : at + together], ends[at : at + together], strict=True))
         wanted = [stream[start:end].astype(np.int64) for start, end in group]
         given = [[START, *part[:-1].tolist()] for part in wanted]
         features, _ = model.advance(pad_tokens(given, device), begun(model, [[]] * len(group), device))
@@ -95,11 +95,10 @@ def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, dev
     before = np.concatenate([[START], stream.astype(np.int64)])  # what stands before each token
     for at in range(0, int((bounds[1:] - begins).max()), context):
         places = begins[:, None] + at + np.arange(context)  # (rows, context)
-        inside = (places < bounds[1:, None]) & (places < len(stream))
         safe = np.minimum(places, len(stream) - 1)
         features, state = model.advance(torch.from_numpy(before[safe]).to(device), state)
         found = _nll(model, features, torch.from_numpy(stream[safe].astype(np.int64)).to(device))
-        wanted = inside & (places >= bounds[:-1, None])
+        wanted = (places >= bounds[:-1, None]) & (places < bounds[1:, None])
         losses[places[wanted]] = found[wanted]
     return losses
 

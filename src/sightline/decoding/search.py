@@ -6,6 +6,7 @@ that are done leave the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -137,7 +138,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     for step in range(longest):
         features, state = model.advance(word, state)
         logs = _scores(model.logits(features[:, 0]).float(), scored=scored, shared=shared)  # (B·W, V)
-        logs = next_scores(logs, batch, step, tokens[places, :, :step] if batch.rules else tokens[: len(places)])
+        said = tokens[places, :, :step] if batch.rules else tokens[: len(places), :, :0]  # only rules ask what was said
+        logs = next_scores(logs, batch, step, said)
         value, word = _taken(logs, sampling, None if luck is None else luck[:, :, step].reshape(-1, 1))
         total = total + value.view(-1, width).masked_fill(over, 0.0)
         chosen = word.view(-1, width).masked_fill(over, PAD)
@@ -157,21 +159,22 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]
-    results = _walks(tokens, totals if scored else totals.fill_(float("nan")), options.length_penalty)
-    for place in places[~done].tolist():
-        results[place] = []
-    return results
+    return _walks(tokens[:, :, : step + 1], totals, options.length_penalty, scored=scored)
 
 
-def _walks(tokens: Tensor, totals: Tensor, alpha: float) -> list[list[Hypothesis]]:
-    """Tensors (B, W, longest) and (B, W) as hypotheses, best first."""
+def _walks(tokens: Tensor, totals: Tensor, alpha: float, *, scored: bool) -> list[list[Hypothesis]]:
+    """Tensors (B, W, t) and (B, W) as hypotheses, best first; none of a sentence that was given up.
+
+    Nor of one for which the model had no numbers. Without `scored`, scores are told as NaN.
+    """
     results = []
     for row_tokens, row_totals in zip(tokens.tolist(), totals.tolist(), strict=True):
         walks = []
         for sequence, total in zip(row_tokens, row_totals, strict=True):
-            end = sequence.index(END) if END in sequence else len(sequence)
-            walks.append(Hypothesis(sequence[:end], total / length_penalty(end + 1, alpha), total))
-        results.append(sorted(walks, key=lambda walk: -walk.score))
+            if END in sequence and math.isfinite(total):
+                end, told = sequence.index(END), total if scored else math.nan
+                walks.append(Hypothesis(sequence[:end], told / length_penalty(end + 1, alpha), told))
+        results.append(sorted(walks, key=lambda walk: -walk.score) if len(walks) == len(row_totals) else [])
     return results
 
 

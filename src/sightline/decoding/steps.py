@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,32 +32,43 @@ def next_scores(logs: Tensor, batch: Batch, step: int, said: Tensor) -> Tensor:
     That is padding, start, marks of noise, all but a forced prefix, all but the end where a limit is reached, and what
     the rules say; a forced prefix is above them, and a hypothesis that has nothing left to say ends.
     """
-    own = None if batch.rules is None else logs.clone()
+    forced = _forced(logs, batch, step, said.shape[1])
+    end = logs[:, END].clone()
     if batch.rules is not None:
         batch.rules.mask(logs, said)
     logs[:, PAD] = float("-inf")
     logs[:, START] = float("-inf")
     logs[:, len(SPECIALS) : len(SPECIALS) + batch.marks] = float("-inf")
-    if own is not None:
+    if batch.rules is not None:
         stuck = logs.amax(-1) == float("-inf")
-        logs[:, END] = torch.where(stuck, own[:, END], logs[:, END])
-    if batch.prefixes is not None or step + 1 >= batch.least:
-        _force(logs, logs if own is None else own, batch, step, said.shape[1])
+        logs[:, END] = torch.where(stuck, end, logs[:, END])
+    if forced is not None:
+        logs[forced.rows] = float("-inf")
+        logs[forced.rows, forced.tokens] = forced.logs
     return logs
 
 
-def _force(logs: Tensor, own: Tensor, batch: Batch, step: int, width: int) -> None:
-    """Leave only what must come next, in the sentences where something must, with its own (B·W, V) log-probability."""
-    forced = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
+class _Forced(NamedTuple):
+    """What must come next, where something must: N of the rows (B·W)."""
+
+    rows: Tensor  # (N,)
+    tokens: Tensor  # (N,)
+    logs: Tensor  # (N,) of each its own log-probability
+
+
+def _forced(logs: Tensor, batch: Batch, step: int, width: int) -> _Forced | None:
+    """The next token of a forced prefix, or the end where a limit is reached; logs (B·W, V) are the model's own."""
+    if batch.prefixes is None and step + 1 < batch.least:
+        return None
+    wanted = torch.where(batch.limits == step + 1, END, PAD)  # (B,), PAD: free
     if batch.prefixes is not None and step < batch.prefixes.shape[1]:
-        forced = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], forced)
-    rows = (forced != PAD).nonzero()[:, 0]
-    if len(rows):
-        every = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
-        tokens = forced[rows].repeat_interleave(width)
-        kept = own[every, tokens]
-        logs[every] = float("-inf")
-        logs[every, tokens] = kept
+        wanted = torch.where(batch.prefixes[:, step] != PAD, batch.prefixes[:, step], wanted)
+    sentences = (wanted != PAD).nonzero()  # (N / W, 1)
+    if not len(sentences):
+        return None
+    rows = (sentences * width + torch.arange(width, device=sentences.device)).flatten()
+    tokens = wanted[sentences[:, 0]].repeat_interleave(width)
+    return _Forced(rows, tokens, logs[rows, tokens])
 
 
 def given_up(batch: Batch, step: int) -> int:

@@ -40,6 +40,8 @@ class ExpertShares:
 def read_expert_shares(run: Path) -> ExpertShares:
     """The shares written down in the metrics.jsonl of a run folder."""
     records = [record for record in journal(run) if record.get("kind") == "train" and "experts" in record]
+    if not records and not (run / "metrics.jsonl").is_file():
+        raise ValueError(f"{run} has no metrics.jsonl, where a training writes the shares; give the folder of one")
     if not records:
         raise ValueError(
             f"{run / 'metrics.jsonl'} says nothing of experts: the model has none (model.….experts), or no step was "
@@ -130,6 +132,7 @@ def _draw_dropped(axes: Axes, found: ExpertShares) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if found.dropped.max() < 0.1 else 0))
     axes.set_title("dropped, all layers together", loc="left", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))  # there is no half a step
     axes.set_xlabel("step")
     axes.grid(axis="y", color=_GRID, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)

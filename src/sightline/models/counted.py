@@ -46,18 +46,19 @@ class CountedModel(nn.Module):
         return source
 
     def begin(self, memory: Tensor) -> NgramState:
-        return self.blank(len(memory))
+        return self.blank(len(memory), memory.device)
 
-    def blank(self, batch: int) -> NgramState:
-        """Before the first token of so many texts."""
-        return NgramState(torch.empty(batch, 1, 0, dtype=torch.int64))
+    def blank(self, batch: int, device: torch.device | str = "cpu") -> NgramState:
+        """Before the first token of so many texts, on the device where a search will say who goes on."""
+        return NgramState(torch.empty(batch, 1, 0, dtype=torch.int64, device=device))
 
     def advance(self, tokens: Tensor, state: NgramState, layout: Layout | None = None) -> tuple[Tensor, NgramState]:
         """Tokens (B·W, T) → log-probabilities (B·W, T, V) of what follows each."""
         sentences, width = state.recent.shape[:2]
-        past = torch.cat([state.recent.flatten(0, 1), tokens.cpu()], dim=1)
+        past = torch.cat([state.recent.flatten(0, 1), tokens], dim=1)
         order, ends = self.trained.order, range(state.recent.shape[2] + 1, past.shape[1] + 1)
-        rows = [[self.trained.distribution(row[max(0, end - order) : end]) for end in ends] for row in past.numpy()]
+        said = past.cpu().numpy()
+        rows = [[self.trained.distribution(row[max(0, end - order) : end]) for end in ends] for row in said]
         with np.errstate(divide="ignore"):
             features = torch.from_numpy(np.log(np.asarray(rows, np.float32))).to(tokens.device)
         recent = past[:, -order:].unflatten(0, (sentences, width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -83,9 +84,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
-        self._check_additions()
         check_copying(self.task, self.data, self.tokenizer, self.model, self._rivals_of_copying())
         check_guiding(self.training.guided_alignment, self.task, self.model, self._rivals_of_guiding())
+        self._check_additions()
         self.check_replacing(self.decoding)
         check_text(self)
         check_sides(self)
@@ -93,7 +94,7 @@ class Recipe(Section):
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
         if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
             raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
-        if self.decoding.coverage_penalty > 0 and self._blind:
+        if self.decoding.coverage_penalty > 0 and self.blind:
             raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
         self._check_least()
         longest, what = self.longest_sequence()
@@ -135,6 +136,11 @@ class Recipe(Section):
             raise ValueError(
                 "training.rdrop reads every window twice, and this model goes on from the state of the window "
                 "before; set training.batches.carry: false"
+            )
+        if not any(value for key, value in _settings(self.model.model_dump()) if key.endswith(("dropout", "noise"))):
+            raise ValueError(
+                "training.rdrop makes two passes with different dropout agree, and without any they are the same "
+                "twice; set dropout in the model, or leave training.rdrop out"
             )
 
     def _check_reward(self) -> None:
@@ -178,11 +184,11 @@ class Recipe(Section):
                 f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
                 f"tokenizer.kind: word, not {self.task} with {self.tokenizer.kind}; set it to none"
             )
-        if self._blind:
+        if self.blind:
             raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
 
     @property
-    def _blind(self) -> bool:
+    def blind(self) -> bool:
         """Whether no decoder looks at an encoder while it writes."""
         decoder = self.model.decoder
         alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetBody | WindowBody)
@@ -265,3 +271,17 @@ class Recipe(Section):
         if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
             known = ", ".join(TASK_METRICS[self.task])
             raise ValueError(f"evaluation.metrics: {wrong[0]} is not for task: {self.task}; use {known}")
+
+
+def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
+    """Whether runs that write together can replace unknown words as asked: one that looks at the source is enough."""
+    min(recipes, key=lambda recipe: recipe.blind).check_replacing(options)
+
+
+def _settings(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keys of a section and of those within it, with their values."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value)
+        else:
+            yield key, value

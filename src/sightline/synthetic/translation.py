@@ -74,13 +74,18 @@ class Writer:
     def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
         """What becomes of each text; `first` is the number of the first one in the whole input."""
         longest = min(self.limits.max_tokens, self.run.answerer.longest_source() or self.limits.max_tokens)
-        lengths = [len(ids) for ids in self.run.vocabulary.source.encode_many([flat(text) for text in texts])]
-        outcomes = [Outcome("", "empty" if not length else "too long") for length in lengths]
-        fit = [index for index, length in enumerate(lengths) if 0 < length <= longest]
-        found = self.run.predict_nbest([flat(texts[index]) for index in fit], self.options, first=first)
-        for index, guesses in zip(fit, found, strict=True):
+        sources = [flat(text) for text in texts]
+        lengths = [len(ids) for ids in self.run.vocabulary.source.encode_many(sources)]
+        # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded
+        read = [source if length <= longest else "" for source, length in zip(sources, lengths, strict=True)]
+        found = self.run.predict_nbest(read, self.options, first=first)
+        outcomes = []
+        for index, (length, guesses) in enumerate(zip(lengths, found, strict=True)):
             reference = None if references is None else references[index]
-            outcomes[index] = self._judged(self._chosen(guesses, reference), lengths[index])
+            if 0 < length <= longest:
+                outcomes.append(self._judged(self._chosen(guesses, reference), length))
+            else:
+                outcomes.append(Outcome("", "too long" if length else "empty"))
         return outcomes
 
     def _chosen(self, guesses: Sequence[Prediction], reference: str | None) -> Prediction:

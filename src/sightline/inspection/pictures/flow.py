@@ -43,14 +43,13 @@ def _lines(flows: Sequence[Flow], side: Side, layer: str | None, relative: bool)
         curve = flow.curve(side, layer)
         if curve is None:
             continue
-        shown = [
-            place
-            for place, (count, value) in enumerate(zip(curve.count, curve.median, strict=True))
-            if value > SMALLEST and (count >= _ENOUGH or max(curve.count) < _ENOUGH)
-        ]
+        shown = [place for place, count in enumerate(curve.count) if count >= min(_ENOUGH, max(curve.count))]
+        while shown and curve.median[shown[-1]] <= SMALLEST:  # what is nothing ends the line; between, it breaks it
+            shown.pop()
         scale = 1 / curve.median[0] if relative and curve.median[0] > 0 else 1.0
         rows = (curve.median, curve.low, curve.high)
-        median, low, high = ([max(row[place], SMALLEST) * scale for place in shown] for row in rows)
+        values = [[row[place] for place in shown] for row in rows]
+        median, low, high = ([value * scale if value > SMALLEST else 0.0 for value in row] for row in values)
         label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
         dashed = flow.when == "initialisation"
         distances = [curve.distances[place] for place in shown]

@@ -72,8 +72,7 @@ def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None)
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for line in panel.lines:
-        shown = [place for place, value in enumerate(line.y) if value > 0 or not panel.log_y]
-        x, y = ([values[place] for place in shown] for values in (line.x, line.y))
+        x, y = line.x, [value if value > 0 or not panel.log_y else math.nan for value in line.y]  # a logarithm has gaps
         colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
         axes.plot(
             x,
@@ -84,15 +83,19 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             marker=marker,
             markersize=4.5,
             markerfacecolor="white" if line.dashed else colour,
-            markevery=max(1, len(x) // 12),
+            markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # between gaps, a point may stand alone
             label=_short(line.label),
         )
         if line.low and line.high:
             positive = [value for value in line.low if value > 0]
             floor = min(positive, default=0.0) if panel.log_y else -math.inf  # a logarithm has no zero to reach down to
-            low = [max(line.low[place], floor) for place in shown]
-            axes.fill_between(x, low, [line.high[place] for place in shown], color=colour, alpha=0.12, linewidth=0)
-    if panel.log_y and any(value > 0 for line in panel.lines for value in line.y):
+            low, there = [max(value, floor) for value in line.low], [not math.isnan(value) for value in y]
+            axes.fill_between(x, low, line.high, where=there, color=colour, alpha=0.12, linewidth=0)
+    if panel.log_y and not any(value > 0 for line in panel.lines for value in line.y):
+        axes.text(0.5, 0.5, "nowhere above zero", transform=axes.transAxes, ha="center", va="center")
+        axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+        axes.grid(visible=False)
+    elif panel.log_y:
         values = [value for line in panel.lines for value in line.y if value > 0]
         narrow = max(values) < _FEW_TIMES * min(values)
         axes.set_yscale("log")
@@ -102,6 +105,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
+    elif all(float(value).is_integer() for line in panel.lines for value in line.x):
+        axes.locator_params(axis="x", integer=True)  # nothing stands between two tokens
     axes.set_title(panel.title, fontsize=11, loc="left")
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)

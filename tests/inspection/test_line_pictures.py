@@ -1,0 +1,47 @@
+"""Lines on a logarithmic scale, where there may be nothing to draw at all."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sightline.inspection.gradient_flow import Curve, Flow
+from sightline.inspection.pictures import flow as flow_pictures
+from sightline.inspection.pictures.lines import Line, Panel, _draw_panel
+
+X = [0, 1, 2, 3]
+
+
+def drawn(*lines: Line, log_y: bool = True) -> Axes:
+    axes: Axes = Figure().subplots()
+    _draw_panel(axes, Panel("title", "x", "y", list(lines), log_y=log_y))
+    return axes
+
+
+def test_what_is_zero_breaks_a_line_and_its_neighbours_are_seen_as_points() -> None:
+    found = drawn(Line("a", X, [0.5, 0.0, 0.2, 0.0], 0, low=[0.4, 0.0, 0.0, 0.0], high=[0.6, 0.0, 0.3, 0.0]))
+    (line,) = found.lines
+    told = [float(value) for value in line.get_ydata()]
+    assert told[0] == 0.5 and told[2] == 0.2 and math.isnan(told[1]) and math.isnan(told[3])
+    assert line.get_markevery() == 1 and found.get_yscale() == "log"
+    assert found.get_ylim()[0] > 0.05  # a band that reaches down to nothing ends at the least there is
+
+
+def test_where_nothing_is_above_zero_that_is_said() -> None:
+    found = drawn(Line("a", X, [0.0] * 4, 0))
+    assert [text.get_text() for text in found.texts] == ["nowhere above zero"]
+    assert not drawn(Line("a", X, [0.0] * 4, 0), log_y=False).texts
+
+
+def test_between_whole_numbers_there_are_no_ticks() -> None:
+    assert all(float(tick).is_integer() for tick in drawn(Line("a", X[:3], [1.0, 2.0, 3.0], 0)).get_xticks())
+    assert not all(float(tick).is_integer() for tick in drawn(Line("a", [0.1, 0.9], [1.0, 2.0], 0)).get_xticks())
+
+
+def test_a_gradient_that_is_nothing_at_some_distances_is_no_line_across_them() -> None:
+    median = [0.5, 0.0, 0.2, 0.0, 0.0]
+    curve = Curve([0, 1, 2, 3, 4], median, median, [0.1, 0.0, 0.0, 0.0, 0.0], median, [9, 9, 9, 9, 2])
+    (line,) = flow_pictures._lines([Flow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder", None, False)
+    assert (line.x, line.y, line.low) == ([0, 1, 2], [0.5, 0.0, 0.2], [0.1, 0.0, 0.0])
