@@ -19,6 +19,7 @@ from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
 from sightline.data.preparation import LABELS, data_folder, other_direction, run_recipe
 from sightline.data.sources import Example, read
+from sightline.decoding.batch import Told
 from sightline.decoding.ensemble import Ensemble, Mean
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, stream_losses
@@ -27,7 +28,7 @@ from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.hearing import Heard, hear, measure_heard
 from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
-from sightline.evaluation.metrics import Measurement, measure, measure_perplexity
+from sightline.evaluation.metrics import METRICS, Measurement, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
@@ -38,6 +39,7 @@ from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
+from sightline.recipe.recipe import check_replacing
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 from sightline.training.checkpoints import load_parameters
@@ -46,6 +48,7 @@ from sightline.training.windows import carries
 if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 
 
@@ -159,7 +162,7 @@ class Run:
         if several and "beam" not in given and "sample" not in given:
             given["beam"] = max(*several, self.recipe.decoding.beam)
         options = Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
-        self.recipe.check_replacing(options)
+        check_replacing([each.recipe for each in self.members or (self,)], options)
         return options
 
     def encode_sources(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
@@ -175,13 +178,14 @@ class Run:
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
+        told: Told | None = None,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `phrases` say what each must or must not contain.
 
-        Without scores (they may be NaN then) a greedy search is faster.
+        Without scores (they may be NaN then) a greedy search is faster. `told` hears how many more texts are done.
         """
-        chosen = options or self.recipe.decoding
-        return self.answerer.answer(texts, chosen, prefixes=prefixes, first=first, phrases=phrases, scored=scored)
+        how: Any = {"prefixes": prefixes, "first": first, "phrases": phrases, "scored": scored, "told": told}
+        return self.answerer.answer(texts, options or self.recipe.decoding, **how)
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
         """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
@@ -252,17 +256,32 @@ class Run:
         """A test set of the recipe."""
         return TestSet.of(name, self.test_examples(name), gathered=self.recipe.gathers(name))
 
-    def evaluate(self, on: TestSet | str, options: Decoding | None = None) -> Report:
-        """Decode a test set and score it with every metric of the recipe."""
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether some metric of the recipe looks at outputs; models of text are measured by the text itself."""
+        return not self.recipe.of_text and any(METRICS[name].needs_outputs for name in self.recipe.evaluation.metrics)
+
+    def evaluate(
+        self,
+        on: TestSet | str,
+        options: Decoding | None = None,
+        *,
+        keep_outputs: bool = False,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Score a test set with every metric of the recipe; `progress` is told how far that is.
+
+        It is decoded where a metric needs outputs, or they are to be kept.
+        """
         test = self.test_set(on) if isinstance(on, str) else on
         section = self.recipe.evaluation
-        outputs: list[str] = []
-        if not self.recipe.of_text:  # which is measured by the text itself
-            outputs = [guesses[0].text for guesses in self.predict_nbest(test.sources, options, scored=False)]
-        scores = [
-            self.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
-            for name in section.metrics
-        ]
+        outputs = self._written(test, options, progress) if keep_outputs or self.needs_outputs else []
+        scores = []
+        for number, name in enumerate(section.metrics):
+            if progress is not None:
+                progress(f"scoring {test.name} by {name}", number, len(section.metrics))
+            measured = self.measure(name, test, outputs, lowercase=section.lowercase)
+            scores.append(measured.score(bootstrap=section.bootstrap))
         count, unknown = None, 0
         if self.recipe.task == "language-model":
             heard = self._listened(test)
@@ -280,6 +299,19 @@ class Run:
             unlearned=self._unlearned(test),
             cut=self.answerer.cut_short(test.sources),
         )
+
+    def _written(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[str]:
+        """The best output for each source of a test set."""
+        done = 0
+
+        def tell(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress is not None:
+                progress(f"decoding {test.name}", done, len(test.sources))
+
+        found = self.predict_nbest(test.sources, options, scored=False, told=tell)
+        return [guesses[0].text for guesses in found]
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase

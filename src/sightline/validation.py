@@ -108,7 +108,7 @@ class Validator:
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         """The metric by which training stops."""
-        if METRICS[name].measure is None:
+        if not METRICS[name].needs_outputs:
             return math.exp(min(loss, 700.0))
         examples = self.prepared.references
         options = self._options(beam=self.recipe.training.stopping.beam)

@@ -108,6 +108,8 @@ def test_evaluate_scores_the_attention_by_gold_links(tmp_path: Path) -> None:
         assert f"  {measured.name} {measured.value:.3f} [" in printed
     assert [score["value"] for score in json.loads(scores.read_text())[0]["scores"]] == [m.value for m in expected]
     assert out.read_text().splitlines() == [each.pharaoh() for each in found]
+    together = command("evaluate", "transformer", *files, "--with", "recurrent")
+    assert together.startswith("gold: 2 sentences, word alignments by attention, ensemble of 2 runs\n")
 
 
 def test_links_may_stand_target_source(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""`sightline evaluate` for language models, classifiers and taggers."""
+"""`sightline evaluate`, most of all for language models, classifiers and taggers."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.test_set import Report
 from sightline.recipe import Decoding
 from sightline.run import Run
+from untrained_runs import PAIRS, by_folder
 
 Runs = dict[str, Path]
 
@@ -40,6 +42,41 @@ def test_a_language_model_is_measured_in_tokens_of_text(tasks: Runs, tmp_path: P
     assert record["tokens"] == len(text) + 1 and "beam" not in record and "confusion" not in record
     perplexity, bits = (score["value"] for score in record["scores"])
     assert bits == pytest.approx(np.log2(perplexity))  # a character is a token here, and so is the end
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sources and references, for untrained runs whose names stand for folders."""
+    monkeypatch.setattr(Run, "load", lambda folder, device: copy(by_folder(folder)))  # the recipe is changed
+    for name, lines in zip(("source", "reference"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+
+
+def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, own, alone = tmp_path / "written", tmp_path / "own.json", tmp_path / "alone.json"
+    both = evaluate(Path("transformer"), *files, "--metrics", "perplexity,bleu", "--json", str(own)).splitlines()
+    assert both[0] == "source: 3 sentences, beam 3"
+    kept = evaluate(Path("transformer"), *files, "--metrics", "perplexity", "--outputs", str(written), "--beam", "2")
+    assert kept.startswith("source: 3 sentences, beam 2\n")
+    assert len(written.read_text(encoding="utf-8").splitlines()) == 3
+
+    monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
+    told = evaluate(Path("transformer"), *files, "--metrics", "perplexity", "--json", str(alone))
+    assert told.splitlines() == ["source: 3 sentences", both[1]]
+    assert ["decoding" in json.loads(path.read_text())[0] for path in (own, alone)] == [True, False]
+    together = evaluate(Path("transformer"), *files, "--metrics", "perplexity", "--with", "recurrent")
+    assert together.startswith("source: 3 sentences, ensemble of 2 runs\n  perplexity")
+
+
+@pytest.mark.parametrize("option", [["--beam", "3"], ["--lowercase"], ["--min-length", "2"]])
+def test_what_is_about_outputs_is_refused_where_none_are_needed(option: list[str], files: list[str]) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{option[0]} is about outputs, and perplexity needs none, so nothing is dec"
+    ):
+        evaluate(Path("transformer"), *files, "--metrics", "perplexity", *option)
 
 
 def test_bits_per_character_are_over_the_whole_text_whatever_its_tokens(tasks: Runs) -> None:
@@ -111,10 +148,10 @@ def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_their
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
     honest = Run.evaluate
 
-    def fails(self: Run, on: Any, options: Decoding | None = None) -> Report:
+    def fails(self: Run, on: Any, options: Decoding | None = None, **how: Any) -> Report:
         if on.name == "other":
             raise ValueError("line 7 has 30 tokens and this model takes 28")
-        return honest(self, on, options)
+        return honest(self, on, options, **how)
 
     monkeypatch.setattr(Run, "evaluate", fails)
     result = CliRunner().invoke(app, ["evaluate", str(run), "--device", "cpu"])

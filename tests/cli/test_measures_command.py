@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
+from sightline.cli.measures import measure_flows
 
 
 def inspect(*arguments: object) -> str:
@@ -76,6 +77,14 @@ def test_what_experts_had_in_training_is_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     inspect(tmp_path, "--expert-shares", "--figure", tmp_path / "shares.png")
     assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_how_far_the_measuring_of_gradients_is_can_be_heard(tasks: dict[str, Path]) -> None:
+    told: list[tuple[str, int, int]] = []
+    measure_flows(tasks["tag-gru"], "mine", "test", 64, "cpu", lambda *each: told.append(each))
+    whens = list(dict.fromkeys(what for what, _, _ in told))
+    assert whens == ["mine, at initialisation", "mine, trained"]
+    assert [done for what, done, _ in told if what == whens[0]] == list(range(told[0][2]))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,18 @@ def test_an_ensemble_takes_the_dictionary_of_the_first_run_that_has_one(run: Pat
         predict(run, "--with", str(bare), *by_dictionary)
 
 
+def test_in_an_ensemble_it_is_enough_that_one_looks_at_the_source(run: Path, tmp_path: Path) -> None:
+    """Whichever is named first."""
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe["model"]["encoder"] = recipe["model"]["decoder"] = {"kind": "bytenet", "layers": 1, "kernel": 3}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    blind = sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "blind", display=Silent())
+    for first, second in ((blind, run), (run, blind)):
+        assert set(predict(first, "--with", str(second), "--replace-unknown", "copy")) <= set(LINE.split())
+    with pytest.raises(ValueError, match="needs a decoder with attention to an encoder"):
+        predict(blind, "--replace-unknown", "copy")
+
+
 def test_replacing_counts_in_an_evaluation(run: Path, tmp_path: Path) -> None:
     outputs, scores = tmp_path / "outputs", tmp_path / "scores"
     for way, unknown in (("none", True), ("copy", False)):

@@ -48,8 +48,9 @@ def test_a_run_with_a_copy_of_itself_is_the_run(tasks: Runs, tmp_path: Path) -> 
     lm_too, labels_too, tags_too = (("--with", str(copy)) for copy in copies)
     short = ("--beam", "3", "--max-length", "12")
     assert call("predict", lm, *short, *lm_too) == call("predict", lm, *short)
-    assert call("evaluate", lm, *lm_too)[0] == call("evaluate", lm)[0]
-    assert call("evaluate", labels, *labels_too)[0] == call("evaluate", labels)[0]
+    for run, too in ((lm, lm_too), (labels, labels_too)):
+        (head, *scores), (alone, *own) = (call("evaluate", run, *more)[0] for more in (too, ()))
+        assert (head, scores) == (f"{alone}, ensemble of 2 runs", own)
     assert call("predict", tags, "--format", "text", *tags_too) == call("predict", tags, "--format", "text")
 
 

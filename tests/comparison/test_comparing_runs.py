@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
 import sightline
-from sightline.comparison import Comparison
+from sightline.comparison import Comparison, read_comparison
+from sightline.comparison.exports import json_text
+from sightline.comparison.notes import shared
+from sightline.comparison.page import page
 from sightline.comparison.progress import silent
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
+from sightline.comparison.terminal import plain_text
 from sightline.comparison.where import Frequencies, Looked, find_where
 from sightline.data.sources import MovedFolder
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar
+from sightline.files import checksum
 from sightline.models.seq2seq import parameter_count
 from sightline.run import Run
+from sightline.run_folder import RunError
 
 Copy = Callable[..., Path]
 
@@ -85,11 +93,35 @@ def test_answers_that_are_right_or_wrong_get_mcnemars_test_too(pair: Comparison)
 
 
 def test_perplexity_is_measured_on_the_references(trained: dict[str, Path]) -> None:
-    found = sightline.compare([trained["none-seed1"], trained["dot-seed1"]], device="cpu", metrics=["perplexity"])
+    runs = [trained["none-seed1"], trained["dot-seed1"]]
+    found = sightline.compare(runs, device="cpu", metrics=["perplexity", "exact"])
     wanted = [Run.load(trained[name], device="cpu").evaluate("test").scores[3] for name in ("none-seed1", "dot-seed1")]
     assert [system.qualities["perplexity"].value for system in found.systems] == [each.value for each in wanted]
     assert found.others[0].verdicts["perplexity"].better
     assert found.where.corpus_metric == "chrF2"  # perplexity says nothing about outputs
+
+
+def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
+    trained: dict[str, Path], pair: Comparison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
+    runs = [trained["none-seed1"], trained["dot-seed1"]]
+    found = sightline.compare(runs, device="cpu", metrics=["perplexity"])
+    for ours, theirs in zip(found.systems, pair.systems, strict=True):
+        assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
+        assert ours.members[0].outputs == []
+    table = main_table(found)
+    at = [column.title for column in table.columns].index("sentences/s")
+    assert [row[at] for row in table.rows] == ["–", "–"]
+    told = plain_text(found)
+    assert "nothing was decoded, and there is no decoding to time" in told and "Sentences/s:" not in told
+    assert "test: 60 sentences." in told and "[95% interval over the test sentences]" in told
+    assert "No metric here looks at outputs, so nothing was decoded that could differ." in page(found)
+    (tmp_path / "c.json").write_text(json_text(found))
+    assert read_comparison(tmp_path / "c.json") == found
+    for option in ({"beam": 3}, {"lowercase": True}):
+        with pytest.raises(RunError, match=r"is about outputs, and perplexity needs none, so nothing is decoded"):
+            sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
 
 
 def test_the_answer_says_who_is_better_by_how_much_and_at_what_cost(pair: Comparison) -> None:
@@ -206,6 +238,55 @@ def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied
     assert "Not trained to the end, so it may still get better: broken (step 90); go on with --resume." in half.notes
 
 
+def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
+    trained: dict[str, Path], copied: Copy
+) -> None:
+    begun = copied("none-seed1", "begun", model__start_from=str(trained["none-seed1"]))
+    alone, after = (
+        sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
+        for other in (trained["none-seed1"], begun)
+    )
+    note = "Begun with the weights of other runs (model.start_from): begun; tokens, FLOPs and time are of their own"
+    assert [sum(each.startswith(note) for each in found.notes) for found in (alone, after)] == [0, 1]
+    told = [answers(found)[0] for found in (alone, after)]
+    assert ["× the training FLOPs" in each for each in told] == [True, False]
+    assert all("× the parameters" in each for each in told)
+
+
+def distilled(folder: Path, teacher: str | dict[str, Any], key: str = "teacher") -> list[dict[str, str]]:
+    """A training text that says who wrote it, as a recipe names it."""
+    (folder / f"{key}.tsv.json").write_text(json.dumps({"counts": {"kept": 1}, "plan": {key: teacher}}))
+    return [{"kind": "tsv", "file": str(folder / f"{key}.tsv")}]
+
+
+def test_what_a_teacher_cost_is_no_part_of_what_its_student_did_and_that_is_told(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    teacher = trained["dot-seed1"]
+    text = distilled(tmp_path, checksum(teacher / "model.safetensors"))
+    text += distilled(tmp_path, {"models": ["one", "two"]}, "model")
+    student = copied("none-seed1", "student", data__train=text)
+    found = sightline.compare([teacher, student], device="cpu", metrics=["exact"])
+    (note,) = (each for each in found.notes if each.startswith("Learned from text"))
+    assert note == (
+        "Learned from text that other models wrote: student (distilled by dot-seed1, back-translated). Their tokens, "
+        "FLOPs and time are of their own training alone, without what those models and their writing cost."
+    )
+    assert "× the training FLOPs" not in answers(found)[0] and "× the parameters" in answers(found)[0]
+
+
+@pytest.mark.parametrize("beside", [None, "half {", "[]", '{"plan": {"lines": 3}}'])
+def test_of_a_text_that_nobody_knows_who_wrote_nothing_is_said(
+    beside: str | None, trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    if beside is not None:
+        (tmp_path / "my.tsv.json").write_text(beside)
+    other = copied("none-seed1", "other", data__train=[{"kind": "tsv", "file": str(tmp_path / "my.tsv")}])
+    found = sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["perplexity"])
+    assert not any("other models wrote" in note for note in found.notes)
+    assert "× the training FLOPs" in answers(found)[0]
+
+
 def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
     trained: dict[str, Path], copied: Copy
 ) -> None:
@@ -215,6 +296,14 @@ def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
     found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"], beam=3)
     assert not any("beam" in note for note in found.notes)
     assert {member.decoding["beam"] for system in found.systems for member in system.members} == {3}
+
+
+def test_a_setting_that_most_runs_share_is_told_once() -> None:
+    assert shared({"a": "none", "b": "none", "c": "dictionary", "d": "none", "e": "dictionary", "f": "copy"}) == (
+        "dictionary (c, e), copy (f), all others: none"
+    )
+    assert shared({"a": "2", "b": "5", "c": "1"}) == "2 (a), 5 (b), 1 (c)"
+    assert shared({"a": "1", "b": "5", "c": "5", "d": "1"}) == "5 (b, c), all others: 1"
 
 
 def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: Comparison) -> None:

@@ -6,10 +6,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sightline
+from sightline.answering.answerer import Answerer, TooLong
+from sightline.evaluation import test_set
 from sightline.run_folder import RunError
 
 Copy = Callable[..., Path]
@@ -56,6 +59,29 @@ def test_different_sources_or_references_with_the_runs_and_the_line(
         path.write_text("".join(changed), encoding="utf-8")
         with pytest.raises(RunError, match=rf"test set test of dot-seed1 is not that of elsewhere: {said}.*--on"):
             sightline.compare(runs, device="cpu")
+
+
+def test_the_other_direction_whatever_text_they_are_compared_on(trained: dict[str, Path], copied: Copy) -> None:
+    turned = copied("none-seed1", "turned", data__swap=True)
+    own = test_set.TestSet("own", ["a"], [["b"]], 1)
+    for on in (None, "test", own):
+        with pytest.raises(RunError, match=r"turned learned the other direction of .* dot-seed1 \(data\.swap: true\)"):
+            sightline.compare([trained["dot-seed1"], turned], on=on, device="cpu")
+
+
+def test_what_a_run_cannot_read_is_told_with_its_name(
+    trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = Answerer.answer
+
+    def short_of_breath(self: Answerer, *asked: Any, **how: Any) -> Any:
+        if self.recipe.model.decoder.attention.kind == "none":  # type: ignore[union-attr]
+            raise TooLong("line 3", 9, 8)
+        return answered(self, *asked, **how)
+
+    monkeypatch.setattr(Answerer, "answer", short_of_breath)
+    with pytest.raises(RunError, match=r"^none-seed1: line 3 has 9 tokens and this model takes 8"):
+        sightline.compare([trained["dot-seed1"], trained["none-seed1"]], device="cpu")
 
 
 def test_a_run_without_that_test_set_says_what_it_has(trained: dict[str, Path], copied: Copy) -> None:

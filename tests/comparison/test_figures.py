@@ -12,6 +12,7 @@ import pytest
 from sightline.comparison import Comparison, figures
 from sightline.comparison.figures import draw, mean_line, write_figure
 from sightline.comparison.journals import Cost, Validation
+from sightline.comparison.recipe_differences import Difference
 from sightline.comparison.results import System
 
 
@@ -150,3 +151,16 @@ def test_costs_far_apart_have_ticks_in_plain_letters(seeded: Comparison) -> None
     drawn = draw(apart, "svg", parts=("costs",)).decode()  # beside its paths, the text of every label is a comment
     assert "<!-- 10⁷ -->" in drawn
     assert "mathdefault" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("keys", "label"),
+    [
+        ([], "loss (nats a token)"),
+        (["model.width", "tokenizer.dropout"], "loss (nats a token)"),
+        (["tokenizer.kind", "tokenizer.dropout"], "loss (nats a token;\ntokenizers differ, so do these)"),
+    ],
+)
+def test_losses_of_different_tokens_are_said_to_be_so(pair: Comparison, keys: list[str], label: str) -> None:
+    differing = replace(pair, differences=[Difference(key, ["1", "2"]) for key in keys])
+    assert figures._shown_values(differing)[0] == ("loss", label)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from sightline.comparison import Comparison, compare, read_comparison
 from sightline.comparison.exports import csv_text, json_text, latex, markdown
 from sightline.comparison.figures import draw
 from sightline.comparison.page import page
+from sightline.comparison.tables import main_table
 from sightline.comparison.terminal import plain_text
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
@@ -55,6 +58,19 @@ def test_numbers_that_json_lacks_are_nan_again(seeded: Comparison, tmp_path: Pat
     assert math.isnan(found.scores["bleu"].low) and math.isnan(found.validations[0]["loss"])
 
 
+def test_the_best_is_the_same_when_a_value_was_infinite(seeded: Comparison, tmp_path: Path) -> None:
+    """A perplexity beyond all numbers is null in JSON, and a nan when it comes back."""
+    systems = [
+        replace(each, qualities={**each.qualities, "perplexity": replace(each.qualities["perplexity"], value=value)})
+        for each, value in zip(seeded.systems, [math.inf, *range(3, 9)], strict=False)
+    ]
+    comparison = replace(seeded, systems=systems)
+    again = read_comparison(saved(comparison, tmp_path))
+    assert math.isnan(again.systems[0].qualities["perplexity"].value)
+    assert again.best("perplexity").name == comparison.best("perplexity").name == systems[1].name
+    assert main_table(again).best == main_table(comparison).best
+
+
 def test_without_texts_all_numbers_stay(seeded: Comparison, tmp_path: Path) -> None:
     bare = seeded.without_texts()
     text = json_text(bare)
@@ -77,6 +93,25 @@ def test_from_the_command_line(seeded: Comparison, tmp_path: Path) -> None:
     assert result.stdout.strip() == plain_text(seeded).strip()
     assert table.read_text(encoding="utf-8") == markdown(seeded)
     assert json.loads(numbers.read_text(encoding="utf-8"))["sources"] == []
+
+
+def test_it_is_shown_and_drawn_without_torch(seeded: Comparison, tmp_path: Path) -> None:
+    """Which alone takes longer to import than all the rest."""
+    command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--figure", str(tmp_path / "f.png")]
+    code = (
+        f"import sys\nfrom sightline.cli.app import app\ntry: app({command})\nexcept SystemExit: pass\n"
+        "print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False" and (tmp_path / "f.png").stat().st_size
+
+
+def test_what_is_being_done_is_told(seeded: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("sightline.comparison.progress._plain", lambda: lambda what, done, total: told.append(what))
+    command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--csv", str(tmp_path / "f.csv")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert told == ["reading comparison.json", "writing f.csv"]
 
 
 @pytest.mark.parametrize("given", [["--beam", "3"], ["runs/a", "runs/b"], ["--on", "other"], ["--no-lowercase"]])

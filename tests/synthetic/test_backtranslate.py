@@ -145,6 +145,21 @@ def test_where_nothing_is_kept_the_reasons_are_told_and_what_to_do(
     done = CliRunner().invoke(app, command)
     told = "nothing is left to write to .*: 8 read, 6 too long, 2 empty; train the model .* or raise --max-ratio"
     assert isinstance(done.exception, RunError) and re.search(told, str(done.exception))
+    assert [path.name for path in tmp_path.iterdir()] == ["mono.txt"]  # nothing is in the way of the remedy
+    again = CliRunner().invoke(app, [*command[:-1], "20"])
+    assert again.exit_code == 0, again.output
+
+
+def test_what_a_kill_at_the_very_end_left_behind_is_tidied_up(translator: Path, text: Path, tmp_path: Path) -> None:
+    out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(8))
+    shutil.copytree(begun, kept := tmp_path / "kept")
+    counts = write(translator, text, out, resume=True)
+    kept.rename(begun)
+    whole = out.read_bytes()
+    assert write(translator, text, out, resume=True) == counts
+    assert out.read_bytes() == whole and not begun.exists()
 
 
 def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from sightline.run_folder import RunError
 from sightline.sweeping import plan as sweeping
 from sightline.synthetic import parts
 from sightline.synthetic.distillation import FILE, Distilling, distill, student_recipe
-from sightline.synthetic.translation import sentence_scorer
+from sightline.synthetic.translation import Limits, sentence_scorer
 from watched_runs import Silent, records
 
 
@@ -193,6 +193,19 @@ def test_of_one_output_none_can_be_chosen(translator: Path, tmp_path: Path, reci
     with pytest.raises(ValueError, match="--choose chrf takes one of the outputs of a beam, and a beam of 1 has one"):
         made(translator, recipe_with(4), tmp_path / "run", Distilling(beam=1, choose="chrf"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_text_of_which_nothing_is_left_leaves_its_folder_as_it_was(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe, new, old = recipe_with(2), tmp_path / "new", tmp_path / "old"
+    old.mkdir()
+    for out in (new, old):
+        with pytest.raises(RunError, match=r"nothing is left to write to .*; its name is free again"):
+            made(translator, recipe, out, Distilling(limits=Limits(max_tokens=1)))
+    assert not new.exists() and list(old.iterdir()) == []
+    _, counts = made(translator, recipe, new)
+    assert counts["kept"] > 0
 
 
 def test_original_pairs_can_stay_with_a_weight_and_the_limit_holds_for_both(

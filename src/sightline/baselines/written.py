@@ -18,6 +18,7 @@ import torch
 
 from sightline.answering.answerer import Prediction
 from sightline.baselines.extracts import lead, oracle
+from sightline.decoding.batch import Told
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
 from sightline.evaluation.test_set import Report, TestSet
@@ -61,6 +62,7 @@ class WrittenRun(Run):
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
+        told: Told | None = None,
     ) -> list[list[Prediction]]:
         found = []
         for number, text in enumerate(texts, first + 1):
@@ -74,7 +76,7 @@ class WrittenRun(Run):
         return found
 
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
-        if METRICS[metric].measure is None:
+        if not METRICS[metric].needs_outputs:
             raise RunError(f"{self.folder} has no model and so no {metric}; choose other metrics with --metrics")
         return super().measure(metric, test, outputs, lowercase=lowercase)
 
@@ -124,7 +126,7 @@ def write_baseline(
 def _report(run: WrittenRun, test: TestSet) -> Report:
     section = run.recipe.evaluation
     outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
-    names = [name for name in section.metrics if METRICS[name].measure is not None]
+    names = [name for name in section.metrics if METRICS[name].needs_outputs]
     scores = [
         run.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
         for name in names

@@ -223,6 +223,8 @@ def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None
 
     scores, lines = score_alignments(files, who)
     how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
+    if who.run.members:
+        how.append(f"ensemble of {plural(len(who.run.members), 'run')}")
     if who.reverse is not None:
         how.append(f"{who.symmetrize} with {who.reverse.folder}")
     print(f"{files.alignments.name}: {plural(len(lines), 'sentence')}, {', '.join(how)}")

@@ -52,8 +52,9 @@ def compare(
 
     Runs that differ only in their seed are one system, shown as mean and deviation. All runs must be of one task;
     language models are compared by the test text itself, others by what they make of it. Long sources take long to
-    decode: `--beam 1` spares time, a smaller `decoding.batch_tokens` in the runs' recipe.yaml memory. What `--json`
-    wrote can be shown, drawn and written again later (`--saved`), without the runs.
+    decode: `--beam 1` spares time, a smaller `decoding.batch_tokens` in the runs' recipe.yaml memory; `--metrics
+    perplexity` alone decodes nothing. What `--json` wrote can be shown, drawn and written again later (`--saved`),
+    without the runs.
 
     Examples:
 
@@ -63,9 +64,6 @@ def compare(
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
-    from sightline.comparison import compare as compare_runs
-    from sightline.comparison import print_comparison, read_comparison
-    from sightline.comparison.exports import Export
     from sightline.comparison.progress import shown
     from sightline.files import check_place
     from sightline.inspection.pictures.figure_files import check_figure
@@ -80,10 +78,16 @@ def compare(
         check_place(path)
     if figure is not None:
         check_figure(figure)
-    with shown() as progress:
+    with shown() as progress:  # before what takes seconds to import
+        from sightline.comparison import print_comparison, read_comparison
+        from sightline.comparison.exports import Export
+
         if saved is not None:
+            progress(f"reading {saved.name}", 0, 0)
             comparison = read_comparison(saved)
         else:
+            from sightline.comparison import compare as compare_runs
+
             comparison = compare_runs(
                 runs or [],
                 on=_own_test_set(runs[0], source, reference) if runs and (source or reference) else on,

@@ -73,7 +73,7 @@ def _check_quality(run: Run) -> None:
     from sightline.evaluation.metrics import METRICS
 
     task, metric = run.recipe.task, run.recipe.evaluation.metrics[0]
-    if task != "seq2seq" or METRICS[metric].measure is None:
+    if task != "seq2seq" or not METRICS[metric].needs_outputs:
         raise ValueError(f"--quality is of outputs that are texts, not of task: {task} by {metric}; leave it out")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 
 from sightline.cli.alignments import Symmetrize
 from sightline.cli.options import Device
-from sightline.cli.refusals import check_aligned, check_measured, check_unaligned
+from sightline.cli.refusals import check_aligned, check_decoded, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -37,7 +37,7 @@ from sightline.plural import plural
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
     from sightline.evaluation.test_set import Report, TestSet
-    from sightline.recipe import Decoding, Recipe
+    from sightline.recipe import Decoding
     from sightline.run import Run
 
 _LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
@@ -107,7 +107,8 @@ def evaluate(
     then tokenized, and links are between their tokens. The model is given the text without spaces before punctuation
     (and with --recase in the case it knows); pieces and tokens are matched letter by letter.
 
-    Long sources cost most: --beam 1 spares time, a smaller decoding.batch_tokens in the run's recipe.yaml memory.
+    Long sources cost most: --beam 1 spares time, a smaller decoding.batch_tokens in the run's recipe.yaml memory. Where
+    no metric looks at outputs (--metrics perplexity), nothing is decoded, unless --outputs asks for it.
 
     Examples:
 
@@ -136,6 +137,7 @@ def evaluate(
         min_length=min_length,
     )
     changes = {"beam": beam, "length_penalty": length_penalty, "replace_unknown": replace_unknown, **how}
+    search = {option_of(name): value for name, value in changes.items()}
     check_searching(loaded.recipe, changes, None)
     check_measured(loaded.recipe, changes)
     for path in filter(None, (outputs, json_file, confusion)):
@@ -147,7 +149,7 @@ def evaluate(
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
         of_outputs = {"--on": on, "--metrics": metrics, "--lowercase": lowercase, "--confusion": confusion}
-        check_aligned(of_outputs | {option_of(name): value for name, value in changes.items()})
+        check_aligned(of_outputs | search)
         gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
         way = symmetry(symmetrize, reverse)
         other = load_reverse(reverse, loaded)
@@ -170,13 +172,14 @@ def evaluate(
     if confusion is not None:
         _check_confusion(confusion, task)
     _measure_by(loaded, metrics, lowercase)
+    check_decoded(loaded, search, lowercase=lowercase, outputs=outputs)
     tests = _tests(loaded, on, source, reference)
     options = loaded.options(**changes)
     reports = []
     for test in tests:
-        reports.append(_evaluated(loaded, test, options))
-        _print_report(reports[-1], task, options)
-    told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(loaded.recipe, options)}
+        reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
+        _print_report(reports[-1], loaded, options)
+    told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(reports, task, options)}
     _write(reports, told, outputs, json_file)
     if confusion is not None:
         _draw(reports, confusion, run)
@@ -214,9 +217,9 @@ def _together(others: Sequence[Path] | None, mean: str) -> dict[str, Any]:
     return {"with": [str(other) for other in others], "ensemble_mean": mean} if others else {}
 
 
-def _decoded(recipe: Recipe, options: Decoding) -> dict[str, Any]:
+def _decoded(reports: Sequence[Report], task: str, options: Decoding) -> dict[str, Any]:
     """All that was in force when outputs were searched for, for JSON; nothing where none were."""
-    searched_for = recipe.task == "seq2seq" and not recipe.of_text
+    searched_for = task == "seq2seq" and any(report.outputs for report in reports)
     return {"decoding": options.model_dump(mode="json")} if searched_for else {}
 
 
@@ -231,16 +234,20 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
     return [from_files(source, reference, run.recipe)]
 
 
-def _evaluated(run: Run, test: TestSet, options: Decoding) -> Report:
+def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool) -> Report:
     """How the run does on a test set; what it cannot do is told with the name of the set."""
+    from sightline.comparison.progress import shown
+
     try:
-        return run.evaluate(test, options)
+        with shown() as progress:
+            return run.evaluate(test, options, keep_outputs=keep_outputs, progress=progress)
     except ValueError as error:
         raise ValueError(f"{test.name}: {error}") from error
 
 
-def _print_report(report: Report, task: str, options: Decoding) -> None:
-    print(f"{report.on}: {_size(report, task, options)}")
+def _print_report(report: Report, run: Run, options: Decoding) -> None:
+    task = run.recipe.task
+    print(f"{report.on}: {', '.join(_heading(report, run, options))}")
     if report.unlearned and report.confusion is not None:
         every, verb = plural(int(report.confusion.counts.sum()), "label"), "is" if report.unlearned == 1 else "are"
         print(f"  {report.unlearned:,} of {every} {verb} none the model knows, so never right")
@@ -251,17 +258,25 @@ def _print_report(report: Report, task: str, options: Decoding) -> None:
         _print_confusion(report.confusion, "words" if task == "tag" else "texts")
 
 
-def _size(report: Report, task: str, options: Decoding) -> str:
-    """What was measured, and how where that can be chosen."""
+def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
+    """What was measured, by how many models, and how outputs were found where that can be chosen."""
+    task = run.recipe.task
+    yield _size(report, task)
+    if run.members:
+        yield f"ensemble of {plural(len(run.members), 'run')}"
+    if task == "seq2seq" and report.outputs:
+        yield searched(options)
+    if task == "seq2seq" and report.cut:
+        yield f"{plural(report.cut, 'source')} cut short (data.clean.cut_source)"
+
+
+def _size(report: Report, task: str) -> str:
     if report.tokens is not None:
         unknown = f", {report.unknown:,} of them unknown (<unk>)" if report.unknown else ""
         return plural(report.tokens, "token") + unknown
-    if task == "seq2seq":
-        cut = f", {plural(report.cut, 'source')} cut short (data.clean.cut_source)" if report.cut else ""
-        return f"{plural(report.sentences, 'sentence')}, {searched(options)}{cut}"
     if task == "tag" and report.confusion is not None:
         return f"{plural(report.sentences, 'sentence')}, {plural(int(report.confusion.counts.sum()), 'word')}"
-    return plural(report.sentences, "text")
+    return plural(report.sentences, "sentence" if task == "seq2seq" else "text")
 
 
 def _print_confusion(confusion: Confusion, items: str) -> None:

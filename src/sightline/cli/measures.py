@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -17,12 +17,14 @@ import typer
 from sightline.plural import plural
 
 if TYPE_CHECKING:
+    from sightline.comparison.progress import Progress
     from sightline.inspection.attributed import Attribution
     from sightline.inspection.attribution import Method
     from sightline.inspection.corpus_view import Order
     from sightline.inspection.gradient_flow import Flow
     from sightline.inspection.views import Subject
     from sightline.run import Run
+    from sightline.training.batches import TrainingBatch
 
 
 _PANEL = "Measures"
@@ -233,6 +235,7 @@ def show_gradient_flow(
     device: str = "auto",
 ) -> None:
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
+    from sightline.comparison.progress import shown
     from sightline.inspection.gradient_flow import flow_lines
     from sightline.inspection.pictures.figure_files import check_figure
     from sightline.inspection.pictures.flow import draw_flows
@@ -243,7 +246,8 @@ def show_gradient_flow(
     for run in runs:  # before any is measured
         read_config(run)
     labels = _names(runs)
-    flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, sentences, device)]
+    with shown() as progress:
+        flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, sentences, device, progress)]
     print(f"median of ‖∂L_t/∂h_k‖ on {on}, by the distance between t and k")
     print("\n".join(flow_lines(flows)))
     if json_file is not None:
@@ -253,7 +257,7 @@ def show_gradient_flow(
         print(f"wrote {figure}", file=sys.stderr)
 
 
-def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str) -> list[Flow]:
+def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str, progress: Progress) -> list[Flow]:
     """One run: the model its recipe describes with fresh weights, and as it was trained."""
     from sightline.experiment import build_model
     from sightline.inspection.gradient_flow import gradient_flow
@@ -264,9 +268,15 @@ def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str
     examples = list(run.test_examples(on))
     batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=sentences, device=run.device)
     fresh = build_model(run.recipe, run.vocabulary).to(run.device)
+
+    def told(when: str) -> Iterator[TrainingBatch]:
+        for done, batch in enumerate(batches):
+            progress(f"{label}, {when}", done, len(batches))
+            yield batch
+
     return [
-        gradient_flow(fresh, batches, label=label, when="initialisation"),
-        gradient_flow(run.model, batches, label=label),
+        gradient_flow(fresh, told("at initialisation"), label=label, when="initialisation"),
+        gradient_flow(run.model, told("trained"), label=label),
     ]
 
 

@@ -57,6 +57,20 @@ def check_measured(recipe: Recipe, asked: dict[str, Any]) -> None:
             )
 
 
+def check_decoded(run: Run, search: dict[str, Any], *, lowercase: bool, outputs: Path | None) -> None:
+    """Options about outputs, where no metric looks at them: none are found then, unless they are to be written."""
+    if run.needs_outputs or run.recipe.of_text:
+        return
+    asked = {"--lowercase": lowercase or None} | (search if outputs is None else {})
+    for option, value in asked.items():
+        if value is not None:
+            metrics = ", ".join(run.recipe.evaluation.metrics)
+            raise ValueError(
+                f"{option} is about outputs, and {metrics} needs none, so nothing is decoded; leave it out, or add a "
+                f"metric that looks at outputs (--metrics)"
+            )
+
+
 def check_aligned(asked: dict[str, Any]) -> None:
     """Options that say how outputs are found and scored, beside `--alignments`, by which the attention is."""
     for option, value in asked.items():

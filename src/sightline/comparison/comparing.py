@@ -8,16 +8,17 @@ from pathlib import Path
 import torch
 
 from sightline.comparison.journals import read_journal
+from sightline.comparison.notes import of_models, run_notes
 from sightline.comparison.progress import Progress, silent
 from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured
-from sightline.comparison.recipe_differences import Difference, differences, written
+from sightline.comparison.recipe_differences import Difference, differences
 from sightline.comparison.results import Comparison, Member, Quality, System
 from sightline.comparison.systems import (
     Contestant,
     Group,
     Runs,
+    check_one_task,
     choose_baseline,
-    common_task,
     group_by_seed,
     load_contestants,
     trained_on,
@@ -31,7 +32,6 @@ from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.recipe import MetricName, Recipe
 from sightline.run_folder import RunError
-from sightline.training.ending import broken_off_at
 
 
 def compare(
@@ -51,22 +51,22 @@ def compare(
     systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is a test set that
     all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
     named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
-    Language models are measured by the test text itself, and decode nothing. Outputs without a model (`sightline
+    Language models are measured by the test text itself, and decode nothing; nor does any run where no metric looks at
+    outputs (perplexity). Outputs without a model (`sightline
     baseline`) have no perplexity: their `qualities` lack it.
     """
     contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
-    common_task(contestants)
+    check_one_task(contestants)
     _check_heeded(contestants[0].run.recipe, beam, lowercase)
     groups, notes = group_by_seed(contestants)
     groups = choose_baseline(groups, baseline)
     contestants = [contestant for group in groups for contestant in group.contestants]
     test, other_tests = common_test_set(contestants, on)
     scoring = choose_scoring(contestants, metrics, lowercase)
+    _check_decoded(scoring, beam, lowercase)
     check_text(contestants, test, scoring)
-    decoded = _decode(contestants, test, progress)
+    decoded = _decode(contestants, test, scoring, progress)
     systems, looked = _systems(groups, test, scoring, decoded, progress)
-    trained = [each for each in contestants if each.baseline is None]
-    where = _where(groups[0], test, scoring, looked, progress)
     return Comparison(
         test=test,
         sentences=len(test.sources),
@@ -74,16 +74,10 @@ def compare(
         metrics=scoring.metrics,
         systems=systems,
         differences=_recipe_differences(groups),
-        where=where,
-        notes=[
-            *notes,
-            *scoring.notes,
-            *_unfinished_notes(trained),
-            *_task_notes(_of_models(groups)),
-            *_device_notes(_of_models(groups)),
-            *_baseline_notes(contestants),
-        ],
-        decoded_on=_machine((trained or contestants)[0]),
+        where=_where(groups[0], test, scoring, looked, progress),
+        notes=[*notes, *scoring.notes, *run_notes(groups, scoring)],
+        decoded_on=_machine((of_models(groups) or groups)[0].contestants[0]),
+        of_text=contestants[0].run.recipe.of_text,
     )
 
 
@@ -95,8 +89,20 @@ def _check_heeded(recipe: Recipe, beam: int | None, lowercase: bool | None) -> N
         raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
 
 
-def _decode(contestants: Sequence[Contestant], test: TestSet, progress: Progress) -> dict[str, Decoded]:
-    if contestants[0].run.recipe.of_text:
+def _check_decoded(scoring: Scoring, beam: int | None, lowercase: bool | None) -> None:
+    """The same where no metric looks at outputs."""
+    for option, value in (("--beam", beam), ("--lowercase", lowercase)):
+        if value is not None and not scoring.needs_outputs:
+            raise RunError(
+                f"{option} is about outputs, and {', '.join(scoring.metrics)} needs none, so nothing is decoded; leave "
+                f"it out, or add a metric that looks at outputs (--metrics)"
+            )
+
+
+def _decode(
+    contestants: Sequence[Contestant], test: TestSet, scoring: Scoring, progress: Progress
+) -> dict[str, Decoded]:
+    if contestants[0].run.recipe.of_text or not scoring.needs_outputs:
         return {contestant.name: Decoded([], 0.0) for contestant in contestants}
     return take_turns(contestants, test.sources, progress)
 
@@ -105,7 +111,7 @@ def _where(baseline: Group, test: TestSet, scoring: Scoring, looked: dict[str, L
     """Where the systems differ, as far as their task leaves anything to look at."""
     first, metric = baseline.contestants[0], scoring.metrics[0]
     task, lowercase = first.run.recipe.task, scoring.folds_case(first)
-    if first.run.recipe.of_text:
+    if first.run.recipe.of_text or not scoring.needs_outputs:
         return Where.nowhere(metric, {name: each.run for name, each in looked.items()})
     if task != "seq2seq":
         return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
@@ -163,6 +169,7 @@ def _member(
         outputs=decoded.outputs,
         scores={name: found.score(bootstrap=scoring.bootstrap) for name, found in measurements.items()},
         baseline=contestant.baseline,
+        taught_by=sorted({digest for origin in contestant.origins for digest in origin.models}),
     )
 
 
@@ -181,64 +188,6 @@ def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
         for place, group in enumerate(groups)
     ]
     return [Difference("seed", seeds), *found] if len({seeds[place] for place in trained}) > 1 else found
-
-
-def _of_models(groups: Sequence[Group]) -> list[Group]:
-    """Those that were trained."""
-    return [group for group in groups if group.contestants[0].baseline is None]
-
-
-def _baseline_notes(contestants: Sequence[Contestant]) -> list[str]:
-    """What rows without a model are."""
-    told = [f"{each.name} ({each.baseline})" for each in contestants if each.baseline is not None]
-    if not told:
-        return []
-    seen = any(each.baseline is not None and each.baseline.startswith("oracle") for each in contestants)
-    note = f"Without a model, sentences of the source as they are (sightline baseline): {', '.join(told)}."
-    return [note + (" An oracle has seen the references." if seen else "")]
-
-
-def _unfinished_notes(contestants: Sequence[Contestant]) -> list[str]:
-    """A training that was broken off has a model too, but not the one its recipe promises."""
-    steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in contestants}
-    told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
-    return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
-
-
-def _task_notes(groups: Sequence[Group]) -> list[str]:
-    """What the task means for the comparison."""
-    if not groups:
-        return []
-    recipe = groups[0].contestants[0].run.recipe
-    if recipe.of_text:
-        return [
-            "Models of text are measured by the test text itself, so there are no outputs to show and no decoding "
-            "to time."
-        ]
-    return _decoding_notes(groups) if recipe.task == "seq2seq" else []
-
-
-def _decoding_notes(groups: Sequence[Group]) -> list[str]:
-    """Settings that change outputs, where systems do not share them."""
-    options = [group.contestants[0].options.model_dump(mode="json", exclude={"batch_tokens"}) for group in groups]
-    told: list[str] = []
-    for key, value in options[0].items():
-        if any(each[key] != value for each in options):
-            values = (f"{written(each[key])} ({group.name})" for each, group in zip(options, groups, strict=True))
-            told.append(f"{key} {', '.join(values)}")
-    return [f"Decoding settings differ, each run as its recipe says: {'; '.join(told)}."] if told else []
-
-
-def _device_notes(groups: Sequence[Group]) -> list[str]:
-    """Times and memory are only worth comparing on the same device."""
-    devices: dict[str, list[str]] = {}
-    for group in groups:
-        for device in dict.fromkeys(trained_on(contestant.run) for contestant in group.contestants):
-            devices.setdefault(device, []).append(group.name)
-    if len(devices) < 2:
-        return []
-    told = "; ".join(f"{device}: {', '.join(names)}" for device, names in devices.items())
-    return [f"Trained on different devices, so training time and memory do not compare: {told}."]
 
 
 def _machine(contestant: Contestant) -> str:

@@ -158,8 +158,15 @@ def _shown_values(comparison: Comparison) -> list[tuple[str, str]]:
     seen = {key for member in runs for each in member.validations for key in each}
     names = [*comparison.metrics, *(name for name in METRICS if name not in comparison.metrics)]
     metric = next((name for name in names if name in seen and name != "perplexity"), None)
-    shown = [("loss", "loss (nats a token)")] if "loss" in seen else []
+    shown = [("loss", _loss_label(comparison))] if "loss" in seen else []
     return [*shown, (metric, METRICS[metric].label)] if metric else shown
+
+
+def _loss_label(comparison: Comparison) -> str:
+    """Losses are those of a token, and cannot be set beside each other where texts are cut into others."""
+    cut = [each.key for each in comparison.differences if each.key.startswith("tokenizer.")]
+    alike = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(cut)  # which hold in training alone
+    return "loss (nats a token)" if alike else "loss (nats a token;\ntokenizers differ, so do these)"
 
 
 # --- quality against cost ----------------------------------------------------------------------------------------

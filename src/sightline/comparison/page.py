@@ -157,8 +157,10 @@ def _drawn(comparison: Comparison, part: str, title: str) -> str:
 
 
 def _where(comparison: Comparison) -> str:
-    if not comparison.writes:
+    if comparison.of_text:
         return "<p>Language models are measured by the text itself: they wrote nothing that could differ.</p>"
+    if not comparison.writes:
+        return "<p>No metric here looks at outputs, so nothing was decoded that could differ.</p>"
     tables = [make(comparison) for make in (label_table, length_table, frequency_table, position_table)]
     note = looked_at(comparison)
     parts = [_notes([note])] if note else []

@@ -26,6 +26,11 @@ class Scoring:
     bootstrap: int  # resamples for the intervals
     notes: list[str]
 
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether something has to be decoded for it."""
+        return any(METRICS[name].needs_outputs for name in self.metrics)
+
     def folds_case(self, contestant: Contestant) -> bool:
         return contestant.run.recipe.evaluation.lowercase if self.lowercase is None else self.lowercase
 
@@ -197,7 +202,7 @@ def _check_signatures(contestants: Sequence[Contestant], scoring: Scoring) -> No
         return measure(name, ["a"], [["a"]], lowercase=scoring.folds_case(contestant))
 
     for name in scoring.metrics:
-        if METRICS[name].measure is None:
+        if not METRICS[name].needs_outputs:
             continue
         ours = sample(name, first)
         for other in contestants[1:]:

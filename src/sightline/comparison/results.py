@@ -36,6 +36,7 @@ class Member:
     outputs: list[str]  # none either where texts were left out
     scores: dict[MetricName, Score]  # those it has: without a model there is no perplexity
     baseline: str | None = None  # what it is, where it has no model
+    taught_by: list[str] = field(default_factory=list)  # digests of the models that wrote text it learned from
 
     @property
     def sentences_per_second(self) -> float | None:
@@ -172,6 +173,7 @@ class Comparison:
     where: Where
     notes: list[str]  # what a reader must know about these runs in particular
     decoded_on: str
+    of_text: bool = False  # whether a given text measured the models, and not what they make of sources
 
     @property
     def baseline(self) -> System:
@@ -188,7 +190,7 @@ class Comparison:
 
     @property
     def writes(self) -> bool:
-        """Whether the systems have outputs; language models are measured by a given text and have none."""
+        """Whether the systems have outputs; models of text have none, nor others where no metric looks at them."""
         members = [member for system in self.systems for member in system.members]
         return any(member.sentences or member.baseline is not None for member in members)
 
@@ -201,10 +203,15 @@ class Comparison:
         return [system for system in self.others if metric in system.verdicts]
 
     def best(self, metric: MetricName, among: list[System] | None = None) -> System:
-        """The system with the best value; the first of equals."""
+        """The system with the best value; the first of equals. What is no number is worse than any."""
         systems = among or self.having(metric)
         sign = 1 if systems[0].qualities[metric].better == "higher" else -1
-        return max(systems, key=lambda system: sign * system.qualities[metric].value)
+
+        def rank(system: System) -> float:
+            value = system.qualities[metric].value
+            return -math.inf if math.isnan(value) else sign * value
+
+        return max(systems, key=rank)
 
     def standing(self, metric: MetricName) -> list[System]:
         """The systems whose difference stays significant after Holm's (1979) correction for their number."""
@@ -234,6 +241,7 @@ class Comparison:
             "where": asdict(self.where),
             "notes": self.notes,
             "decoded_on": self.decoded_on,
+            "of_text": self.of_text,
             "sources": self.test.sources,
             "references": self.test.references,
         }

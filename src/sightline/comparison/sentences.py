@@ -36,12 +36,25 @@ def _price(comparison: Comparison, system: System) -> str:
     baseline = comparison.baseline
     ratios: list[tuple[float | None, float | None, str]] = [
         (system.parameters, baseline.parameters, "the parameters"),
-        (system.cost.flops, baseline.cost.flops, "the training FLOPs"),
     ]
+    if _began_alike(comparison, system) and _teachers(system) == _teachers(baseline):
+        ratios.append((system.cost.flops, baseline.cost.flops, "the training FLOPs"))
     if not _hurried(comparison):
         ratios.append((system.sentences_per_second, baseline.sentences_per_second, "the decoding speed"))
     told = [f"{ours / theirs:.2f}× {what}" for ours, theirs, what in ratios if ours and theirs]
     return f", at {', '.join(told)}" if told else ""
+
+
+def _began_alike(comparison: Comparison, system: System) -> bool:
+    """Whether it and the baseline were trained from the same weights on; else what one cost leaves something out."""
+    place = comparison.systems.index(system)
+    begun = [each.values for each in comparison.differences if each.key.startswith("model.start_from")]
+    return all(values[place] == values[0] for values in begun)
+
+
+def _teachers(system: System) -> set[str]:
+    """The models that wrote text for it to learn from, which its own cost leaves out too."""
+    return {digest for member in system.members for digest in member.taught_by}
 
 
 def _same_outputs(baseline: System, system: System) -> bool:
@@ -69,7 +82,7 @@ def footnotes(comparison: Comparison) -> list[str]:
 
 
 def _size(comparison: Comparison) -> str:
-    return plural(comparison.sentences, "sentence" if comparison.writes else "document")
+    return plural(comparison.sentences, "document" if comparison.of_text else "sentence")
 
 
 def looked_at(comparison: Comparison) -> str:
@@ -90,7 +103,7 @@ def signatures(comparison: Comparison) -> list[str]:
 
 
 def _value_note(comparison: Comparison) -> str:
-    what = "the test sentences" if comparison.writes else f"windows of {WINDOW} tokens or characters of the text"
+    what = f"windows of {WINDOW} tokens or characters of the text" if comparison.of_text else "the test sentences"
     note = f"Value [95% interval over {what}]."
     if comparison.seeded:
         note += (

@@ -12,8 +12,9 @@ from pathlib import Path
 from sightline.baselines.written import WrittenRun, is_baseline
 from sightline.comparison.progress import Progress
 from sightline.comparison.recipe_differences import differ_only_in_seed
+from sightline.data.origins import Origin, origins
 from sightline.evaluation.metrics import METRICS
-from sightline.recipe import Decoding, MetricName, TaskName
+from sightline.recipe import Decoding, MetricName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 
@@ -39,7 +40,12 @@ class Contestant:
 
     def has(self, metric: MetricName) -> bool:
         """Whether it can be measured so: what is made of losses needs a model."""
-        return self.baseline is None or METRICS[metric].measure is not None
+        return self.baseline is None or METRICS[metric].needs_outputs
+
+    @property
+    def origins(self) -> list[Origin]:
+        """How those texts were made that it learned from and models wrote; nobody taught what has no model."""
+        return [] if self.baseline is not None else origins(self.run.recipe)
 
     @property
     def seed(self) -> int:
@@ -51,7 +57,10 @@ class Contestant:
 
     def decode(self, sources: Sequence[str], *, first: int) -> list[str]:
         """The best output of each source; `first` is the number of the first one in the whole test set."""
-        found = self.run.predict_nbest(sources, self.options, first=first, scored=False)
+        try:
+            found = self.run.predict_nbest(sources, self.options, first=first, scored=False)
+        except ValueError as error:
+            raise RunError(f"{self.name}: {error}") from error
         return [guesses[0].text for guesses in found]
 
 
@@ -83,8 +92,8 @@ def load_contestants(runs: Runs, *, beam: int | None, device: str, progress: Pro
     return contestants
 
 
-def common_task(contestants: Sequence[Contestant]) -> TaskName:
-    """The task of all runs; those of several are refused, for no score means the same in both."""
+def check_one_task(contestants: Sequence[Contestant]) -> None:
+    """Refuse runs of several tasks, for no score means the same in two."""
     first = contestants[0]
     for other in contestants[1:]:
         if other.run.recipe.task != first.run.recipe.task:
@@ -92,7 +101,6 @@ def common_task(contestants: Sequence[Contestant]) -> TaskName:
                 f"{first.name} is task: {first.run.recipe.task} and {other.name} is task: {other.run.recipe.task}; "
                 f"what they do cannot be held against each other, so compare runs of one task"
             )
-    return first.run.recipe.task
 
 
 def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[str]]:

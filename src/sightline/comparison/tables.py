@@ -63,13 +63,13 @@ def _costs(comparison: Comparison, system: System | Member) -> list[str]:
         wording.count(cost.tokens),
         wording.power(cost.flops),
         wording.duration(cost.seconds),
-        *([wording.rate(system.sentences_per_second)] if comparison.writes else []),
+        *([] if comparison.of_text else [wording.rate(system.sentences_per_second)]),
         wording.memory(cost.peak_memory),
     ]
 
 
 def _cost_titles(comparison: Comparison) -> list[str]:
-    return [title for title in _COSTS if title != "sentences/s" or comparison.writes]
+    return [title for title in _COSTS if title != "sentences/s" or not comparison.of_text]
 
 
 def main_table(comparison: Comparison) -> Table:

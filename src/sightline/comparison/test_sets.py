@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sightline.comparison.systems import Contestant
+from sightline.data.preparation import other_direction
 from sightline.data.sources import DataError, Example, read
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
@@ -55,6 +56,7 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
 
     By default it is the first that all runs have; it is read for every run, and runs whose texts differ are refused.
     """
+    _check_direction(contestants)
     if isinstance(on, TestSet):
         _check_not_empty(on)
         return on, []
@@ -72,6 +74,18 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
     _check_not_empty(test)
     shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]
+
+
+def _check_direction(contestants: Sequence[Contestant]) -> None:
+    """Refuse runs that read what others write: on one text, one of them is lost."""
+    first = contestants[0]
+    for other in contestants[1:]:
+        if other_direction(first.run.recipe, other.run.recipe):
+            raise RunError(
+                f"{other.name} learned the other direction of the corpus of {first.name} (data.swap: "
+                f"{str(other.run.recipe.data.swap).lower()}), and a comparison is on one text; compare runs of one "
+                f"direction"
+            )
 
 
 def _common_name(contestants: Sequence[Contestant]) -> str:

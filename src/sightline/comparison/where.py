@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,7 +40,9 @@ from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.plural import plural
 from sightline.recipe import MetricName, TaskName
-from sightline.run import Run
+
+if TYPE_CHECKING:
+    from sightline.run import Run
 
 _MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
 _TOLD_EVERY = 20_000
@@ -90,7 +93,7 @@ class Where:
 
     @staticmethod
     def nowhere(metric: MetricName, runs: dict[str, str]) -> Where:
-        """Of systems that are measured by a given text: they wrote nothing that could differ."""
+        """Of systems that were measured without outputs: they wrote nothing that could differ."""
         label = METRICS[metric].label
         return Where(label, label, "", runs, lengths=[], frequencies=[], positions=[], contrasts=[])
 
@@ -131,7 +134,7 @@ def find_where(
 ) -> Where:
     """Look for differences between systems; the first one is the baseline."""
     outputs = {name: each.outputs for name, each in looked.items()}
-    whole: MetricName = "chrf" if METRICS[metric].measure is None else metric
+    whole: MetricName = metric if METRICS[metric].needs_outputs else "chrf"
     single = _OF_SENTENCES.get(whole, whole)
     progress("looking where they differ", 0, len(outputs) + 2)
     corpus = _Scorer(whole, test.references, outputs, lowercase)
@@ -232,7 +235,7 @@ def training_frequencies(run: Run, name: str, progress: Progress) -> Frequencies
     texts = targets()
     try:
         while some := list(islice(texts, min(_TOLD_EVERY, most - done))):
-            counts += word_frequencies(some)
+            counts.update(word_frequencies(some))
             done += len(some)
             progress("counting the words of the training text", done, 0)
     except DataError:

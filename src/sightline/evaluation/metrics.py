@@ -52,6 +52,11 @@ class Metric:
     measure: Measurer | None
     digits: int = 2  # behind the point, where a person reads a score
 
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether something has to be decoded for it; what is made of losses looks at references alone."""
+        return self.measure is not None
+
 
 METRICS: dict[MetricName, Metric] = {
     "bleu": Metric("BLEU", "higher", partial(overlap, "bleu")),

@@ -18,7 +18,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint, part_size
+from sightline.synthetic.parts import Corpus, NothingLeftError, Part, Watch, fingerprint, part_size
 from sightline.synthetic.translation import Choice, Limits, Writer, counted, digest_of, flat
 
 FILE = "distilled.tsv.gz"
@@ -74,9 +74,15 @@ def distill(
         pairs = [(s, each.text) for s, each in zip(sources, outcomes, strict=True) if each.dropped is None]
         return Part(pairs, counted(outcomes))
 
+    was_there = out.exists()
     out.mkdir(parents=True, exist_ok=True)
     corpus: Corpus[Example] = Corpus(out / FILE, plan, part_size(teacher.device.type))
-    counts = corpus.make(_examples(recipe), work, resume=resume, watch=watch)
+    try:
+        counts = corpus.make(_examples(recipe), work, resume=resume, watch=watch)
+    except NothingLeftError:
+        if not was_there:
+            out.rmdir()
+        raise
     return student_recipe(recipe, corpus.file, counts["kept"], how.mix), counts
 
 

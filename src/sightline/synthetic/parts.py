@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sightline.compression import BROKEN, open_bytes, packed, packing
+from sightline.data.origins import summary_of
 from sightline.files import atomic_file, sync_folder, write_atomically
 from sightline.run_folder import RunError, locked
 
@@ -28,6 +29,10 @@ Watch = Callable[[int, int], None]  # lines done, and how many there are
 SIZE = 2_048  # lines a part is made of
 GPU_SIZE = 16_384  # where a GPU writes: it is quicker with thousands of lines at once, each batch of one length
 _LINES = "lines of a part"
+
+
+class NothingLeftError(RunError):
+    """No line was fit to be kept."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +74,48 @@ class Corpus(Generic[Item]):
 
     @property
     def summary(self) -> Path:
-        return self.file.with_name(f"{self.file.name}.json")
+        return summary_of(self.file)
 
     def make(
         self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, watch: Watch
     ) -> dict[str, int]:
         """Write what is not there yet, put it together, and return the counts. `work` is told its first line's number.
 
-        What is finished is not made again; what another plan made is not gone on with.
+        What is finished is not made again; what another plan made is not gone on with. Where no line was kept, nothing
+        is left behind.
         """
         if not self.file.absolute().parent.is_dir():
             raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
         if (done := self._finished(resume)) is not None:
             return done
-        with locked(self.parts):
-            size = self._begin(resume)
-            count = 0
-            for number, chunk in enumerate(_chunks(items, size)):
-                path = self._part(number)
-                if not path.exists():
-                    part = work(count, chunk)
-                    content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
-                    write_atomically(path, packed(path, content.encode("utf-8")))
-                count += len(chunk)
-                watch(count, self.plan["lines"])
-            counts = self._join(-(-self.plan["lines"] // size))
-            write_atomically(self.summary, json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n")
+        try:
+            with locked(self.parts):
+                counts = self._made(items, work, self._begin(resume), watch)
+        except NothingLeftError:  # of which there is nothing to go on with
+            self._tidy()
+            raise
+        self._tidy()
+        return counts
+
+    def _made(
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], size: int, watch: Watch
+    ) -> dict[str, int]:
+        count = 0
+        for number, chunk in enumerate(_chunks(items, size)):
+            path = self._part(number)
+            if not path.exists():
+                part = work(count, chunk)
+                content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
+                write_atomically(path, packed(path, content.encode("utf-8")))
+            count += len(chunk)
+            watch(count, self.plan["lines"])
+        counts = self._join(-(-self.plan["lines"] // size))
+        write_atomically(self.summary, json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n")
+        return counts
+
+    def _tidy(self) -> None:
         shutil.rmtree(self.parts)
         sync_folder(self.file.absolute().parent)
-        return counts
 
     def _finished(self, resume: bool) -> dict[str, int] | None:
         """The counts of a corpus that is there already."""
@@ -111,6 +129,10 @@ class Corpus(Generic[Item]):
             raise RunError(f"{self.file} is there without {self.summary.name}, so nothing says what made it; remove it")
         saved = json.loads(self.summary.read_text(encoding="utf-8"))
         self._compare(saved["plan"])
+        if self.parts.exists():  # stopped when all was done but this
+            with locked(self.parts):
+                pass  # nobody is at it
+            self._tidy()
         counts: dict[str, int] = saved["counts"]
         return counts
 
@@ -153,7 +175,9 @@ class Corpus(Generic[Item]):
                 out.write("".join(f"{left}\t{right}\n" for left, right in part.pairs).encode("utf-8"))
             if not counts["kept"]:
                 told = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if reason != "kept")
-                raise RunError(f"nothing is left to write to {self.file}: {told or 'nothing was read'}")
+                remedy = "train the model that writes further, or raise --max-ratio or --max-tokens"
+                what = f"{told}; {remedy}" if counts["read"] else "nothing was read"
+                raise NothingLeftError(f"nothing is left to write to {self.file}: {what}; its name is free again")
         return dict(counts)
 
 

@@ -1,0 +1,136 @@
+"""What a reader of a comparison must know of these runs in particular."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sightline.comparison.quality import Scoring
+from sightline.comparison.recipe_differences import written
+from sightline.comparison.systems import Contestant, Group, trained_on
+from sightline.data.origins import Origin
+from sightline.files import checksum
+from sightline.training.ending import broken_off_at
+
+_OWN_COST = "tokens, FLOPs and time are of their own training alone"
+
+
+def run_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
+    """All notes, for runs with a model and without."""
+    models = of_models(groups)
+    every = [each for group in models for each in group.contestants]
+    cost = [*_started_notes(every), *_taught_notes(every), *_device_notes(models)]
+    return [*_unfinished_notes(every), *_task_notes(models, scoring), *cost, *_baseline_notes(groups)]
+
+
+def of_models(groups: Sequence[Group]) -> list[Group]:
+    """Those that were trained."""
+    return [group for group in groups if group.contestants[0].baseline is None]
+
+
+# --- what was trained, and at what cost --------------------------------------------------------------------------
+
+
+def _unfinished_notes(every: Sequence[Contestant]) -> list[str]:
+    """A training that was broken off has a model too, but not the one its recipe promises."""
+    steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in every}
+    told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
+    return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
+
+
+def _started_notes(every: Sequence[Contestant]) -> list[str]:
+    """What runs cost that began with the weights of others is not all that was spent on them."""
+    told = ", ".join(each.name for each in every if each.run.recipe.model.start_from is not None)
+    note = f"Begun with the weights of other runs (model.start_from): {told}; {_OWN_COST}, without what went before."
+    return [note] if told else []
+
+
+def _taught_notes(every: Sequence[Contestant]) -> list[str]:
+    """Nor is it where another model wrote the text they learned from."""
+    taught = {each.name: origins for each in every if (origins := each.origins)}
+    if not taught:
+        return []
+    names = {checksum(path): each.name for each in every if (path := _weights(each)).is_file()}
+    told = "; ".join(f"{run} ({', '.join(_made(each, names) for each in own)})" for run, own in taught.items())
+    return [
+        f"Learned from text that other models wrote: {told}. Their {_OWN_COST}, without what those models and their "
+        f"writing cost."
+    ]
+
+
+def _weights(contestant: Contestant) -> Path:
+    return contestant.run.folder / "model.safetensors"
+
+
+def _made(origin: Origin, names: Mapping[str, str]) -> str:
+    """`distilled by big`, where all who wrote are runs of this comparison; else how it was made alone."""
+    known = [names[digest] for digest in origin.models if digest in names]
+    return f"{origin.how} by {' and '.join(known)}" if len(known) == len(origin.models) else origin.how
+
+
+def _device_notes(groups: Sequence[Group]) -> list[str]:
+    """Times and memory are only worth comparing on the same device."""
+    devices: dict[str, list[str]] = {}
+    for group in groups:
+        for device in dict.fromkeys(trained_on(contestant.run) for contestant in group.contestants):
+            devices.setdefault(device, []).append(group.name)
+    if len(devices) < 2:
+        return []
+    told = "; ".join(f"{device}: {', '.join(names)}" for device, names in devices.items())
+    return [f"Trained on different devices, so training time and memory do not compare: {told}."]
+
+
+def _baseline_notes(groups: Sequence[Group]) -> list[str]:
+    """What rows without a model are."""
+    kinds = {each.name: each.baseline for group in groups for each in group.contestants if each.baseline is not None}
+    if not kinds:
+        return []
+    seen = any(kind.startswith("oracle") for kind in kinds.values())
+    told = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    note = f"Without a model, sentences of the source as they are (sightline baseline): {told}."
+    return [note + (" An oracle has seen the references." if seen else "")]
+
+
+# --- how outputs came about --------------------------------------------------------------------------------------
+
+
+def _task_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
+    """What the task and the metrics mean for the comparison."""
+    if not groups:
+        return []
+    recipe = groups[0].contestants[0].run.recipe
+    if recipe.of_text:
+        return [
+            "Models of text are measured by the test text itself, so there are no outputs to show and no decoding "
+            "to time."
+        ]
+    if not scoring.needs_outputs:
+        return ["No metric here looks at outputs, so nothing was decoded, and there is no decoding to time."]
+    return _decoding_notes(groups) if recipe.task == "seq2seq" else []
+
+
+def _decoding_notes(groups: Sequence[Group]) -> list[str]:
+    """Settings that change outputs, where systems do not share them."""
+    options = {
+        group.name: group.contestants[0].options.model_dump(mode="json", exclude={"batch_tokens"}) for group in groups
+    }
+    keys = next(iter(options.values()))
+    by_key = {key: {name: written(each[key]) for name, each in options.items()} for key in keys}
+    told = [f"{key} {shared(values)}" for key, values in by_key.items() if len(set(values.values())) > 1]
+    return [f"Decoding settings differ, each run as its recipe says: {'; '.join(told)}."] if told else []
+
+
+def shared(values: Mapping[str, str]) -> str:
+    """Values under the names that have them, each told once: `5 (a, b), all others: 1`.
+
+    The others are those with the most common value, the first of several; of one name each, all are named.
+    """
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(name)
+    common, count = Counter(values.values()).most_common(1)[0]
+    if count == 1:
+        return ", ".join(f"{value} ({name})" for name, value in values.items())
+    told = [f"{value} ({', '.join(own)})" for value, own in names.items() if value != common]
+    return f"{', '.join(told)}, all others: {common}"
