@@ -169,6 +169,15 @@ def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2
     assert loss.total.item() == pytest.approx(0.5 * loss.nll.item() - np.mean(rewards, 1).sum(), rel=1e-5)
 
 
+def test_a_model_that_came_to_no_numbers_is_told_by_its_loss(build_model: Callable[..., Seq2Seq]) -> None:
+    """Where steps are looked at only now and then, the next one draws from such a model before anybody knows."""
+    model, gradients = toy(build_model, samples=4, mix=0.5)
+    with torch.no_grad():
+        model.output.bias.fill_(float("nan"))
+    batch = padded_batch(translation([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
+    assert torch.isnan(gradients([batch]).total)
+
+
 def test_a_dry_run_draws_outputs_as_the_training_would(
     started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

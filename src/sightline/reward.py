@@ -154,7 +154,8 @@ class RewardGradients(PlainGradients):
         with autocast(self.precision, self.device):
             found = walk(self.writer, batch, options)
         self.model.train()
-        outputs = [[guess.tokens for guess in guesses] for guesses in found]
+        nothing: list[list[int]] = [[]] * self.section.samples  # said where the model has no numbers, as its loss tells
+        outputs = [[guess.tokens for guess in guesses] or nothing for guesses in found]
         limits = batch.limits.tolist()
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
         drawn = [(source, output) for source, several in zip(sources, outputs, strict=True) for output in several]

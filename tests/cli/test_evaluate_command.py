@@ -71,11 +71,11 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
     assert together.startswith("source: 3 sentences, ensemble of 2 runs\n  perplexity")
 
 
-@pytest.mark.parametrize("option", [["--beam", "3"], ["--lowercase"], ["--min-length", "2"]])
+@pytest.mark.parametrize(
+    "option", [["--beam", "3"], ["--lowercase"], ["--min-length", "2"], ["--lowercase", "--outputs", "x"]]
+)
 def test_what_is_about_outputs_is_refused_where_none_are_needed(option: list[str], files: list[str]) -> None:
-    with pytest.raises(
-        ValueError, match=rf"{option[0]} is about outputs, and perplexity needs none, so nothing is dec"
-    ):
+    with pytest.raises(ValueError, match=rf"{option[0]} is about outputs, and perplexity looks at none; leave it out"):
         evaluate(Path("transformer"), *files, "--metrics", "perplexity", *option)
 
 

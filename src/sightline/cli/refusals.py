@@ -66,8 +66,8 @@ def check_decoded(run: Run, search: dict[str, Any], *, lowercase: bool, outputs:
         if value is not None:
             metrics = ", ".join(run.recipe.evaluation.metrics)
             raise ValueError(
-                f"{option} is about outputs, and {metrics} needs none, so nothing is decoded; leave it out, or add a "
-                f"metric that looks at outputs (--metrics)"
+                f"{option} is about outputs, and {metrics} looks at none; leave it out, or add a metric that does "
+                f"(--metrics)"
             )
 
 

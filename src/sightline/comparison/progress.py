@@ -1,4 +1,5 @@
-"""How far a comparison is: a bar in a terminal, an occasional line elsewhere, both on standard error."""
+"""How far something long is (a comparison, an evaluation): a bar in a terminal, an occasional line elsewhere, both on
+standard error."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def _lines(flows: Sequence[Flow], side: Side, layer: str | None, relative: bool)
         curve = flow.curve(side, layer)
         if curve is None:
             continue
-        shown = [place for place, count in enumerate(curve.count) if count >= min(_ENOUGH, max(curve.count))]
+        enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # of very little, all is shown
+        shown = [place for place, count in enumerate(curve.count) if count >= enough]
         while shown and curve.median[shown[-1]] <= SMALLEST:  # what is nothing ends the line; between, it breaks it
             shown.pop()
         scale = 1 / curve.median[0] if relative and curve.median[0] > 0 else 1.0
