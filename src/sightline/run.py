@@ -37,6 +37,7 @@ from sightline.layers.adapters import merge_adapters
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
+from sightline.progress import Progress
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.recipe.recipe import check_replacing
@@ -48,7 +49,6 @@ from sightline.training.windows import carries
 if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 
 

@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from sightline.cli import main
 from sightline.cli.app import app
 from sightline.comparison import Comparison, compare, print_comparison
-from sightline.comparison.progress import shown
 from sightline.comparison.results import Quality
 from sightline.comparison.sentences import signatures
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import score
+from sightline.progress import shown
 from sightline.run import Run
 
 
@@ -201,7 +201,7 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("sightline.comparison.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sightline.progress.time.monotonic", lambda: now[0])
     with shown() as progress:
         for number in range(8):
             progress("decoding", number, 8)

@@ -18,7 +18,6 @@ from sightline.comparison import Comparison, read_comparison
 from sightline.comparison.exports import json_text
 from sightline.comparison.notes import shared
 from sightline.comparison.page import page
-from sightline.comparison.progress import silent
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
 from sightline.comparison.terminal import plain_text
@@ -29,6 +28,7 @@ from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar
 from sightline.files import checksum
 from sightline.models.seq2seq import parameter_count
+from sightline.progress import silent
 from sightline.run import Run
 from sightline.run_folder import RunError
 

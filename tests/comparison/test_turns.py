@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sightline.comparison import turns
-from sightline.comparison.progress import silent
+from sightline.progress import silent
 
 
 class Fake:

@@ -64,9 +64,9 @@ def compare(
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
-    from sightline.comparison.progress import shown
     from sightline.files import check_place
     from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.progress import shown
 
     if saved is not None:
         asked = {"runs": runs, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}

@@ -236,7 +236,7 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
 
 def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool) -> Report:
     """How the run does on a test set; what it cannot do is told with the name of the set."""
-    from sightline.comparison.progress import shown
+    from sightline.progress import shown
 
     try:
         with shown() as progress:

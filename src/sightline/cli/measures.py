@@ -17,12 +17,12 @@ import typer
 from sightline.plural import plural
 
 if TYPE_CHECKING:
-    from sightline.comparison.progress import Progress
     from sightline.inspection.attributed import Attribution
     from sightline.inspection.attribution import Method
     from sightline.inspection.corpus_view import Order
     from sightline.inspection.gradient_flow import Flow
     from sightline.inspection.views import Subject
+    from sightline.progress import Progress
     from sightline.run import Run
     from sightline.training.batches import TrainingBatch
 
@@ -235,10 +235,10 @@ def show_gradient_flow(
     device: str = "auto",
 ) -> None:
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
-    from sightline.comparison.progress import shown
     from sightline.inspection.gradient_flow import flow_lines
     from sightline.inspection.pictures.figure_files import check_figure
     from sightline.inspection.pictures.flow import draw_flows
+    from sightline.progress import shown
     from sightline.run_folder import read_config
 
     if figure is not None:

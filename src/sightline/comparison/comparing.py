@@ -9,7 +9,6 @@ import torch
 
 from sightline.comparison.journals import read_journal
 from sightline.comparison.notes import of_models, run_notes
-from sightline.comparison.progress import Progress, silent
 from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured
 from sightline.comparison.recipe_differences import Difference, differences
 from sightline.comparison.results import Comparison, Member, Quality, System
@@ -30,6 +29,7 @@ from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
+from sightline.progress import Progress, silent
 from sightline.recipe import MetricName, Recipe
 from sightline.run_folder import RunError
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.baselines.written import WrittenRun, is_baseline
-from sightline.comparison.progress import Progress
 from sightline.comparison.recipe_differences import differ_only_in_seed
 from sightline.data.origins import Origin, origins
 from sightline.evaluation.metrics import METRICS
+from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sightline.comparison.progress import Progress
 from sightline.comparison.systems import Contestant
+from sightline.progress import Progress
 
 _MOST_PARTS = 8
 _LEAST_SENTENCES = 25  # in a part: fewer would not fill a batch

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.comparison.progress import Progress
 from sightline.data.preparation import data_folder
 from sightline.data.sources import DataError, read
 from sightline.evaluation.breakdowns import (
@@ -39,6 +38,7 @@ from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.plural import plural
+from sightline.progress import Progress
 from sightline.recipe import MetricName, TaskName
 
 if TYPE_CHECKING:

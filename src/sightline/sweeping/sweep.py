@@ -39,7 +39,7 @@ class Sweep:
 def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> Comparison:
     """Compare finished runs, and write the tables and figures into `folder`; who reads them is told what is missing."""
     from sightline.comparison import compare, write_comparison
-    from sightline.comparison.progress import shown
+    from sightline.progress import shown
 
     with shown() as progress:
         found = compare(runs, progress=progress)
