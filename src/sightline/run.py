@@ -28,7 +28,7 @@ from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.hearing import Heard, hear, measure_heard
 from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
-from sightline.evaluation.metrics import METRICS, Measurement, measure, measure_perplexity
+from sightline.evaluation.metrics import Measurement, look_at_outputs, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
@@ -259,7 +259,7 @@ class Run:
     @property
     def needs_outputs(self) -> bool:
         """Whether some metric of the recipe looks at outputs; models of text are measured by the text itself."""
-        return not self.recipe.of_text and any(METRICS[name].needs_outputs for name in self.recipe.evaluation.metrics)
+        return not self.recipe.of_text and look_at_outputs(self.recipe.evaluation.metrics)
 
     def evaluate(
         self,

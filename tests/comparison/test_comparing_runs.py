@@ -30,7 +30,6 @@ from sightline.files import checksum
 from sightline.models.seq2seq import parameter_count
 from sightline.progress import silent
 from sightline.run import Run
-from sightline.run_folder import RunError
 
 Copy = Callable[..., Path]
 
@@ -120,7 +119,7 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
     (tmp_path / "c.json").write_text(json_text(found))
     assert read_comparison(tmp_path / "c.json") == found
     for option in ({"beam": 3}, {"lowercase": True}):
-        with pytest.raises(RunError, match=r"is about outputs, and perplexity needs none, so nothing is decoded"):
+        with pytest.raises(ValueError, match=r"is about outputs, and perplexity looks at none; leave it out"):
             sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
 
 

@@ -59,16 +59,11 @@ def check_measured(recipe: Recipe, asked: dict[str, Any]) -> None:
 
 def check_decoded(run: Run, search: dict[str, Any], *, lowercase: bool, outputs: Path | None) -> None:
     """Options about outputs, where no metric looks at them: none are found then, unless they are to be written."""
-    if run.needs_outputs or run.recipe.of_text:
-        return
-    asked = {"--lowercase": lowercase or None} | (search if outputs is None else {})
-    for option, value in asked.items():
-        if value is not None:
-            metrics = ", ".join(run.recipe.evaluation.metrics)
-            raise ValueError(
-                f"{option} is about outputs, and {metrics} looks at none; leave it out, or add a metric that does "
-                f"(--metrics)"
-            )
+    from sightline.evaluation.metrics import check_outputs_wanted
+
+    if not run.recipe.of_text:
+        asked = {"--lowercase": lowercase or None} | (search if outputs is None else {})
+        check_outputs_wanted(run.recipe.evaluation.metrics, asked)
 
 
 def check_aligned(asked: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
 from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import check_outputs_wanted
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.progress import Progress, silent
@@ -52,8 +53,7 @@ def compare(
     all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
     named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
     Language models are measured by the test text itself, and decode nothing; nor does any run where no metric looks at
-    outputs (perplexity). Outputs without a model (`sightline
-    baseline`) have no perplexity: their `qualities` lack it.
+    outputs (perplexity). Outputs without a model (`sightline baseline`) have no perplexity: their `qualities` lack it.
     """
     contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
     check_one_task(contestants)
@@ -63,7 +63,7 @@ def compare(
     contestants = [contestant for group in groups for contestant in group.contestants]
     test, other_tests = common_test_set(contestants, on)
     scoring = choose_scoring(contestants, metrics, lowercase)
-    _check_decoded(scoring, beam, lowercase)
+    check_outputs_wanted(scoring.metrics, {"--beam": beam, "--lowercase": lowercase})
     check_text(contestants, test, scoring)
     decoded = _decode(contestants, test, scoring, progress)
     systems, looked = _systems(groups, test, scoring, decoded, progress)
@@ -87,16 +87,6 @@ def _check_heeded(recipe: Recipe, beam: int | None, lowercase: bool | None) -> N
         raise RunError(f"--beam {beam} is for runs that search, and these do not (task: {recipe.task}); leave it out")
     if lowercase is not None and recipe.of_text:
         raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
-
-
-def _check_decoded(scoring: Scoring, beam: int | None, lowercase: bool | None) -> None:
-    """The same where no metric looks at outputs."""
-    for option, value in (("--beam", beam), ("--lowercase", lowercase)):
-        if value is not None and not scoring.needs_outputs:
-            raise RunError(
-                f"{option} is about outputs, and {', '.join(scoring.metrics)} needs none, so nothing is decoded; leave "
-                f"it out, or add a metric that looks at outputs (--metrics)"
-            )
 
 
 def _decode(

@@ -10,7 +10,7 @@ from sightline.comparison.results import Verdict
 from sightline.comparison.seeds import bootstrap, randomization, seed_test
 from sightline.comparison.systems import Contestant
 from sightline.evaluation.measurement import Measurement, aligned
-from sightline.evaluation.metrics import METRICS, measure
+from sightline.evaluation.metrics import METRICS, look_at_outputs, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import TASK_METRICS, MetricName
@@ -29,7 +29,7 @@ class Scoring:
     @property
     def needs_outputs(self) -> bool:
         """Whether something has to be decoded for it."""
-        return any(METRICS[name].needs_outputs for name in self.metrics)
+        return look_at_outputs(self.metrics)
 
     def folds_case(self, contestant: Contestant) -> bool:
         return contestant.run.recipe.evaluation.lowercase if self.lowercase is None else self.lowercase

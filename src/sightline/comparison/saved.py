@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,13 +65,8 @@ def _comparison(saved: Plain) -> Comparison:
         where=_as(Where, saved["where"]) if "where" in saved else nowhere,
         notes=saved["notes"],
         decoded_on=saved["decoded_on"],
-        of_text=saved.get("of_text", not _wrote(systems)),
+        of_text=saved.get("of_text", False),
     )
-
-
-def _wrote(systems: Sequence[System]) -> bool:
-    """Files of earlier versions do not say whether a text measured the models: all others had outputs then."""
-    return any(each.sentences or each.baseline is not None for system in systems for each in system.members)
 
 
 def _system(saved: Plain, sentences: int) -> System:

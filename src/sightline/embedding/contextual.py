@@ -108,8 +108,8 @@ def layer_width(asked: Answerer, layer: Layer) -> int:
     """How wide the vectors of a layer are: as the model, but that gated convolutions may have a width of their own."""
     model = asked.recipe.model
     body = model.encoder or model.decoder
-    own = body.channels if isinstance(body, ConvolutionalBody) and isinstance(layer, int) else None
-    return own or model.width
+    inside = isinstance(layer, int)  # neither the embedding nor the last
+    return body.layer_width(model.width) if inside and isinstance(body, ConvolutionalBody) else model.width
 
 
 def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:

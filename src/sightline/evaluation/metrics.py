@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,6 +77,21 @@ METRICS: dict[MetricName, Metric] = {
     "bits-per-character": Metric("bits/char", "lower", None, digits=4),
     "masked-accuracy": Metric("masked accuracy", "higher", None),
 }
+
+
+def look_at_outputs(names: Iterable[MetricName]) -> bool:
+    """Whether something has to be decoded for one of these metrics."""
+    return any(METRICS[name].needs_outputs for name in names)
+
+
+def check_outputs_wanted(names: Sequence[MetricName], asked: Mapping[str, Any]) -> None:
+    """Refuse options about outputs that are set (not None) where no metric looks at outputs."""
+    for option, value in asked.items():
+        if value is not None and not look_at_outputs(names):
+            raise ValueError(
+                f"{option} is about outputs, and {', '.join(names)} looks at none; leave it out, or add a metric that "
+                f"does (--metrics)"
+            )
 
 
 def measure(

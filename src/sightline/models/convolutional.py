@@ -100,7 +100,7 @@ class ConvolutionalEncoder(TapModule):
 
     def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
         super().__init__()
-        channels = recipe.channels or width
+        channels = recipe.layer_width(width)
         self.entrance = Entrance(recipe, width)
         self.enter = width_map(width, channels, "W e + b", 1 - recipe.dropout)
         self.layers = nn.ModuleList(GatedBlock(recipe, channels, causal=False) for _ in range(recipe.layers))
@@ -196,7 +196,7 @@ class ConvolutionalDecoder(TapModule):
 
     def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
         super().__init__()
-        self.width, self.channels = width, recipe.channels or width
+        self.width, self.channels = width, recipe.layer_width(width)
         self.entrance = Entrance(recipe, width)
         self.enter = width_map(width, self.channels, "W g + b", 1 - recipe.dropout)
         blocks = [GatedBlock(recipe, self.channels, causal=True) for _ in range(recipe.layers)]

@@ -301,6 +301,10 @@ class ConvolutionalBody(Section):
     positions: LearnedPositions = LearnedPositions()
     dropout: Probability = 0.1
 
+    def layer_width(self, width: int) -> int:
+        """How wide the layers are in a model of this width."""
+        return self.channels or width
+
 
 class ByteNetBody(Section):
     """A stack of dilated convolutions; a decoder runs over the source at a fixed ratio (Kalchbrenner et al. 2016).
