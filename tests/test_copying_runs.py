@@ -14,7 +14,8 @@ from sightline.answering.translating import Translator
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import recompute
 from sightline.inspection.word_alignment import align_outputs
-from sightline.recipe.files import RecipeError, load_recipe
+from sightline.opening import open_recipe
+from sightline.recipe.files import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.text.copying import with_unknown
@@ -194,4 +195,4 @@ def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> Non
 )
 def test_what_cannot_copy_is_refused(corpus: Path, changes: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        load_recipe(write(corpus, recipe()), changes)
+        open_recipe(write(corpus, recipe()), changes)

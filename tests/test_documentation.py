@@ -15,6 +15,7 @@ from sightline.cli.app import app
 from sightline.recipe import Recipe
 from sightline.recipe.files import load_recipe, shipped_recipes
 from sightline.recipe.shape import alternatives, sections
+from sightline.recipe.trainable import check_trainable
 from sightline.recipe.yaml import read_yaml
 from sightline.sweeping.grid import as_text, combinations, read_variants
 
@@ -79,7 +80,7 @@ def test_every_recipe_and_override_shown_can_be_loaded(shown: list[tuple[str, li
         for values in {*found} - {values for known, values in tried if known == recipe}:
             tried.add((recipe, values))
             try:
-                load_recipe(recipe, values)
+                check_trainable(load_recipe(recipe, values))
             except ValueError as error:
                 wrong.append(f"{page}: sightline {verb} {' '.join(words)}: {error}")
     assert len(trained) > 80
@@ -108,6 +109,7 @@ def test_every_piece_of_a_recipe_shown_is_one(block: Said, tmp_path: Path) -> No
     ]
     recipe = load_recipe(tmp_path / "whole.yaml") if whole else load_recipe(BASE[task], changes)
     assert recipe.task == task
+    check_trainable(recipe)
 
 
 @pytest.mark.parametrize("block", fenced("python"), ids=lambda block: block.page)

@@ -28,6 +28,7 @@ from sightline.inspection.views import Subject, look
 from sightline.models.labellers import Tagger
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe
+from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
@@ -327,7 +328,7 @@ def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -
 )
 def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Recipe.model_validate(recipe(kind, **changes))
+        check_trainable(Recipe.model_validate(recipe(kind, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -341,4 +342,4 @@ def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: 
 def test_data_that_does_not_fit_is_refused(data: dict[str, Any], told: str) -> None:
     made = recipe("mask")
     with pytest.raises(ValueError, match=told):
-        Recipe.model_validate({**made, "data": {**made["data"], **data}})
+        check_trainable(Recipe.model_validate({**made, "data": {**made["data"], **data}}))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError, load_recipe
+from sightline.recipe.trainable import check_trainable
 from task_cases import LSTM, TRANSFORMER, WRITER, case, write
 
 TRANSLATOR = case("seq2seq", {"encoder": LSTM, "decoder": LSTM})
@@ -68,10 +70,10 @@ WRONG = {
 def test_what_the_sources_cannot_give_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
     recipe, match = WRONG[name]
     with pytest.raises(RecipeError, match=match):
-        load_recipe(write(tmp_path, recipe))
+        open_recipe(write(tmp_path, recipe))
 
 
 def test_the_other_side_of_pairs_is_a_text_too(tmp_path: Path) -> None:
     pairs = {"kind": "tsv", "file": "pairs.tsv"}
     recipe = with_data(WRITING, train=[pairs], validation=pairs, tests={}, swap=True)
-    assert load_recipe(write(tmp_path, recipe)).data.swap
+    check_trainable(load_recipe(write(tmp_path, recipe)))

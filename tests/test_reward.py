@@ -18,8 +18,8 @@ import yaml
 import sightline
 from sightline.dry_run import dry_run
 from sightline.evaluation.gleu import gleu
-from sightline.experiment import open_recipe
 from sightline.models.seq2seq import Seq2Seq
+from sightline.opening import open_recipe
 from sightline.recipe import Recipe
 from sightline.reward import Judge, RewardGradients, advantages, expected_reward, pair_batch, weighted_nll
 from sightline.text.tokenizer import END, PAD, START
@@ -92,9 +92,11 @@ def test_each_output_is_measured_against_the_mean_of_the_others() -> None:
 
 def test_the_weighted_loss_is_its_formula() -> None:
     features, weight, bias = torch.randn(3, 4, 8), torch.randn(13, 8), torch.randn(13)
-    targets, factors = torch.randint(1, 13, (3, 4)), torch.tensor([0.5, -1.0, 2.0])
+    targets, factors = torch.randint(START + 1, 13, (3, 4)), torch.tensor([0.5, -1.0, 2.0])
     targets[1, 2:] = PAD
-    logs = (features @ weight.T + bias).log_softmax(-1)
+    logits = features @ weight.T + bias
+    logits[..., [PAD, START]] = float("-inf")  # neither is ever drawn
+    logs = logits.log_softmax(-1)
     expected = 0.0
     for b, t in product(range(3), range(4)):
         if targets[b, t] != PAD:
@@ -103,13 +105,14 @@ def test_the_weighted_loss_is_its_formula() -> None:
 
 
 def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, RewardGradients]:
-    """A model that can write five words, at most one of them; it never writes padding, as a trained one does not.
+    """A model that can write six words, at most one of them, and would rather write padding, which no search does.
 
     The first `marks` of the words are marks that noise once put into its texts.
     """
     model = build_model(GRU, GRU)
     with torch.no_grad():
-        model.output.bias[[PAD, START, *range(9, 13)]] = -1e4
+        model.output.bias[range(9, 13)] = -1e4
+        model.output.bias[[PAD, START]] = 1.0
     recipe = Recipe.model_validate(
         a_recipe(reward={"mix": 0.0, "max_length": 2, **reward}, stopping={"on": "reward"}, label_smoothing=0.0)
     )
@@ -117,17 +120,17 @@ def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> t
     return model, RewardGradients(model, recipe, vocabulary, CPU, lambda batch: 3)
 
 
-@pytest.mark.parametrize("marks", [0, 2])
-def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], marks: int) -> None:
+@pytest.mark.parametrize(("marks", "temperature"), [(0, 1.0), (2, 1.0), (0, 0.5)])
+def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], marks: int, temperature: float) -> None:
     """Outputs of no word or one; every one of them and its probability can be written down."""
-    model, gradients = toy(build_model, marks, samples=20_000)
+    model, gradients = toy(build_model, marks, samples=20_000, temperature=temperature)
     source, reference = np.array([5, 6]), np.array([6])
     batch = padded_batch(translation([source], [reference]), np.arange(1))
     outputs = [[], *([word] for word in (1, 4, 5, 6, 7, 8) if word not in range(4, 4 + marks))]
     every = pair_batch([(source, output) for output in outputs])
     logits = model.logits(model(every.source, every.source_layout, every.given, every.target_layout))
-    silent = torch.isin(torch.arange(logits.shape[-1]), torch.arange(4, 4 + marks))
-    logs = logits.masked_fill(silent, float("-inf")).log_softmax(-1)
+    silent = torch.isin(torch.arange(logits.shape[-1]), torch.tensor([PAD, START, *range(4, 4 + marks)]))
+    logs = (logits / temperature).masked_fill(silent, float("-inf")).log_softmax(-1)
     firsts = torch.stack([logs[row, 0, output[0] if output else END] for row, output in enumerate(outputs)])
     assert firsts.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
     rewards = torch.tensor([gleu(output, [6]) for output in outputs])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError, load_recipe
 from task_cases import CASES, LEARNED, LSTM, TRANSFORMER, WRITER, case, metrics, write
 
@@ -88,7 +89,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_recipe_that_cannot_be_names_the_key_and_the_remedy(name: str, tmp_path: Path) -> None:
     recipe, match = WRONG[name]
     with pytest.raises(RecipeError, match=match):
-        load_recipe(write(tmp_path, recipe))
+        open_recipe(write(tmp_path, recipe))
 
 
 @pytest.mark.parametrize("task", ["language-model", "classify", "tag"])

@@ -14,7 +14,7 @@ import sightline
 from sightline.cli.train import _show
 from sightline.comparison.test_sets import from_files
 from sightline.dry_run import dry_run
-from sightline.experiment import open_recipe
+from sightline.opening import open_recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from task_cases import CASES, FILES, NEURAL, write

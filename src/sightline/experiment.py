@@ -24,7 +24,6 @@ from sightline.data.preparation import (
     prepare_data,
     run_recipe,
     training_examples,
-    with_folder,
 )
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
@@ -38,15 +37,16 @@ from sightline.models.masked_words import MaskedWords
 from sightline.models.protocol import FitsLengths
 from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq, parameter_count
+from sightline.opening import open_recipe
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
 from sightline.recipe.changes import differences
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.files import save_recipe
 from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, environment, locked, read_config, write_config
 from sightline.starting.first_weights import adapt, first_weights
-from sightline.starting.other_run import Start, vocabulary_of_start, with_start, write_start
+from sightline.starting.other_run import Start, vocabulary_of_start, write_start
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.adapting import trained_count
 from sightline.training.checkpoints import load_parameters
@@ -143,20 +143,6 @@ def train(
         _check_folder(run, loaded, resume)
         _train_locked(loaded, run, resume, display or PlainDisplay(), progress)
     return run
-
-
-def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
-    """The recipe, its data folder found, and the run folder it is trained into when none is named.
-
-    A run folder may stand for its own recipe, and is then trained further in place.
-    """
-    if isinstance(recipe, Recipe):
-        return with_start(with_folder(recipe, None)), "runs/run"
-    path = Path(recipe)
-    if (path / "recipe.yaml").is_file():
-        return with_start(with_folder(run_recipe(path, overrides), None)), str(path)
-    loaded = with_start(load_recipe(recipe, overrides))
-    return with_folder(loaded, path if path.is_file() else None), f"runs/{path.stem}"
 
 
 def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:

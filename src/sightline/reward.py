@@ -6,7 +6,9 @@ over the sources x of a batch, r from 0 to 1 and CE the (label-smoothed) cross e
 tokens. The gradient of the expectation is estimated from N outputs y drawn for each source (Williams 1992), each
 against the mean reward of the others, which leaves it unbiased:
 
-    −1/N Σ_n (r_n − 1/(N−1) Σ_{m≠n} r_m) ∇ log p(y_n | x).
+    −1/N Σ_n (r_n − 1/(N−1) Σ_{m≠n} r_m) ∇ log p(y_n | x),
+
+with p at the temperature of the drawing.
 
 Outputs are drawn in evaluation mode, so from the model as it will be used; log p(y) is then computed in training mode,
 with what dropout the recipe has (the paper fine-tunes without any); losses that layers have of their own (the balance
@@ -31,7 +33,7 @@ from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.linear import linear
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
-from sightline.text.tokenizer import END, PAD, SPECIALS, Vocabulary
+from sightline.text.tokenizer import END, PAD, SPECIALS, START, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss
 from sightline.training.sides import translation
@@ -60,16 +62,22 @@ def drawing(section: Reward, max_ratio: float, seed: int, longest: int | None) -
 
 
 def weighted_nll(
-    features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, factors: Tensor, marks: int = 0
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    factors: Tensor,
+    marks: int = 0,
+    temperature: float = 1.0,
 ) -> Tensor:
     """Σ_b factor_b Σ_t −log p(y_bt) of features (B, T, D), over targets (B, T) that are not PAD.
 
-    p is what outputs are drawn from: the `marks` ids behind the specials (marks of noise) have no share in it.
+    p is what outputs are drawn from, at that temperature: what a search never says has no share in it (padding, start,
+    and the `marks` ids behind the specials, marks of noise).
     """
     real = targets != PAD
-    logits = linear(features[real], weight, bias).float()  # (real, V)
-    if marks:
-        logits[:, len(SPECIALS) : len(SPECIALS) + marks] = float("-inf")
+    logits = linear(features[real], weight, bias).float() / temperature  # (real, V)
+    logits[:, [PAD, START, *range(len(SPECIALS), len(SPECIALS) + marks)]] = float("-inf")
     right = logits.gather(1, targets[real][:, None])[:, 0]
     return ((logits.logsumexp(-1) - right) * factors[:, None].expand_as(targets)[real]).sum()
 
@@ -173,8 +181,8 @@ class RewardGradients(PlainGradients):
         factors = torch.tensor([factor for _, _, factor, _ in pairs], device=self.device)
         with autocast(self.precision, self.device):
             features = self.writer(batch.source, batch.source_layout, batch.given, batch.target_layout)
-            output_layer = self.writer.output
-            loss = weighted_nll(features, output_layer.weight, output_layer.bias, batch.wanted, factors, self.marks)
+            output, temperature = self.writer.output, self.section.temperature
+            loss = weighted_nll(features, output.weight, output.bias, batch.wanted, factors, self.marks, temperature)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
 
 

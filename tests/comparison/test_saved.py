@@ -128,6 +128,20 @@ def test_another_file_is_named(content: str, tmp_path: Path) -> None:
         read_comparison(path)
 
 
+@pytest.mark.parametrize("taken", ["systems", "folder", "seconds"])
+def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: Comparison, tmp_path: Path) -> None:
+    path = saved(seeded, tmp_path)
+    plain = json.loads(path.read_text())
+    of_run = plain.pop(taken, None) is None
+    for system in plain.get("systems", []):
+        for run in system["runs"]:
+            del run[taken]
+    path.write_text(json.dumps(plain))
+    told = rf"is no comparison \(there is no {taken}{' of a run' if of_run else ''}\); .* as it was written"
+    with pytest.raises(ValueError, match=told):
+        read_comparison(path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.json cannot be read \(No such file"):
         read_comparison(tmp_path / "none.json")

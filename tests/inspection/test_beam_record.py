@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.phrases import occurrences
 from sightline.decoding.request import Request
 from sightline.experiment import build_model
-from sightline.inspection.beam_record import BeamRecord, record_beam
+from sightline.inspection.beam_record import BeamRecord, Fate, Node, record_beam
 from sightline.inspection.pictures.beam import draw_beam
 from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
@@ -210,6 +211,35 @@ def test_a_record_is_drawn_in_any_script(suffix: str, dropped: bool, tmp_path: P
     assert path.read_bytes().startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
     if suffix == ".svg":
         assert ("outscored" in path.read_text()) == dropped
+
+
+def chain(steps: int, *, first: int = 1) -> BeamRecord:
+    """One hypothesis that goes on, beside others at the first step."""
+    nodes = [Node(number, 0, None, 5, "a", -1.0, -1.0, "outscored") for number in range(first - 1)]
+    for step in range(steps):
+        fate: Fate = "finished" if step == steps - 1 else "continued"
+        nodes.append(Node(len(nodes), step, len(nodes) - 1 if step else None, 5, "b", -1.0, -1.0, fate))
+    return BeamRecord(1, 1, nodes=nodes, steps=steps)
+
+
+def drawn(record: BeamRecord, path: Path) -> tuple[int, str]:
+    """How wide a picture is, and what is written in it."""
+    draw_beam(record, path)
+    text = path.read_text()
+    return int(re.findall(r'viewBox="0 0 (\d+)', text)[0]), "\n".join(re.findall("<!-- (.*) -->", text))
+
+
+def test_a_long_search_is_drawn_in_bands(tmp_path: Path) -> None:
+    (wide, _), (long, words) = (drawn(chain(steps), tmp_path / f"{steps}.svg") for steps in (12, 40))
+    assert long <= wide
+    assert [f"{step}" in words.splitlines() for step in (1, 40, 41)] == [True, True, False]
+    assert "left out" not in words
+
+
+@pytest.mark.parametrize(("steps", "told"), [(12, None), (13, "left out: step 13"), (15, "left out: steps 13 to 15")])
+def test_a_picture_says_for_which_steps_it_has_no_room(steps: int, told: str | None, tmp_path: Path) -> None:
+    _, words = drawn(chain(steps, first=110), tmp_path / "beam.svg")
+    assert [line for line in words.splitlines() if "left out" in line] == ([told] if told else [])
 
 
 def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:

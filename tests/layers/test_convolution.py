@@ -184,6 +184,27 @@ def test_packed_for_predicting_it_computes_the_same() -> None:
     assert gradient.abs().max() > 0
 
 
+def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make it is more work than the product of the few rows of a search."""
+    made: list[int] = []
+
+    def counted(direction: Tensor, length: Tensor) -> Tensor:
+        made.append(len(direction))
+        return weight_normalized(direction, length)
+
+    monkeypatch.setattr("sightline.layers.convolution.weight_normalized", counted)
+    project, x = NormalizedLinear(6, 4, std=1.0), torch.randn(3, 6)
+    project(x)
+    assert made == [4]
+    with torch.no_grad():
+        torch.testing.assert_close(project.apply_rows(x, 1, 3), project(x)[:, 1:3], rtol=0.0, atol=1e-6)
+        pack(project)
+        project(x)
+        made.clear()
+        project(x)
+    assert made == []
+
+
 def test_hypotheses_and_sentences_take_their_recent_inputs_along() -> None:
     recent = Recent((torch.arange(24.0).view(2, 3, 2, 2), torch.arange(6.0).view(2, 3, 1, 1)))
     chosen = recent.select(torch.tensor([[2, 0], [1, 1]]))

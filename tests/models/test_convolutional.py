@@ -27,6 +27,7 @@ from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.model import Model
+from sightline.recipe.trainable import check_trainable
 
 WIDTH, END = 8, 3
 SOURCES = [[5, 9, 4, 7, END], [6, END], [12, 8, 5, END]]
@@ -371,7 +372,7 @@ def test_what_cannot_be_built_is_said(model: dict[str, Any], said: str) -> None:
 
 def test_a_table_of_positions_too_small_for_the_data_is_said_before_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"decoder\.positions\.longest \(32\) is less than the longest sentence"):
-        written(tmp_path, CONVOLUTIONAL)
+        check_trainable(written(tmp_path, CONVOLUTIONAL))
 
 
 def test_a_decoder_that_does_not_look_cannot_be_held_to_what_it_covered(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.model import Model
+from sightline.recipe.trainable import check_trainable
 
 EXPERTS = {"count": 3, "top": 2, "every": 2, "capacity": 1.0}
 
@@ -178,4 +179,4 @@ def test_a_recipe_asks_for_it() -> None:
 
 def test_a_recipe_without_transformers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"training\.recompute_layers: true is for Transformer layers, and this model"):
-        recipe_of(encoder={"kind": "recurrent"}, decoder={"kind": "recurrent"})
+        check_trainable(recipe_of(encoder={"kind": "recurrent"}, decoder={"kind": "recurrent"}))

@@ -18,8 +18,8 @@ import sightline
 from sightline.cli.app import app
 from sightline.cli.train import _show
 from sightline.dry_run import dry_run
-from sightline.experiment import open_recipe
 from sightline.merging import merge_run
+from sightline.opening import open_recipe
 from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe
 from sightline.training.interruption import Interrupted

@@ -12,7 +12,7 @@ import torch
 from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
-from sightline.experiment import open_recipe
+from sightline.opening import open_recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from watched_runs import records
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import yaml
 from fake_training import save
 
-from sightline.experiment import open_recipe
+from sightline.opening import open_recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.sweeping.grid import SweepError
 from sightline.sweeping.plan import Plan, plan_sweep
@@ -70,6 +72,11 @@ def test_the_folder_is_named_after_the_recipe_and_planning_writes_nothing(recipe
     before = sorted(tmp_path.rglob("*"))
     assert plan_sweep(recipe, ["seed=1,2"]).folder == Path("runs/sweep-recipe")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_planning_waits_for_no_pytorch(recipe: str) -> None:
+    plan = f"import sys; from sightline.sweeping.plan import plan_sweep; plan_sweep({recipe!r}, ['seed=1,2'])"
+    subprocess.run([sys.executable, "-c", f"{plan}; sys.exit('torch' in sys.modules)"], check=True)
 
 
 def test_a_path_is_never_taken_for_a_shipped_recipe(recipe: str, tmp_path: Path) -> None:

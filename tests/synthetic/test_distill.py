@@ -19,7 +19,7 @@ from sightline.cli.app import app
 from sightline.cli.searching import load_together
 from sightline.data.preparation import other_direction
 from sightline.data.sources import MovedFolder
-from sightline.experiment import open_recipe
+from sightline.opening import open_recipe
 from sightline.recipe.files import load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError

@@ -18,6 +18,7 @@ from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.guiding import GuidedAlignment
+from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
 from sightline.training.guiding import GuidedHead, alignment_loss, guide_of
 from watched_runs import Silent
@@ -186,12 +187,13 @@ def test_a_run_writes_what_guides_the_next_one_cut_with_dropout(tmp_path: Path) 
 def test_what_cannot_be_guided_is_refused(
     tmp_path: Path, guide: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
+    guided = {"guided_alignment": {"file": "links.txt", **guide}}
     with pytest.raises(ValueError, match=message):
-        recipe(tmp_path, MODELS["transformer"], guided_alignment={"file": "links.txt", **guide}, **more)
+        check_trainable(recipe(tmp_path, MODELS["transformer"], **guided, **more))
 
 
 def test_a_decoder_whose_attention_has_no_shares_cannot_be_guided(tmp_path: Path) -> None:
     for kind in ("none", "linear"):
         model = {"encoder": READER, "decoder": {**READER, "attention": {"kind": kind}}}
         with pytest.raises(ValueError, match=f"shares of one, and model.decoder.attention.kind is {kind}"):
-            recipe(tmp_path, model, guided_alignment={"file": "links.txt"})
+            check_trainable(recipe(tmp_path, model, guided_alignment={"file": "links.txt"}))

@@ -159,16 +159,16 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
 )
 def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, Any], message: str) -> None:
     from sightline.recipe import Recipe
+    from sightline.recipe.trainable import check_trainable
 
     dates = {"kind": "dates", "part": "train", "examples": 1}
+    recipe = {
+        "data": {"train": [dates], "validation": {**dates, "part": "validation"}},
+        "model": {"width": 8, "encoder": BODY, "decoder": BODY},
+        "training": training,
+    }
     with pytest.raises(ValueError, match=message):
-        Recipe.model_validate(
-            {
-                "data": {"train": [dates], "validation": {**dates, "part": "validation"}},
-                "model": {"width": 8, "encoder": BODY, "decoder": BODY},
-                "training": training,
-            }
-        )
+        check_trainable(Recipe.model_validate(recipe))
 
 
 FEW = {"count": 2, "top": 1, "hidden": 4}
@@ -187,6 +187,7 @@ FEW = {"count": 2, "top": 1, "hidden": 4}
 def test_two_passes_without_anything_random_between_them_are_refused(changed: dict[str, Any], agree: bool) -> None:
     """Experts are chosen with noise in training, so their passes differ without dropout too."""
     from sightline.recipe import Recipe
+    from sightline.recipe.trainable import check_trainable
 
     plain = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
     dates = {"kind": "dates", "part": "train", "examples": 1}
@@ -196,7 +197,7 @@ def test_two_passes_without_anything_random_between_them_are_refused(changed: di
         "training": {"rdrop": 5},
     }
     if not agree:
-        assert Recipe.model_validate(recipe).training.rdrop == 5
+        check_trainable(Recipe.model_validate(recipe))
         return
     with pytest.raises(ValueError, match="without any they are the same twice; set dropout in the model"):
-        Recipe.model_validate(recipe)
+        check_trainable(Recipe.model_validate(recipe))

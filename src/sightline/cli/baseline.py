@@ -34,7 +34,7 @@ def baseline(
     - `sightline compare runs/transformer-ed runs/lead-8 runs/oracle --metrics rouge-1,rouge-2,rouge-l`
     """
     from sightline.baselines.written import write_baseline
-    from sightline.experiment import open_recipe
+    from sightline.opening import open_recipe
 
     if kind not in ("lead", "oracle"):
         raise ValueError(f"there is no baseline {kind!r}; use lead or oracle")

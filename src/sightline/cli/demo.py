@@ -18,8 +18,8 @@ def demo(
     from rich.console import Console
 
     from sightline.cli.train import train_or_tell
-    from sightline.experiment import open_recipe
     from sightline.inspection.alignment import draw, render_terminal
+    from sightline.opening import open_recipe
     from sightline.run import Run
 
     console = Console()

@@ -49,7 +49,7 @@ def distill(
     - `sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume`
     """
     from sightline.cli.train import run_training
-    from sightline.experiment import open_recipe
+    from sightline.opening import open_recipe
     from sightline.synthetic.distillation import Distilling
     from sightline.synthetic.distillation import distill as write_distilled
     from sightline.synthetic.translation import Limits, told

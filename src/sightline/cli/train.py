@@ -35,7 +35,7 @@ def train(
     - `sightline train runs/en-de --resume`
     """
     from sightline.dry_run import dry_run as try_out
-    from sightline.experiment import open_recipe
+    from sightline.opening import open_recipe
 
     loaded, folder = open_recipe(recipe, overrides or [])
     run = out or Path(folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +38,14 @@ def read_comparison(path: Path) -> Comparison:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(_refusal(path, f"{error.title} {place}: {first['msg']}")) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except KeyError as error:
+        raise ValueError(_refusal(path, f"there is no {error.args[0]}")) from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(_refusal(path, f"{type(error).__name__}: {error}")) from error
 
 
 def _refusal(path: Path, why: str) -> str:
-    return f"{path} is no comparison ({why}); give a file that sightline compare --json wrote"
+    return f"{path} is no comparison ({why}); give a file that sightline compare --json wrote, as it was written"
 
 
 def _comparison(saved: Plain) -> Comparison:
@@ -84,16 +86,17 @@ def _member(saved: Plain, sentences: int) -> Member:
     every = saved["validations"]
     validations = [{key: math.nan if value is None else value for key, value in each.items()} for each in every]
     known = {field.name for field in fields(Member)}
-    return Member(
-        **{key: value for key, value in saved.items() if key in known}  # type: ignore[arg-type]
-        | {
-            "sentences": saved.get("sentences", decoded),
-            "outputs": saved.get("outputs", []),
-            "validations": validations,
-            "cost": _as(Cost, saved["cost"]),
-            "scores": {metric: _as(Score, each) for metric, each in _there(saved["scores"])},
-        }
-    )
+    values = {key: value for key, value in saved.items() if key in known} | {
+        "sentences": saved.get("sentences", decoded),
+        "outputs": saved.get("outputs", []),
+        "validations": validations,
+        "cost": _as(Cost, saved["cost"]),
+        "scores": {metric: _as(Score, each) for metric, each in _there(saved["scores"])},
+    }
+    for field in fields(Member):
+        if field.name not in values and field.default is field.default_factory is MISSING:
+            raise KeyError(f"{field.name} of a run")
+    return Member(**values)
 
 
 def _verdict(metric: Any, saved: Plain) -> Verdict:

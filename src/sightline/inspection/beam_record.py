@@ -51,6 +51,9 @@ class Node:
     fate: Fate
 
 
+Children = dict[int | None, list[Node]]  # by the number of the one they continue; None: the start
+
+
 @dataclass
 class BeamRecord:
     """All of one sentence, in the order in which the search ranked them, step by step."""
@@ -103,6 +106,10 @@ class BeamRecord:
             different.setdefault(tuple(self.tokens(node)) if self.groups > 1 else (node.number,), node)
         return list(different.values())[: self.nbest_wanted]
 
+    def best(self) -> set[int]:
+        """The numbers of all nodes of the best output."""
+        return {each.number for node in self.outputs()[:1] for each in self.line(node)}
+
     def nbest(self) -> list[Hypothesis]:
         """The outputs of the search, from nothing but what was recorded."""
         return [Hypothesis(self.tokens(node)[:-1], node.score, node.log_probability) for node in self.outputs()]
@@ -136,32 +143,34 @@ class BeamRecord:
         from rich.text import Text
         from rich.tree import Tree
 
-        outputs = [node.number for node in self.outputs()]
-        best = {node.number for node in self.line(self.nodes[outputs[0]])} if outputs else set()
-        wanted = self._shown(dropped)
-        children: dict[int | None, list[Node]] = {}
-        for node in self.nodes:
-            if node.number in wanted:
-                children.setdefault(node.parent, []).append(node)
+        outputs, best = [node.number for node in self.outputs()], self.best()
+        children = self.children(dropped=dropped)
         root = Tree(Text(f"beam {self.beam}, {plural(self.steps, 'step')}", style="bold"))
         waiting = [(root, node) for node in reversed(children.get(None, []))]
         while waiting:
             branch, node = waiting.pop()
-            run = [node]
-            while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (
-                node.number in best
-            ):
-                run.append(below[0])
+            run = unbranched(node, children, best)
             grown = branch.add(_line(run, outputs, best, leaf=run[-1].number not in children))
             waiting += [(grown, child) for child in reversed(children.get(run[-1].number, []))]
         return root
 
-    def _shown(self, dropped: bool) -> set[int]:
-        """Nodes on the way to anything that finished or was there at the end; or all."""
-        if dropped:
-            return {node.number for node in self.nodes}
+    def children(self, *, dropped: bool = False) -> Children:
+        """What continues each node, on the way to anything that finished or was there at the end; or all."""
         ends = [node for node in self.nodes if node.fate in ("finished", "sentence done", "group done")]
-        return {each.number for node in ends for each in self.line(node)}
+        wanted = {each.number for node in ends for each in self.line(node)}
+        children: Children = {}
+        for node in self.nodes:
+            if dropped or node.number in wanted:
+                children.setdefault(node.parent, []).append(node)
+        return children
+
+
+def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
+    """A node and those after it, as far as nothing branches off and all or none of them are of the best output."""
+    run = [node]
+    while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (node.number in best):
+        run.append(below[0])
+    return run
 
 
 def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int], *, leaf: bool) -> Text:

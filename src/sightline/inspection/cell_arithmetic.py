@@ -81,21 +81,7 @@ class Explainer:
         """Where the number in a cell stood before it was moved; None, where it is padding."""
         moved = False
         while (step := self.steps.get(key)) is not None and step.operation in MOVING:
-            arguments, places = arguments_of(step, self.values), []
-            start = 0
-            for name in _DATA:
-                if name not in step.arguments:
-                    continue
-                references = step.arguments[name]
-                several = isinstance(references, list | tuple)
-                marked = []
-                for reference in references if several else [references]:
-                    shape = self.values[reference.name].shape
-                    count = int(np.prod(shape, dtype=np.int64))
-                    marked.append(np.arange(start, start + count).reshape(shape))
-                    places.append((start, reference.name, shape))
-                    start += count
-                arguments[name] = marked if several else marked[0]
+            arguments, places = self._numbered(step)
             if step.operation == "pad":
                 arguments["value"] = -1
             move = OPERATIONS["same" if step.operation == "cast" else step.operation]
@@ -107,6 +93,25 @@ class Explainer:
             cell = tuple(int(k) for k in np.unravel_index(at - first, shape)) if shape else ()  # of a single number
             moved = True
         return key, cell, moved
+
+    def _numbered(self, step: Step) -> tuple[dict[str, Any], list[tuple[int, str, tuple[int, ...]]]]:
+        """The arguments of a moving step, 0, 1, 2 … in place of what it moves; and with which number each begins."""
+        arguments, places = arguments_of(step, self.values), []
+        start = 0
+        for name in _DATA:
+            if name not in step.arguments:
+                continue
+            references = step.arguments[name]
+            several = isinstance(references, list | tuple)
+            marked = []
+            for reference in references if several else [references]:
+                shape = self.values[reference.name].shape
+                count = int(np.prod(shape, dtype=np.int64))
+                marked.append(np.arange(start, start + count).reshape(shape))
+                places.append((start, reference.name, shape))
+                start += count
+            arguments[name] = marked if several else marked[0]
+        return arguments, places
 
 
 def _within(value: Any, cell: Cell) -> Cell:

@@ -11,7 +11,7 @@ import torch
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
-from sightline.inspection.beam_record import BeamRecord, Node
+from sightline.inspection.beam_record import BeamRecord, Children, Node, unbranched
 from sightline.inspection.heat_map import HeatMap, Scale, palette
 from sightline.inspection.heat_map_html import Page, name, scale_bar, short
 from sightline.inspection.report_parts import ReportParts
@@ -210,25 +210,16 @@ def beam_section(parts: ReportParts, page: Page) -> str:
     record = parts.beam
     if record is None or not record.nodes:
         return "".join(_note(each) for each in parts.left_out if each.startswith("Beam"))
-    ends = [node for node in record.nodes if node.fate in ("finished", "sentence done", "group done")]
-    kept = {each.number for node in ends for each in record.line(node)}
-    children: dict[int | None, list[Node]] = {}
-    for node in record.nodes:
-        if node.number in kept:
-            children.setdefault(node.parent, []).append(node)
-    outputs = [node.number for node in record.outputs()]
-    best = {node.number for node in record.line(record.nodes[outputs[0]])} if outputs else set()
+    children, outputs, best = record.children(), [node.number for node in record.outputs()], record.best()
     tree = "".join(_branch(node, children, outputs, best) for node in children.get(None, []))
     own = " The output above was given; this is the run's own search." if parts.trace.about.get("forced") else ""
     told = f"<p>Beam {record.beam}, {record.steps} steps; numbers are log-probabilities.{own}</p>"
     return f'{told}<ul class="beam">{tree}</ul>{_hypotheses(record)}'
 
 
-def _branch(node: Node, children: dict[int | None, list[Node]], outputs: Sequence[int], best: set[int]) -> str:
+def _branch(node: Node, children: Children, outputs: Sequence[int], best: set[int]) -> str:
     """Tokens that follow one another in one line, then what branches off."""
-    run = [node]
-    while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (node.number in best):
-        run.append(below[0])
+    run = unbranched(node, children, best)
     last, tokens = run[-1], " ".join(name(each.piece) for each in run)
     told = f"{last.log_probability:.2f}".replace("-", "−")
     if last.fate == "finished":
@@ -236,7 +227,7 @@ def _branch(node: Node, children: dict[int | None, list[Node]], outputs: Sequenc
         told += f" · finished: score {last.score:.3f}{place}".replace("-", "−")
     elif last.fate != "continued":
         told += f" · {last.fate}"
-    inside = "".join(_branch(each, children, outputs, best) for each in below)
+    inside = "".join(_branch(each, children, outputs, best) for each in children.get(last.number, []))
     marked = ' class="best"' if last.number in best else ""
     return f"<li><span{marked}>{tokens}</span> <small>{told}</small>{f'<ul>{inside}</ul>' if inside else ''}</li>"
 

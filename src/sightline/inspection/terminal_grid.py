@@ -36,7 +36,7 @@ class TerminalGrid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
         shades = _ASCII_SHADES if options.ascii_only else _SHADES
-        rows = [_cut(visible(token), _LONGEST_ROW_LABEL) for token in self.alignment.target]
+        rows = [cut_to_cells(visible(token), _LONGEST_ROW_LABEL) for token in self.alignment.target]
         columns = [visible(token) for token in self.alignment.source]
         margin = max((cell_len(label) for label in rows), default=0) + 1
         weights = self.alignment.scaled()
@@ -120,7 +120,8 @@ def _legend(margin: int, shades: str, coloured: bool) -> Text:
     return legend.append(" 1", style="dim")
 
 
-def _cut(label: str, longest: int) -> str:
+def cut_to_cells(label: str, longest: int) -> str:
+    """At most so many columns of a terminal, the last one "…" where something is cut."""
     return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
 
 

@@ -72,6 +72,13 @@ class NormalizedLinear(Projection):
         """(O, I)."""
         return weight_normalized(self.direction, self.length)
 
+    def forward(self, x: Tensor, activation: str = "none") -> Tensor:
+        return self.apply_rows(x, 0, len(self.length), activation)  # no weight is made to be asked for its shape
+
+    def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        whole = stop - start == len(self.length)
+        return (self.weight, self.bias) if whole else super()._rows(start, stop)
+
     def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
         packed = None if self._packed is None or torch.is_grad_enabled() else self._packed.get((start, stop))
         if packed is not None and onednn_fits(x, self.direction):

@@ -8,6 +8,9 @@ one batched product. While training C is a function of the size of the tensor al
 finds its expert full is dropped, and what the token hands on is the residual around this layer. At test nothing is
 dropped, so no token depends on its neighbours in the batch.
 
+The objective teaches the gate by how the chosen share a token (§2.1: k > 1). With k = 1 that share is always one, and
+only the balance of the load is learned; without noise, nothing at all.
+
 Shapes beside the usual: E experts, k of them for each token, C slots of each, F their inner width, N tokens.
 """
 

@@ -1,8 +1,8 @@
 """Convolutional bodies: gated convolutions, and attention to the source in every layer (Gehring et al. 2017).
 
-All sums of two parts of equal variance are scaled by √½, so that variance neither grows nor fades with depth. What
-enters has a standard deviation of 0.1, as in the paper: the scores d·z are not scaled, and of vectors of variance one
-the softmax would see one alone.
+What a layer adds to its input, and what attention adds to that, is of equal variance: the sums are scaled by √½ (§3.4),
+so that variance neither grows nor fades with depth. What enters has a standard deviation of 0.1, as in the paper: the
+scores d·z are not scaled, and of vectors of variance one the softmax would see one alone.
 
 Layers may have a width C of their own. Linear maps lead there from the vectors and back to the width D of the
 embeddings (§3.2), in which all that is looked at stays: z, e, g and what the output layer reads.

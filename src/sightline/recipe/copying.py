@@ -16,11 +16,8 @@ def copies_unknown(model: Model, tokenizer: AnyTokenizer) -> bool:
     return model.copying and tokenizer.kind == "word"
 
 
-def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model, rivals: Mapping[str, object]) -> None:
-    """Refuse to copy where there is nothing to copy from, or beside what it cannot be had with.
-
-    `rivals`, by key, where they are set: other objectives, and batches that are not padded.
-    """
+def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) -> None:
+    """Refuse to copy where there is nothing to copy from."""
     if not model.copying:
         return
     decoder = model.decoder
@@ -43,6 +40,10 @@ def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model, 
             f"{_WHAT} with tokenizer.kind: word numbers the unknown words of pairs, and data.noise makes pairs of ids; "
             f"take pieces of words (tokenizer.kind: bpe), or leave one out"
         )
+
+
+def check_rivals_of_copying(rivals: Mapping[str, object]) -> None:
+    """Refuse what copying cannot be trained beside, by key, where it is set: other objectives, unpadded batches."""
     for key, value in rivals.items():
         if value:
             raise ValueError(

@@ -14,18 +14,14 @@ if TYPE_CHECKING:
 _SPECIALS = 4  # of every vocabulary: padding, unknown, start, end
 
 
-def check_text(recipe: Recipe) -> None:
-    """Refuse what has no meaning where examples are windows of text, and noise that does not fit the task."""
-    if not recipe.of_text:
+def check_noise(recipe: Recipe) -> None:
+    """Refuse noise that does not fit the task, the tokenizer or the model."""
+    noise = recipe.data.noise
+    if noise is None:
         if recipe.task == "masked-words":
             raise ValueError("task: masked-words needs the words masked; add data.noise: {kind: mask}")
         return
-    noise = recipe.data.noise
-    what = f"task: {recipe.task}" if noise is None else f"data.noise.kind: {noise.kind}"
-    if recipe.data.clean != Clean():
-        raise ValueError(f"data.clean is for pairs of texts, and {what} has none; leave it out")
-    if noise is None:
-        return
+    what = f"data.noise.kind: {noise.kind}"
     fits = "masked-words" if noise.kind == "mask" else "seq2seq"
     if recipe.task != fits:
         raise ValueError(f"{what} is for task: {fits}, not {recipe.task}; change one of them")
@@ -39,7 +35,18 @@ def check_text(recipe: Recipe) -> None:
         )
     if recipe.task == "seq2seq":
         _check_parts(recipe, what)
-    context = recipe.training.batches.context
+
+
+def check_windows(recipe: Recipe) -> None:
+    """Refuse trainings that are not of windows of text, where those are learned from."""
+    noise, context = recipe.data.noise, recipe.training.batches.context
+    what = f"task: {recipe.task}" if noise is None else f"data.noise.kind: {noise.kind}"
+    if recipe.data.clean != Clean():
+        raise ValueError(f"data.clean is for pairs of texts, and {what} has none; leave it out")
+    if noise is None:
+        return
+    if recipe.training.reward is not None:
+        raise ValueError(f"{what} is learned by likelihood; leave training.reward out")
     if context < 8:
         raise ValueError(f"training.batches.context ({context}) leaves too little text to spoil; raise it to 8 or more")
 
@@ -49,8 +56,6 @@ def _check_parts(recipe: Recipe, what: str) -> None:
     model = recipe.model
     if model.encoder is None or isinstance(model.decoder, ByteNetBody):
         raise ValueError(f"{what} needs a model with an encoder, and a decoder that is not ByteNet's")
-    if recipe.training.reward is not None:
-        raise ValueError(f"{what} is learned by likelihood; leave training.reward out")
     if recipe.decoding.replace_unknown != "none" or model.copying:
         key = "model.copying" if model.copying else "decoding.replace_unknown"
         raise ValueError(f"{what} has marks where words to copy would be; leave {key} out")

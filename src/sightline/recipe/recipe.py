@@ -1,8 +1,8 @@
-"""The whole recipe, and whether its sections fit each other."""
+"""The whole recipe, and whether its sections fit each other; whether it can be trained: trainable.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -13,18 +13,15 @@ from sightline.recipe.bodies import (
     Ngram,
     RecurrentDecoder,
     RecurrentEncoder,
-    TransformerBody,
     WindowBody,
     learned_positions,
 )
 from sightline.recipe.copying import check_copied_words, check_copying, copies_unknown
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, Data
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName
-from sightline.recipe.guiding import check_guiding
 from sightline.recipe.model import Model
-from sightline.recipe.pretraining import check_text
+from sightline.recipe.pretraining import check_noise
 from sightline.recipe.sections import Section
-from sightline.recipe.sides import check_sides
 from sightline.recipe.training import Training
 
 TaskName = Literal["seq2seq", "language-model", "masked-words", "classify", "tag"]
@@ -84,12 +81,11 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
-        check_copying(self.task, self.data, self.tokenizer, self.model, self._rivals_of_copying())
-        check_guiding(self.training.guided_alignment, self.task, self.model, self._rivals_of_guiding())
-        self._check_additions()
+        self._check_cutting()
+        self._check_looking()
+        check_copying(self.task, self.data, self.tokenizer, self.model)
         self.check_replacing(self.decoding)
-        check_text(self)
-        check_sides(self)
+        check_noise(self)
         if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
         if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
@@ -97,14 +93,6 @@ class Recipe(Section):
         if self.decoding.coverage_penalty > 0 and self.blind:
             raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
         self._check_least()
-        longest, what = self.longest_sequence()
-        for side, body in self.model.bodies.items():
-            places = learned_positions(body)
-            if places is not None and places < longest:
-                raise ValueError(
-                    f"model.{side}.positions.longest ({places}) is less than {what} ({longest}); "
-                    f"raise it, or lower that"
-                )
         return self
 
     def _check_least(self) -> None:
@@ -115,62 +103,6 @@ class Recipe(Section):
                 f"decoding.min_length ({least}) leaves no room for an end mark below model.decoder.positions.longest "
                 f"({room}); lower it, or raise that"
             )
-
-    def _check_additions(self) -> None:
-        """Whether what is beyond the likelihood of a training, or beside it, can do its work here."""
-        training = self.training
-        if training.stopping.on == "reward" and training.reward is None:
-            raise ValueError("training.stopping.on: reward needs training.reward; add that section, or stop on loss")
-        if training.recompute_layers and not any(isinstance(b, TransformerBody) for b in self.model.bodies.values()):
-            raise ValueError(
-                "training.recompute_layers: true is for Transformer layers, and this model has none; leave it out"
-            )
-        if training.reward is not None:
-            self._check_reward()
-        elif training.rdrop is not None:
-            self._check_rdrop()
-
-    def _check_rdrop(self) -> None:
-        carried = self.task == "language-model" and isinstance(self.model.decoder, RecurrentDecoder)
-        if carried and self.training.batches.carry is not False:
-            raise ValueError(
-                "training.rdrop reads every window twice, and this model goes on from the state of the window "
-                "before; set training.batches.carry: false"
-            )
-        if not any(value for key, value in _settings(self.model.model_dump()) if key.endswith(("dropout", "noise"))):
-            raise ValueError(
-                "training.rdrop makes two passes with different dropout agree, and without any they are the same "
-                "twice; set dropout in the model, or leave training.rdrop out"
-            )
-
-    def _check_reward(self) -> None:
-        training = self.training
-        if training.compile:
-            raise ValueError(
-                "training.compile: true cannot be had with training.reward, whose steps are not compiled; leave it"
-            )
-        if training.rdrop is not None:
-            raise ValueError("training.rdrop and training.reward are two objectives; leave one of them out")
-        if self.task != "seq2seq" or self.model.encoder is None:
-            raise ValueError("training.reward needs task: seq2seq and a model with an encoder; leave it out")
-        if training.batches.layout == "packed":
-            raise ValueError("training.reward draws from padded batches; leave training.batches.layout out")
-        if training.stopping.on == "loss" and training.result == "best":
-            raise ValueError(
-                "training.reward does not lower the loss, so the best loss is not the best model; set "
-                "training.stopping.on: reward (or metric), or training.result: last"
-            )
-
-    def _rivals_of_guiding(self) -> dict[str, object]:
-        """What cannot be had beside guided alignment: other objectives, other words, a compiled step."""
-        training = self.training
-        return {
-            "training.rdrop": training.rdrop is not None,
-            "training.reward": training.reward is not None,
-            "training.compile: true": training.compile,
-            "model.copying: true": self.model.copying,
-            "data.noise": self.data.noise is not None,
-        }
 
     def check_replacing(self, options: Decoding) -> None:
         """Whether unknown words can be replaced as these options want it."""
@@ -193,17 +125,6 @@ class Recipe(Section):
         decoder = self.model.decoder
         alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetBody | WindowBody)
         return alone or (isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none")
-
-    def _rivals_of_copying(self) -> dict[str, object]:
-        """What cannot be had with model.copying, by key, where it is set."""
-        training = self.training
-        return {
-            "training.rdrop": training.rdrop is not None,
-            "training.reward": training.reward,
-            "training.guided_alignment": training.guided_alignment,
-            "training.batches.layout: packed": training.batches.layout == "packed",
-            "training.compile: true": training.compile,
-        }
 
     @property
     def copies_unknown(self) -> bool:
@@ -244,6 +165,12 @@ class Recipe(Section):
             raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
         if self.model.spelling is not None and self.task not in ("classify", "tag"):
             raise ValueError(f"model.spelling is for classifiers and taggers, not for task: {self.task}; leave it out")
+        if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
+            known = ", ".join(TASK_METRICS[self.task])
+            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for task: {self.task}; use {known}")
+
+    def _check_cutting(self) -> None:
+        """Whether sources may be cut: not where each word has a tag, and not where there are none."""
         if self.task == "tag" and self.data.clean.cut_source is not None:
             raise ValueError("data.clean.cut_source would leave words without their tags; leave it out for task: tag")
         if self.of_text and self.data.clean.cut_source is not None:
@@ -251,6 +178,9 @@ class Recipe(Section):
                 f"data.clean.cut_source ({self.data.clean.cut_source}) cuts sources, and what is learned from plain "
                 f"text has none; leave it out"
             )
+
+    def _check_looking(self) -> None:
+        """Whether what looks at an encoder, or at its first state, has something to see there."""
         decoder = self.model.decoder
         if isinstance(decoder, Ngram) and self.task != "language-model":
             raise ValueError(
@@ -268,20 +198,8 @@ class Recipe(Section):
                 "model.pooling.kind: class looks at the state of the first token, where an encoder that reads forwards "
                 "has seen no other; set it to last, or model.encoder.bidirectional: true"
             )
-        if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
-            known = ", ".join(TASK_METRICS[self.task])
-            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for task: {self.task}; use {known}")
 
 
 def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
     """Whether runs that write together can replace unknown words as asked: one that looks at the source is enough."""
     min(recipes, key=lambda recipe: recipe.blind).check_replacing(options)
-
-
-def _settings(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys of a section and of those within it, with their values."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _settings(value)
-        else:
-            yield key, value

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sightline.data.preparation import data_folder, run_recipe
 from sightline.data.sources import source_files
 from sightline.files import write_atomically
+from sightline.opening import open_recipe
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.changes import differences
@@ -104,8 +105,6 @@ def plan_sweep(
 
 def recipe_to_train(given: str, overrides: Sequence[str]) -> Recipe:
     """The recipe as `sightline train` will see it, its corpora there."""
-    from sightline.experiment import open_recipe  # PyTorch comes with it
-
     recipe, _ = open_recipe(given, overrides)
     for source in (*recipe.data.train, recipe.data.validation):
         source_files(source, data_folder(recipe))

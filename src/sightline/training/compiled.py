@@ -29,7 +29,8 @@ def compiled_loss(model: nn.Module, training: Training) -> Callable[[TrainingBat
     def run(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]) -> Loss:
         return training_loss(model, _from_tensors(tensors, shapes), training)
 
-    compiled = torch.compile(run, dynamic=False)
+    # Sums over both sides of a matrix in one kernel: PyTorch 2.10 to 2.13 can leave gradients unwritten there (#193061)
+    compiled = torch.compile(run, dynamic=False, options={"triton.mix_order_reduction": False})
     warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")  # nothing a user could act on
     # Layers that are computed twice (models/recomputing.py) hand what they collect on the first time alone
     once = torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True)  # type: ignore[no-untyped-call]

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.alignment import Alignment, visible
+from sightline.inspection.heat_map import PALE_TO_DEEP
 from sightline.inspection.pictures.captions import breadth, shortened
-from sightline.inspection.pictures.figure_files import (
-    INK,
-    LARGEST,
-    check_figure,
-    new_figure,
-    plain_style,
+from sightline.inspection.pictures.coloured_cells import (
+    RED_TO_BLUE,
+    colour_bar,
+    colour_map,
     set_cells_apart,
-    write_figure,
+    write_in_cell,
 )
+from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")
-_BELOW_TO_ABOVE = (
-    "#8f2a12",
-    "#e0936f",
-    "#f5f7fa",
-    "#4a93c8",
-    "#0b3260",
-)  # where linear attention gives negative weights
 _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _NUMBERED_FROM = 0.05
 _UPRIGHT = 4  # labels wider than this are turned
@@ -71,14 +63,11 @@ def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None
 
 
 def _heat_map(axes: Axes, alignment: Alignment) -> AxesImage:
-    from matplotlib.colors import LinearSegmentedColormap
-
     peak = max(1.0, float(abs(alignment.weights).max()))
-    negative = float(alignment.weights.min()) < 0
-    colours = LinearSegmentedColormap.from_list("sightline", list(_BELOW_TO_ABOVE if negative else _PALE_TO_DEEP))
+    negative = float(alignment.weights.min()) < 0  # as linear attention has them
     image = axes.imshow(
         alignment.weights,
-        cmap=colours,
+        cmap=colour_map(RED_TO_BLUE if negative else PALE_TO_DEEP),
         vmin=-peak if negative else 0.0,
         vmax=peak,
         interpolation="nearest",
@@ -103,21 +92,12 @@ def _number(axes: Axes, alignment: Alignment, image: AxesImage) -> None:
     colours = image.to_rgba(alignment.weights)  # (T, S, 4)
     for row, weights in enumerate(alignment.weights):
         for column, weight in enumerate(weights):
-            if abs(weight) < _NUMBERED_FROM:
-                continue
-            red, green, blue, _ = colours[row, column]
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
-            number = str(round(float(weight) * 100))
-            axes.text(column, row, number, ha="center", va="center", fontsize=7.5, color="white" if dark else INK)
+            if abs(weight) >= _NUMBERED_FROM:
+                write_in_cell(axes, row, column, str(round(float(weight) * 100)), colours[row, column], size=7.5)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: AxesImage) -> None:
-    from matplotlib.ticker import PercentFormatter
-
     _, columns = image.get_size()
     across = min(0.2 / max(columns * 0.4, 1.0), 0.06)
     place = axes.inset_axes((1.0 + across, 0.0, across, 1.0))
-    bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
-    bar.set_label("attention", fontsize=9, color=INK, labelpad=6)
+    colour_bar(figure, image, place, "attention")

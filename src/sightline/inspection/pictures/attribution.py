@@ -13,15 +13,14 @@ import numpy as np
 from sightline.inspection.alignment import visible
 from sightline.inspection.attributed import Attribution, Numbers
 from sightline.inspection.pictures.captions import breadth, shortened
-from sightline.inspection.pictures.figure_files import (
-    INK,
-    LARGEST,
-    check_figure,
-    new_figure,
-    plain_style,
+from sightline.inspection.pictures.coloured_cells import (
+    RED_TO_BLUE,
+    colour_bar,
+    colour_map,
     set_cells_apart,
-    write_figure,
+    write_in_cell,
 )
+from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_AGAINST_TO_FOR = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
 _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _LONGEST_LABEL = 28
 _UPRIGHT = 3  # labels wider than this are turned
@@ -81,16 +79,11 @@ def _draw_grids(
         left += share + _BETWEEN / width
     assert image is not None
     place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))
-    bar = figure.colorbar(image, cax=place)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
-    bar.set_label("nats of log p: against | for", fontsize=9, color=INK, labelpad=6)
+    colour_bar(figure, image, place, "nats of log p: against | for", shares=False)
 
 
 def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    colours = LinearSegmentedColormap.from_list("sightline", list(_AGAINST_TO_FOR))
+    colours = colour_map(RED_TO_BLUE)
     image = axes.imshow(found, cmap=colours, vmin=-peak, vmax=peak, interpolation="nearest", aspect="auto")
     set_cells_apart(axes, *found.shape)
     return image
@@ -110,12 +103,9 @@ def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
     """Those that matter, in a colour that can be read on their cell."""
     colours = image.to_rgba(found)  # (A, S, 4)
     for (row, column), value in np.ndenumerate(found):
-        if abs(value) < 0.05 * peak:
-            continue
-        red, green, blue, _ = colours[row, column]
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
-        text = f"{value:.1f}" if peak < 100 else f"{value:.0f}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
+        if abs(value) >= 0.05 * peak:
+            text = f"{value:.1f}" if peak < 100 else f"{value:.0f}"
+            write_in_cell(axes, row, column, text, colours[row, column], size=7)
 
 
 def _label(token: str) -> str:

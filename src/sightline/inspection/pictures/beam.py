@@ -1,8 +1,14 @@
-"""A recorded beam search as a picture: steps across, hypotheses of a step downwards, the best output in bold."""
+"""A recorded beam search as a picture: steps across, hypotheses of a step downwards, the best output in bold.
+
+A long search goes on below, in bands of a dozen steps. What a picture has no room for at its end is left out, and it
+says so.
+"""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
 _DEEP, _MIDDLE, _PALE, _GREY = "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
 _ACROSS, _DOWN = 1.25, 0.36  # inches of a step and of a hypothesis
+_BAND = 12  # most steps across
 _LONGEST_LABEL = 11
 _BOX: dict[str, dict[str, Any]] = {  # shape and colour both tell what became of it
     "best": {"boxstyle": "round,pad=0.3", "facecolor": _DEEP, "edgecolor": _DEEP, "linewidth": 1.6},
@@ -35,32 +42,70 @@ _MEANING = {
 }
 
 
+@dataclass(frozen=True)
+class _Bands:
+    """Where hypotheses stand: so many steps across in each band, and how far below one the next begins."""
+
+    steps: int
+    across: int
+    pitch: float
+
+    @classmethod
+    def of(cls, steps: int, rows: int) -> _Bands:
+        """As many steps as there is room for, in bands of one width."""
+        pitch = rows + 1.5
+        bands = min(ceil(steps / _BAND), max(1, int(LARGEST / (_DOWN * pitch))))
+        steps = min(steps, bands * _BAND)
+        return cls(steps, ceil(steps / bands), pitch)
+
+    @property
+    def height(self) -> float:
+        return self.pitch * ceil(self.steps / self.across)
+
+    def at(self, step: int, row: float) -> tuple[float, float]:
+        return step % self.across, step // self.across * self.pitch + row
+
+    def lines(self, before: tuple[int, int], here: tuple[int, int]) -> list[list[tuple[float, float]]]:
+        """From a step and row to those of the next: from band to band, half of it leaves one, half enters the other."""
+        if here[0] % self.across:
+            return [[self.at(*before), self.at(*here)]]
+        (x, y), (next_x, next_y) = self.at(*before), self.at(*here)
+        half = (here[1] - before[1]) / 2
+        return [[(x, y), (x + 0.5, y + half)], [(next_x - 0.5, next_y - half), (next_x, next_y)]]
+
+
 def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropped: bool = True) -> None:
     """Draw into memory, then write the file in one piece; `dropped=False` leaves out what was outscored."""
     check_figure(path)
     nodes = [node for node in record.nodes if dropped or node.fate != "outscored"]
     if not nodes:
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
+    bands = _Bands.of(record.steps, max(sum(node.step == step for node in nodes) for step in range(record.steps)))
+    nodes = [node for node in nodes if node.step < bands.steps]
     words = "".join(visible(node.piece) for node in nodes)
-    rows = max(sum(node.step == step for node in nodes) for step in range(record.steps))
-    size = min(_ACROSS * (record.steps + 0.4), LARGEST), min(_DOWN * (rows + 1.5), LARGEST)
+    size = _ACROSS * (bands.across + 0.4), min(_DOWN * bands.height, LARGEST)
     with drawing(plain_style(fonts_for(words + (title or "") + "…−"))):
         figure = new_figure(figsize=size, facecolor="white")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        axes.set(xlim=(-0.7, record.steps - 0.3), ylim=(rows + 0.2, -1.3))
+        axes.set(xlim=(-0.7, bands.across - 0.3), ylim=(bands.height - 1.3, -1.3))
         axes.axis("off")
-        _hypotheses(axes, record, nodes, dense=size[0] >= LARGEST)
-        _legend(axes, dropped)
+        _hypotheses(axes, record, nodes, bands)
+        _legend(axes, dropped, _left_out(record.steps, bands.steps))
         if title:
             wrapped = textwrap.fill(title, max(50, round(size[0] * 11)))
             axes.text(-0.45, -1.5, wrapped, fontsize=11, fontweight="bold", ha="left", va="bottom")
         write_figure(figure, path)
 
 
-def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], *, dense: bool) -> None:
+def _left_out(steps: int, drawn: int) -> str | None:
+    if drawn == steps:
+        return None
+    return f"left out: step {steps}" if steps == drawn + 1 else f"left out: steps {drawn + 1} to {steps}"
+
+
+def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], bands: _Bands) -> None:
     """Boxes with token and score, and lines to what they continue."""
-    outputs = record.outputs()
-    best = {node.number for node in record.line(outputs[0])} if outputs else set()
+    best = record.best()
     places: dict[int, tuple[int, int]] = {}
     filled: dict[int, int] = {}
     for node in nodes:
@@ -68,20 +113,17 @@ def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], *, dense: boo
         places[node.number], filled[node.step] = (node.step, row), row + 1
     for node in nodes:
         kind = _kind(node, best)
-        x, y = places[node.number]
         if node.parent is not None and node.parent in places:
-            before = places[node.parent]
             colour, width = (
                 (_DEEP, 2.0) if kind == "best" else ("#cbd2d9", 0.7) if kind == "outscored" else (_MIDDLE, 0.9)
             )
-            axes.plot([before[0], x], [before[1], y], color=colour, linewidth=width, zorder=1 if kind != "best" else 2)
-        colour = "white" if kind == "best" else _GREY if kind == "outscored" else INK
+            for line in bands.lines(places[node.parent], places[node.number]):
+                axes.plot(*zip(*line, strict=True), color=colour, linewidth=width, zorder=2 if kind == "best" else 1)
         label = shortened(visible(node.piece), _LONGEST_LABEL) + f"  {node.score:.2f}".replace("-", "−")
-        axes.text(
-            x, y, label, fontsize=6 if dense else 7.5, color=colour, bbox=_BOX[kind], ha="center", va="center", zorder=3
-        )
+        how: dict[str, Any] = {"fontsize": 7.5, "color": _text_colour(kind), "bbox": _BOX[kind], "zorder": 3}
+        axes.text(*bands.at(*places[node.number]), label, ha="center", va="center", **how)
     for step in sorted(filled):
-        axes.text(step, -0.85, str(step + 1), fontsize=8, color=_GREY, ha="center", va="center")
+        axes.text(*bands.at(step, -0.85), str(step + 1), fontsize=8, color=_GREY, ha="center", va="center")
 
 
 def _kind(node: Node, best: set[int]) -> str:
@@ -90,8 +132,8 @@ def _kind(node: Node, best: set[int]) -> str:
     return "done" if node.fate in ("sentence done", "group done") else node.fate
 
 
-def _legend(axes: Axes, dropped: bool) -> None:
-    """What the boxes mean, one after the other below the picture, and what the number is."""
+def _legend(axes: Axes, dropped: bool, left_out: str | None) -> None:
+    """What the boxes mean, one after the other below the picture, what the number is, and what is not drawn."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 
     parts: list[Artist] = [
@@ -100,6 +142,8 @@ def _legend(axes: Axes, dropped: bool) -> None:
         if dropped or kind != "outscored"
     ]
     parts.append(TextArea("numbers: log-probability over length penalty", textprops={"fontsize": 8, "color": _GREY}))
+    if left_out is not None:
+        parts.append(TextArea(left_out, textprops={"fontsize": 8, "color": INK, "fontweight": "bold"}))
     packed = HPacker(children=parts, pad=0, sep=18, align="center")
     axes.add_artist(
         AnchoredOffsetbox(

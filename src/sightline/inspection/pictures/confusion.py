@@ -15,29 +15,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from sightline.inspection.alignment import visible
-from sightline.inspection.pictures.figure_files import (
-    INK,
-    LARGEST,
-    check_figure,
-    new_figure,
-    plain_style,
-    set_cells_apart,
-    write_figure,
-)
+from sightline.inspection.heat_map import PALE_TO_DEEP
+from sightline.inspection.pictures.coloured_cells import colour_bar, colour_map, set_cells_apart, write_in_cell
+from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.terminal_grid import cut_to_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")  # one hue: lightness tells it all
 _NUMBERED_LABELS = 40  # more than this and the numbers would be dust
 _EVERY_ZERO_LABELS = 6  # up to here an empty cell says 0; further on it stays empty, so that errors stand out
 _LINE = 26  # letters in a line of a label
@@ -104,10 +98,9 @@ def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _heat_map(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
-    colours = LinearSegmentedColormap.from_list("sightline", list(_PALE_TO_DEEP))
+    colours = colour_map(PALE_TO_DEEP)
     image = axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="nearest", aspect="equal")
     set_cells_apart(axes, *shares.shape, by=1.4 if len(shares) <= _NUMBERED_LABELS else 0.5)
     for place in range(len(shares)):  # what is right has a frame: colour alone does not say it
@@ -146,20 +139,13 @@ def _number(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], 
     for (row, column), count in np.ndenumerate(counts):
         if not count and len(counts) > _EVERY_ZERO_LABELS:
             continue
-        red, green, blue, _ = colours[row, column]
-        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
         written = f"{count:,}\n{percentage(float(shares[row, column]))}"
-        axes.text(column, row, written, ha="center", va="center", fontsize=size, color="white" if dark else INK)
+        write_in_cell(axes, row, column, written, colours[row, column], size=size)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: AxesImage, side: float) -> None:
-    from matplotlib.ticker import PercentFormatter
-
     place = axes.inset_axes((1.0 + 0.2 / side, 0.0, 0.18 / side, 1.0))
-    bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
-    bar.set_label("share of the row", fontsize=9, color=INK, labelpad=6)
+    colour_bar(figure, image, place, "share of the row")
 
 
 def _wrapped(label: str, lines: int) -> str:
@@ -187,7 +173,7 @@ class TerminalConfusion:
     confusion: Confused
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = [_cut(visible(label), _LONGEST_IN_TERMINAL) for label in self.confusion.labels]
+        names = [cut_to_cells(visible(label), _LONGEST_IN_TERMINAL) for label in self.confusion.labels]
         numbered = [f"{number} {name}" for number, name in enumerate(names, start=1)]
         margin = max(map(cell_len, [*numbered, "right ↓ predicted →"]), default=0) + 2
         for start, stop, across in _blocks(names, self.confusion.counts, options.max_width - margin):
@@ -220,7 +206,7 @@ class TerminalConfusion:
         scores = zip(self.confusion.precision, self.confusion.recall, self.confusion.f1, strict=True)
         for row, (name, several) in enumerate(zip(names, scores, strict=True)):
             written = [f"{each:.1f}" for each in several]
-            taken = Text(_cut(_taken_for(names, self.confusion.counts[row], row), max(room, 20)))
+            taken = Text(cut_to_cells(_taken_for(names, self.confusion.counts[row], row), max(room, 20)))
             table.add_row(Text(name), *written, str(self.confusion.support[row]), taken)
         return table
 
@@ -258,7 +244,3 @@ def _style(right: bool, share: float) -> str:
 
 def _table() -> Table:
     return Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if cell_len(text) <= longest else set_cell_size(text, longest - 1).rstrip() + "…"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from sightline.files import check_place, write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Style = Mapping[str, Any]  # of matplotlib: its name for a setting → what it is set to
@@ -77,15 +76,6 @@ def new_figure(**shape: Any) -> Figure:
     figure = Figure(**shape)
     FigureCanvasAgg(figure)
     return figure
-
-
-def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> None:
-    """White lines (so many points wide) between the cells of a heat map, and none around it."""
-    axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
-    axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
-    axes.grid(which="minor", color="white", linewidth=by)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set_visible(False)
 
 
 def power_of_ten(value: float) -> str:

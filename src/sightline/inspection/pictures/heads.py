@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
+from sightline.inspection.heat_map import PALE_TO_DEEP
 from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.coloured_cells import colour_bar, colour_map
 from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-_PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")  # one hue: lightness tells it all
 _CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
 _SMALLEST, _WIDEST = 1.3, 4.2  # inches of a panel
 _MOST_LABELS = 48  # along a side of a panel; of more, evenly chosen ones are written
@@ -57,7 +58,7 @@ def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
         first = row == 0, head.number == min(each.number for each in heads if each.path == head.path)
         _label(axes, head, across=first[0], down=first[1], size=(wide, high))
     assert image is not None
-    _colour_bar(figure, image, total, high)
+    _colour_bar(figure, image, total)
     heading = KINDS[heads[0].kind] + (": " + title if title else "")
     above = _above(heads[0], wide)
     text = textwrap.fill(heading, max(40, round(total[0] * 11)))
@@ -74,9 +75,7 @@ def _panel_size(tokens: int, count: int) -> float:
 
 
 def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    colours = LinearSegmentedColormap.from_list("sightline", list(_PALE_TO_DEEP))
+    colours = colour_map(PALE_TO_DEEP)
     image = axes.imshow(abs(head.weights), cmap=colours, vmin=0.0, vmax=peak, interpolation="nearest", aspect="auto")
     axes.spines[:].set_color("#cbd2d9")
     axes.spines[:].set_linewidth(0.6)
@@ -120,15 +119,10 @@ def _above(head: Head, room: float) -> float:
     return 0.2 + longest * 0.085
 
 
-def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float], high: float) -> None:
-    from matplotlib.ticker import PercentFormatter
-
+def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float]) -> None:
     across, tall = 0.13 / total[0], min(2.4, total[1]) / total[1]
     place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
-    bar = figure.colorbar(image, cax=place, format=PercentFormatter(1.0, decimals=0))
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=7, labelcolor=INK)
-    bar.set_label("attention (columns: looked at; rows: looking)", fontsize=8, color=INK, labelpad=6)
+    colour_bar(figure, image, place, "attention (columns: looked at; rows: looking)", size=7)
 
 
 def _caption(token: str) -> str:

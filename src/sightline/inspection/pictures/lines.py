@@ -72,35 +72,9 @@ def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None)
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     for line in panel.lines:
-        x, y = line.x, [value if value > 0 or not panel.log_y else math.nan for value in line.y]  # a logarithm has gaps
-        colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
-        axes.plot(
-            x,
-            y,
-            color=colour,
-            linestyle="--" if line.dashed else "-",
-            linewidth=1.8,
-            marker=marker,
-            markersize=4.5,
-            markerfacecolor="white" if line.dashed else colour,
-            markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # between gaps, a point may stand alone
-            label=_short(line.label),
-        )
-        if line.low and line.high:
-            positive = [value for value in line.low if value > 0]
-            floor = min(positive, default=0.0) if panel.log_y else -math.inf  # a logarithm has no zero to reach down to
-            low, there = [max(value, floor) for value in line.low], [not math.isnan(value) for value in y]
-            axes.fill_between(x, low, line.high, where=there, color=colour, alpha=0.12, linewidth=0)
-    if panel.log_y and not any(value > 0 for line in panel.lines for value in line.y):
-        axes.text(0.5, 0.5, "nowhere above zero", transform=axes.transAxes, ha="center", va="center")
-        axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
-        axes.grid(visible=False)
-    elif panel.log_y:
-        values = [value for line in panel.lines for value in line.y if value > 0]
-        narrow = max(values) < _FEW_TIMES * min(values)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}" if narrow else _power)
-        axes.yaxis.set_minor_formatter(_between if narrow else "")
+        _draw_line(axes, line, logarithmic=panel.log_y)
+    if panel.log_y:
+        _scale_by_logarithm(axes, [value for line in panel.lines for value in line.y if value > 0])
     if panel.log_x:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -110,6 +84,41 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, fontsize=11, loc="left")
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
+
+
+def _draw_line(axes: Axes, line: Line, *, logarithmic: bool) -> None:
+    x, y = line.x, [value if value > 0 or not logarithmic else math.nan for value in line.y]  # a logarithm has gaps
+    colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle="--" if line.dashed else "-",
+        linewidth=1.8,
+        marker=marker,
+        markersize=4.5,
+        markerfacecolor="white" if line.dashed else colour,
+        markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # between gaps, a point may stand alone
+        label=_short(line.label),
+    )
+    if line.low and line.high:
+        positive = [value for value in line.low if value > 0]
+        floor = min(positive, default=0.0) if logarithmic else -math.inf  # a logarithm has no zero to reach down to
+        low, there = [max(value, floor) for value in line.low], [not math.isnan(value) for value in y]
+        axes.fill_between(x, low, line.high, where=there, color=colour, alpha=0.12, linewidth=0)
+
+
+def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
+    """The y axis, given all that is above zero; where nothing is, that is said."""
+    if not values:
+        axes.text(0.5, 0.5, "nowhere above zero", transform=axes.transAxes, ha="center", va="center")
+        axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+        axes.grid(visible=False)
+        return
+    narrow = max(values) < _FEW_TIMES * min(values)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}" if narrow else _power)
+    axes.yaxis.set_minor_formatter(_between if narrow else "")
 
 
 def _power(value: float, _: float | None = None) -> str:
