@@ -14,7 +14,9 @@ import sightline
 from sightline.layers.collector import collect
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
+from sightline.opening import open_recipe
 from sightline.recipe import Training
+from sightline.recipe.files import RecipeError
 from sightline.recipe.model import Model
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss, cross_entropy
@@ -164,3 +166,10 @@ def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same
     assert [{key: record[key] for key in keys} for record in records(part)] == [
         {key: record[key] for key in keys} for record in found
     ]
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_gates_that_nothing_would_teach_are_refused(side: str, small: list[str]) -> None:
+    experts = "{count: 4, top: 1, noise: false, load: 0}"
+    with pytest.raises(RecipeError, match=rf"model\.{side}: with experts\.top: 1 and experts\.load: 0 nothing teaches"):
+        open_recipe("dates", [*small, f"model.{side}.experts={experts}"])

@@ -60,7 +60,11 @@ class Experts(Section):
     """A sparsely-gated mixture of experts: many nets, of which each token sees a few (Shazeer et al. 2017)."""
 
     count: int = Field(8, ge=2, description="how many there are")
-    top: int = Field(2, ge=1, description="how many of them each token is sent to")
+    top: int = Field(
+        2,
+        ge=1,
+        description="how many of them each token is sent to; with one alone, gates learn only to share out",
+    )
     capacity: float = Field(
         2.0,
         gt=0,

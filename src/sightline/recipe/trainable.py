@@ -27,6 +27,7 @@ def check_trainable(recipe: Recipe) -> None:
         check_windows(recipe)
     check_sides(recipe)
     _check_positions(recipe)
+    _check_gates(recipe)
 
 
 def _rivals_of_copying(recipe: Recipe) -> dict[str, object]:
@@ -109,6 +110,17 @@ def _check_positions(recipe: Recipe) -> None:
         if places is not None and places < longest:
             raise ValueError(
                 f"model.{side}.positions.longest ({places}) is less than {what} ({longest}); raise it, or lower that"
+            )
+
+
+def _check_gates(recipe: Recipe) -> None:
+    """Whether anything teaches the gates of experts: their shares of a token, or the loss on their load."""
+    for side, body in recipe.model.bodies.items():
+        experts = body.feedforward.experts if isinstance(body, TransformerBody) else getattr(body, "experts", None)
+        if experts is not None and experts.top == 1 and not experts.load:
+            raise ValueError(
+                f"model.{side}: with experts.top: 1 and experts.load: 0 nothing teaches the gates, since one expert "
+                f"always has all of a token; raise experts.top, or experts.load (with experts.noise: true)"
             )
 
 
