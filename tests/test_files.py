@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from sightline.files import atomic_folder, checksum, unfinished, write_atomically
+from sightline.files import atomic_folder, check_place, checksum, unfinished, write_atomically
 
 
 def test_a_written_file_holds_its_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -33,6 +34,34 @@ def test_a_written_file_can_be_read_by_those_the_umask_lets(tmp_path: Path) -> N
     write_atomically(tmp_path / "a", "")
     (tmp_path / "b").touch()
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+
+
+def test_a_pipe_stays_one_and_its_reader_gets_all(tmp_path: Path) -> None:
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write_atomically(pipe, "all of it")
+    reader.join(10)
+    assert got == ["all of it"]
+    assert pipe.is_fifo()
+
+
+def test_what_has_a_name_in_dev_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    with (tmp_path / "a.txt").open("wb") as file:
+        write_atomically(Path(f"/dev/fd/{file.fileno()}"), "as it is")
+        assert os.stat(tmp_path / "a.txt").st_ino == os.fstat(file.fileno()).st_ino
+    assert (tmp_path / "a.txt").read_text() == "as it is"
+
+
+def test_a_folder_where_one_may_not_write_is_known_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path}/a\.txt cannot be written: you may not write to {tmp_path}; name"
+    ):
+        check_place(tmp_path / "a.txt")
 
 
 def test_a_folder_appears_only_when_it_is_finished(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"training.device is {name}, but PyTorch sees no CUDA device; use cpu or auto")
+        raise ValueError(f"device {name} was asked for, and PyTorch sees no CUDA device; use cpu or auto")
     # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
     torch.backends.cuda.enable_cudnn_sdp(False)
     return device

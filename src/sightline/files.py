@@ -27,8 +27,15 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write, however long; when the block ends well, it is fsynced and takes the place of `path`."""
+    """Yield a file to write, however long; when the block ends well, it is fsynced and takes the place of `path`.
+
+    Nothing takes the place of a pipe or a device: what is there to read it gets all as it is written.
+    """
     check_place(path)
+    if _streams(path):
+        with path.open("wb") as file:
+            yield file
+        return
     temporary = _temporary(path)
     try:
         with temporary.open("xb") as file:
@@ -90,11 +97,19 @@ def unfinished(path: Path) -> list[Path]:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a file that cannot be written there for want of a folder; better known before the work than after it."""
+    """Refuse a file that cannot be written for want of a folder or a right; better known before the work than after."""
+    folder = path.absolute().parent
     if path.is_dir():
         raise ValueError(f"{path} cannot be written: it is a folder; name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path} cannot be written: there is no folder {path.absolute().parent}; make it first")
+    if not folder.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {folder}; make it first")
+    if not os.access(path if _streams(path) else folder, os.W_OK):
+        raise ValueError(f"{path} cannot be written: you may not write to {folder}; name another place")
+
+
+def _streams(path: Path) -> bool:
+    """Whether it is no file on a disk: a pipe, a device, or what /dev has a name for (/dev/stdout)."""
+    return path.absolute().parts[1:2] == ("dev",) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def checksum(path: Path) -> str:

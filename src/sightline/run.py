@@ -138,7 +138,7 @@ class Run:
         for side in ("source", "target"):
             ours, theirs = getattr(self.vocabulary, side), getattr(other.vocabulary, side)
             if ours.content != theirs.content:
-                sizes = f"{ours.size:,} and {theirs.size:,} pieces" if ours.size != theirs.size else "the same size"
+                sizes = f"{theirs.size:,} and {ours.size:,} pieces" if ours.size != theirs.size else "the same size"
                 raise RunError(
                     f"{other.folder} has another {side} vocabulary than {self.folder} ({sizes}), so their "
                     f"probabilities are of different things; an ensemble needs runs with the same tokenizer"

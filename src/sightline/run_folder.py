@@ -30,7 +30,11 @@ class RunError(ValueError):
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Hold the folder for one training; the lock goes with the process, however it ends."""
+    """Hold the folder for one training; the lock goes with the process, however it ends.
+
+    A folder that was made for it, and into which nothing came, is gone again afterwards.
+    """
+    new = not run.exists()
     run.mkdir(parents=True, exist_ok=True)
     with (run / LOCK).open("a") as file:
         try:
@@ -39,7 +43,12 @@ def locked(run: Path) -> Iterator[None]:
             raise RunError(
                 f"another training is writing to {run}; wait for it, stop it, or give another folder with --out"
             ) from error
-        yield
+        try:
+            yield
+        finally:
+            if new and [found.name for found in run.iterdir()] == [LOCK]:
+                (run / LOCK).unlink()
+                run.rmdir()
 
 
 def write_config(run: Path, config: dict[str, Any]) -> None:

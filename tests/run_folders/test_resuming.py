@@ -221,6 +221,32 @@ def test_a_finished_training_can_be_made_longer(finished: Path) -> None:
     assert steps == [4, 8, 12, 14]
 
 
+def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None:
+    shutil.rmtree(finished / "checkpoints")
+    model = (finished / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match=r"finished has a model and no whole checkpoint to resume from; begin anew in"):
+        sightline.train(finished, ["training.limits.steps=14"], resume=True, display=Silent())
+    assert (finished / "model.safetensors").read_bytes() == model
+
+
+def test_a_training_that_is_resumed_before_it_began_says_so(trained: Callable[[str], Trained], tmp_path: Path) -> None:
+    whole, display = trained("lstm"), Silent()
+    run = sightline.train(whole.recipe, out=tmp_path / "run", resume=True, display=display)
+    assert f"nothing to resume in {run}: beginning at step 0" in display.notes
+    assert (run / "model.safetensors").read_bytes() == whole.model()
+
+
+def test_a_training_whose_text_cannot_be_used_leaves_no_folder(cache: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    with pytest.raises(ValueError, match="no examples are left"):
+        sightline.train(recipe, ["data.clean.max_tokens=2"], out=tmp_path / "run", display=Silent())
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()  # one that was there stays
+    with pytest.raises(ValueError, match="no examples are left"):
+        sightline.train(recipe, ["data.clean.max_tokens=2"], out=tmp_path / "run", display=Silent())
+    assert (tmp_path / "run").is_dir()
+
+
 def test_a_training_goes_on_where_its_data_folder_has_moved(finished: Path, tmp_path: Path) -> None:
     folder = Run.load(finished, device="cpu").recipe.data.folder
     assert folder is not None

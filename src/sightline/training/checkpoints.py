@@ -162,12 +162,14 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
-        for step in reversed(self.steps()):
+        steps = self.steps()
+        while steps:
+            step = steps.pop()
             if self.whole(step):
                 return step
+            instead = "using the one before it" if steps else "and there is none before it"
             warnings.warn(
-                f"checkpoint {self.path(step)} is damaged (its checksum does not match); using the one before it",
-                stacklevel=2,
+                f"checkpoint {self.path(step)} is damaged (its checksum does not match); {instead}", stacklevel=2
             )
         return None
 

@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sightline.plural import plural
+from sightline.run_folder import RunError
 from sightline.training.averages import RunningAverage, mean_weights, weights_of
 from sightline.training.batches import TrainingBatch, ahead
 from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
@@ -48,6 +50,9 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
             job.gradients.carried = checkpoints.carried(newest, job.device)
             job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
+        elif resume:
+            _check_nothing_lost(job.run)
+            job.display.note(f"nothing to resume in {job.run}: beginning at step 0")
         with Journal(job.run, tensorboard=training.tensorboard, size=progress.journal, step=progress.step) as journal:
             loop = _Loop(job, optimizer, average, checkpoints, journal, progress)
             try:
@@ -55,6 +60,15 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
             finally:
                 loop.close()
         return loop.progress
+
+
+def _check_nothing_lost(run: Path) -> None:
+    """Refuse to begin at step 0 where a model lies that would be written over."""
+    if (run / "model.safetensors").exists():
+        raise RunError(
+            f"{run} has a model and no whole checkpoint to resume from; begin anew in another folder (--out), with "
+            f"model.start_from={run} from this model"
+        )
 
 
 class _Loop:
