@@ -71,6 +71,11 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
     assert together.startswith("source: 3 sentences, ensemble of 2 runs\n  perplexity")
 
 
+def test_a_metric_that_is_named_twice_is_told_once(files: list[str]) -> None:
+    told = evaluate(Path("transformer"), *files, "--metrics", "chrf, bleu,chrf").splitlines()
+    assert [line.split()[0] for line in told[1:]] == ["chrF2", "BLEU"]
+
+
 @pytest.mark.parametrize(
     "option", [["--beam", "3"], ["--lowercase"], ["--min-length", "2"], ["--lowercase", "--outputs", "x"]]
 )
@@ -139,13 +144,30 @@ def test_labels_that_no_training_has_shown_are_counted(tasks: Runs, tmp_path: Pa
     assert "never right" not in evaluate(tasks["classify-mean"])
 
 
-def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_theirs(
-    tasks: Runs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def two(tasks: Runs, tmp_path: Path) -> Path:
+    """A run with two test sets."""
     run = Path(shutil.copytree(tasks["classify-mean"], tmp_path / "two"))
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
-    recipe["data"]["tests"]["other"] = recipe["data"]["tests"]["test"]
+    recipe["data"]["tests"]["other"] = recipe["data"]["validation"]
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return run
+
+
+def test_of_several_test_sets_each_has_a_file_of_its_outputs(two: Path, tmp_path: Path) -> None:
+    for name in ("test", "other"):
+        evaluate(two, "--on", name, "--outputs", str(tmp_path / f"{name}.txt"))
+    command = ["evaluate", str(two), "--outputs", str(tmp_path / "all.txt"), "--device", "cpu"]
+    written = CliRunner().invoke(app, command, catch_exceptions=False).stderr
+    assert written == f"wrote {tmp_path / 'all-test.txt'}\nwrote {tmp_path / 'all-other.txt'}\n"
+    texts = {name: (tmp_path / f"{name}.txt").read_text() for name in ("test", "other", "all-test", "all-other")}
+    assert texts["all-test"] == texts["test"] != texts["all-other"] == texts["other"]
+    assert not (tmp_path / "all.txt").exists()
+
+
+def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_theirs(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     honest = Run.evaluate
 
     def fails(self: Run, on: Any, options: Decoding | None = None, **how: Any) -> Report:
@@ -154,7 +176,7 @@ def test_of_several_test_sets_each_is_told_when_it_is_done_and_errors_name_their
         return honest(self, on, options, **how)
 
     monkeypatch.setattr(Run, "evaluate", fails)
-    result = CliRunner().invoke(app, ["evaluate", str(run), "--device", "cpu"])
+    result = CliRunner().invoke(app, ["evaluate", str(two), "--device", "cpu"])
     assert str(result.exception) == "other: line 7 has 30 tokens and this model takes 28"
     assert result.stdout.startswith("test: 30 texts")
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -159,6 +160,15 @@ def in_terminal(comparison: Comparison, width: int) -> str:
     return console.export_text()
 
 
+def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
+    contrasts = [replace(each, system=names[each.system]) for each in comparison.where.contrasts]
+    return replace(
+        comparison,
+        systems=[replace(system, name=names[system.name]) for system in comparison.systems],
+        where=replace(comparison.where, contrasts=contrasts),
+    )
+
+
 def test_no_number_is_folded_in_a_narrow_terminal(pair: Comparison) -> None:
     text = in_terminal(pair, 80)
     for metric, quality in pair.others[0].qualities.items():
@@ -168,16 +178,30 @@ def test_no_number_is_folded_in_a_narrow_terminal(pair: Comparison) -> None:
 
 def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_another(pair: Comparison) -> None:
     long = {name: name + "-with-a-name-that-takes-room" for name in ("none-seed1", "dot-seed1")}
-    renamed = replace(
-        pair,
-        systems=[replace(system, name=long[system.name]) for system in pair.systems],
-        where=replace(pair.where, contrasts=[replace(each, system=long[each.system]) for each in pair.where.contrasts]),
-    )
-    lines = in_terminal(renamed, 90).splitlines()
+    lines = in_terminal(renamed(pair, long), 90).splitlines()
     at = next(number for number, line in enumerate(lines) if "by their place (across: fifth" in line)
     assert lines[at + 2].split() == ["first", "second", "third", "fourth", "last"]
     cells = [f"{100 * part.systems['dot-seed1'].recall:.1f}%" for part in pair.where.positions]
     assert any(line.split() == [long["dot-seed1"], *cells] for line in lines[at : at + 8])
+
+
+def test_names_in_wide_letters_stand_under_one_another(pair: Comparison) -> None:
+    names = {"none-seed1": "没有注意力机制的系统", "dot-seed1": "dot"}
+    lines = plain_text(renamed(pair, names)).splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("sentence "))
+    source, reference, *outputs = lines[at + 1 : at + 5]
+    assert source.index(source.split()[1]) == reference.index(reference.split()[1]) == 2 + 20 + 2
+    starts = [
+        cell_len(line) - cell_len(line[2:].removeprefix(name).lstrip())
+        for line, name in zip(outputs, names.values(), strict=True)
+    ]
+    assert starts == [2 + 20 + 2] * 2
+
+
+def test_a_table_of_wide_letters_is_turned_where_its_columns_do_not_fit(pair: Comparison) -> None:
+    other = renamed(pair, {"none-seed1": "none", "dot-seed1": "点积注意力" * 5})  # 50 columns wide, beside 28 and 4
+    assert "What differs in the recipes (across: key)" in in_terminal(other, 80)
+    assert "What differs in the recipes (across: key)" not in in_terminal(other, 100)
 
 
 def test_of_several_seeds_the_run_that_is_looked_at_is_named(seeded: Comparison, pair: Comparison) -> None:

@@ -13,6 +13,7 @@ import pytest
 import sightline
 from sightline.answering.answerer import Answerer, TooLong
 from sightline.evaluation import test_set
+from sightline.run import Run
 from sightline.run_folder import RunError
 
 Copy = Callable[..., Path]
@@ -35,7 +36,10 @@ def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_pa
             sightline.compare([run, other])
 
 
-def test_a_folder_that_is_no_run(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_told_before_any_is_loaded(
+    trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "load", lambda *a, **k: pytest.fail("loaded"))
     with pytest.raises(RunError, match="is not a run folder"):
         sightline.compare([trained["dot-seed1"], tmp_path])
 

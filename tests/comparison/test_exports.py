@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sightline.comparison import Comparison, write_comparison
-from sightline.comparison.exports import csv_text, escaped, json_text, latex, markdown
+from sightline.comparison.exports import Export, ExportError, csv_text, escaped, json_text, latex, markdown
 from sightline.comparison.tables import main_table
 from sightline.sweeping.sweep import compare_runs
 
@@ -131,6 +132,24 @@ def test_all_of_it_is_written_into_a_folder(seeded: Comparison, tmp_path: Path) 
     )
     assert written[3].read_text(encoding="utf-8") == csv_text(seeded)
     assert written[5].read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_file_that_cannot_be_written_is_told_by_its_own_name_once_the_others_are(
+    seeded: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        if path.suffix == ".csv":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path.with_name(".c.csv.1-2.tmp")))
+        path.write_text(text, encoding="utf-8")
+
+    monkeypatch.setattr("sightline.comparison.exports.write_atomically", full)
+    export = Export(seeded)
+    for form, place in (("csv", tmp_path / "c.csv"), ("latex", tmp_path / "c.tex")):
+        export.write(form, place)
+    with pytest.raises(ExportError) as refused:
+        export.finish()
+    told = f"({tmp_path}/c.csv: No space left on device); written: {tmp_path}/c.tex"
+    assert str(refused.value) == f"not all could be written or drawn {told}"
 
 
 def test_what_a_sweep_writes_names_the_runs_that_failed(trained: dict[str, Path], tmp_path: Path) -> None:

@@ -76,4 +76,8 @@ def backtranslate(
         print("interrupted; what is done is kept: go on with the same command and --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
     print(f"done: {out}: {told(counts)}", file=sys.stderr)
-    print(f"learn from it with, under data.train: {{kind: tsv, file: {out.resolve()}, weight: 1.0}}", file=sys.stderr)
+    print(
+        f"learn from it with, under data.train: {{kind: tsv, file: {out.resolve()}, weight: 1.0}} "
+        f"(and columns: [2, 1] where data.swap is true)",
+        file=sys.stderr,
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.options import Device
+from sightline.cli.refusals import check_apart
 
 if TYPE_CHECKING:
     from sightline.evaluation.test_set import TestSet
@@ -76,6 +77,7 @@ def compare(
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
     for path in filter(None, files.values()):
         check_place(path)
+    check_apart({f"--{form}": path for form, path in files.items()}, {"--source": source, "--reference": reference})
     if figure is not None:
         check_figure(figure)
     with shown() as progress:  # before what takes seconds to import

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 
@@ -28,15 +29,16 @@ def told() -> Iterator[None]:
 
 @contextmanager
 def _warnings_told() -> Iterator[None]:
-    """What Sightline warns of (a class of its own) is told in one line; other warnings look as they always do."""
+    """What Sightline warns of (by a class or in a file of its own) is told in one line; others look as ever."""
+    house = str(Path(__file__).parents[1]) + os.sep
     with warnings.catch_warnings():
         before = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-            if category.__module__.startswith("sightline."):
+        def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
+            if category.__module__.startswith("sightline.") or filename.startswith(house):
                 print(f"sightline: {message}", file=sys.stderr)
             else:
-                before(message, category, *rest, **more)
+                before(message, category, filename, *rest, **more)
 
         warnings.showwarning = show
         yield

@@ -11,7 +11,7 @@ import typer
 
 from sightline.cli.alignments import Symmetrize
 from sightline.cli.options import Device
-from sightline.cli.refusals import check_aligned, check_decoded, check_measured, check_unaligned
+from sightline.cli.refusals import check_aligned, check_apart, check_decoded, check_measured, check_unaligned
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -62,7 +62,9 @@ def evaluate(
     length_penalty: LengthPenalty = None,
     replace_unknown: ReplaceUnknown = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
-    outputs: Annotated[Path | None, typer.Option(help="Write the outputs there, one a line.")] = None,
+    outputs: Annotated[
+        Path | None, typer.Option(help="Write the outputs there, one a line; of several test sets, a file of each.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the scores there.")] = None,
     confusion: Annotated[
         Path | None, typer.Option(help="Classifiers and taggers: draw what is taken for what (.png, .svg or .pdf).")
@@ -140,8 +142,10 @@ def evaluate(
     search = {option_of(name): value for name, value in changes.items()}
     check_searching(loaded.recipe, changes, None)
     check_measured(loaded.recipe, changes)
-    for path in filter(None, (outputs, json_file, confusion)):
+    places = {"--outputs": outputs, "--json": json_file, "--confusion": confusion}
+    for path in filter(None, places.values()):
         check_place(path)
+    check_apart(places, {"--source": source, "--reference": reference, "--alignments": alignments})
     task = loaded.recipe.task
     if alignments is not None:
         from sightline.cli.alignments import Directions, GoldFiles, load_reverse, looking, report_alignments, symmetry
@@ -186,16 +190,25 @@ def evaluate(
 
 
 def _write(reports: Sequence[Report], told: dict[str, Any], outputs: Path | None, json_file: Path | None) -> None:
-    """The outputs of all test sets, and their scores beside what is `told` of how they came about."""
+    """The outputs of each test set, and all scores beside what is `told` of how they came about."""
     import json
 
     from sightline.files import write_atomically
 
     if outputs is not None:
-        write_atomically(outputs, "".join(line + "\n" for report in reports for line in report.outputs))
+        for report in reports:
+            place = _place(outputs, report, reports)
+            write_atomically(place, "".join(line + "\n" for line in report.outputs))
+            print(f"wrote {place}", file=sys.stderr)
     if json_file is not None:
         record = [{**told, **report.to_dict()} for report in reports]
         write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        print(f"wrote {json_file}", file=sys.stderr)
+
+
+def _place(path: Path, report: Report, reports: Sequence[Report]) -> Path:
+    """The file of a test set: of several, each bears the name of its own."""
+    return path if len(reports) == 1 else path.with_stem(f"{path.stem}-{report.on}")
 
 
 def _measure_by(run: Run, metrics: str | None, lowercase: bool) -> None:
@@ -205,7 +218,7 @@ def _measure_by(run: Run, metrics: str | None, lowercase: bool) -> None:
     section = run.recipe.evaluation
     changed: dict[str, Any] = {"lowercase": lowercase or section.lowercase}
     if metrics is not None:
-        changed["metrics"] = tuple(name.strip() for name in metrics.split(","))
+        changed["metrics"] = tuple(dict.fromkeys(name.strip() for name in metrics.split(",")))
     evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
     run.recipe = run.recipe.model_copy(update={"evaluation": evaluation})
     for name in evaluation.metrics:
@@ -310,11 +323,11 @@ def _check_confusion(path: Path, task: str) -> None:
 
 
 def _draw(reports: list[Report], path: Path, run: Path) -> None:
-    """A picture for each test set; of several, each file bears the name of its own."""
+    """A picture for each test set."""
     from sightline.inspection.pictures.confusion import draw_confusion
 
     for report in reports:
-        place = path if len(reports) == 1 else path.with_stem(f"{path.stem}-{report.on}")
+        place = _place(path, report, reports)
         if report.confusion is not None:
             draw_confusion(report.confusion, place, title=f"{run.name} on {report.on}")
             print(f"wrote {place}", file=sys.stderr)

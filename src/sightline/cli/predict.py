@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,8 @@ import typer
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, opened
 from sightline.cli.lines import Companion, escaped, lines_of, windows
 from sightline.cli.options import Device, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
-from sightline.cli.refusals import check_prefixes, check_task, check_told
+from sightline.cli.progress import counting
+from sightline.cli.refusals import check_apart, check_prefixes, check_task, check_told
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -170,6 +171,8 @@ def predict(
     phrases = PhraseFiles.of(require, forbid)
     check_searching(loaded.recipe, changes, phrases, prompt=prompt is not None)
     check_alignments(alignments, alignment_format, alignment_heads, shift)
+    files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
+    check_apart({"--alignments": alignments}, {"the input": file, "--target": target, **files})
     check_task(
         loaded,
         target=target,
@@ -182,7 +185,6 @@ def predict(
     )
     if target is not None:
         several = None if nbest == 1 else nbest  # one is what there is
-        files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
         check_told({**{option_of(key): value for key, value in changes.items()}, "--nbest": several, **files})
     check_prefixes(loaded, prefixes, prompt)
     if prompt is not None and file is not None:
@@ -199,7 +201,7 @@ def predict(
         _go_on(asked, prompt, pieces)
     elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest):
         looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
-        _each_line(asked, lines_of(file), Beside.of(prefixes, target, phrases), looks, pieces)
+        _each_line(asked, file, Beside.of(prefixes, target, phrases), looks, pieces)
 
 
 @dataclass(frozen=True)
@@ -301,19 +303,19 @@ class Beside:
 
 
 def _each_line(
-    asked: Predictor, lines: Iterator[str], beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
+    asked: Predictor, file: Path | None, beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
     short, begun = Shortfalls(run.answerer), UnknownPieces("written as unknown (--prefixes)")
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
-    with opened(alignments) as looks, phrases_told():
-        for window in windows(lines):
+    with opened(alignments) as looks, counting(file) as answered, phrases_told():
+        for window in windows(lines_of(file)):
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
                 begun.add(run.vocabulary.target.unknown(text))
             short.read(window)
-            found = _answers(asked, window, forced, beside, done)
+            found = _answers(asked, window, forced, beside, done, answered)
             short.wrote(found)
             for guesses in found:
                 print(asked.shown(guesses), flush=False)
@@ -324,18 +326,33 @@ def _each_line(
                 looks.write(run, window, [guesses[0] for guesses in found])
             done += len(window)
             sys.stdout.flush()
+            answered(done)
     tell([*short.notes(), *begun.notes()])
     beside.check_spent(done)
 
 
 def _answers(
-    asked: Predictor, window: list[str], prefixes: list[str] | None, beside: Beside, done: int
+    asked: Predictor,
+    window: list[str],
+    prefixes: list[str] | None,
+    beside: Beside,
+    done: int,
+    answered: Callable[[int], None],
 ) -> list[list[Prediction]]:
-    """Outputs for some lines: found, or told and judged; `done` lines went before."""
+    """Outputs for some lines: found, or told and judged; `done` lines went before, and `answered` hears of more."""
     from sightline.answering.translating import Translator
 
-    run, scored = asked.run, asked.nbest is not None
+    run, found = asked.run, done
+
+    def more(lines: int) -> None:
+        nonlocal found
+        found += lines
+        answered(found)
+
     if beside.targets is not None and isinstance(run.answerer, Translator):
         return run.answerer.judge(window, beside.targets.next(len(window), done), first=done)
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
-    return run.predict_nbest(window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored)
+    scored = asked.nbest is not None
+    return run.predict_nbest(
+        window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored, told=more
+    )

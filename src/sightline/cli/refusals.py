@@ -78,3 +78,14 @@ def check_unaligned(asked: dict[str, Any]) -> None:
     for option, value in asked.items():
         if value:
             raise ValueError(f"{option} says how word alignments are scored; add --alignments FILE, or leave it out")
+
+
+def check_apart(written: dict[str, Path | None], read: dict[str, Path | None]) -> None:
+    """Refuse to write two things to one file, of which the second would replace the first, or over what is read."""
+    places: dict[Path, str] = {path.resolve(): option for option, path in read.items() if path is not None}
+    for option, path in written.items():
+        if path is None:
+            continue
+        if (other := places.get(path.resolve())) is not None:
+            raise ValueError(f"{option} {path} is the file of {other} too, and would replace it; give another name")
+        places[path.resolve()] = option

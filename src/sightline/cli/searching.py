@@ -29,7 +29,7 @@ With = Annotated[
     typer.Option("--with", help="Another run with the same vocabulary, to write together with (an ensemble); again."),
 ]
 EnsembleMean = Annotated[
-    str, typer.Option(help="With --with: average the models' probabilities, or their logs (log-linear).")
+    str, typer.Option(help="With --with: average the models' `probabilities`, or their `logs` (log-linear).")
 ]
 Groups = Annotated[
     int | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.dry_run import DryRun
+
+_EVERY = 2.0  # seconds between two lines, at least
 
 
 def train(
@@ -76,12 +79,13 @@ def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
 
 
 def _counter() -> Any:
-    """Progress of data preparation as occasional lines."""
-    shown: dict[str, int] = {}
+    """Progress of data preparation: a line when it has been going on for a while, and then every while."""
+    last = time.monotonic()
 
     def show(what: str, count: int) -> None:
-        if count - shown.get(what, 0) >= 100_000:
-            shown[what] = count
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
             print(f"{what}: {plural(count, 'example')}", file=sys.stderr, flush=True)
 
     return show

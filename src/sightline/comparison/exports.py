@@ -200,12 +200,17 @@ class Export:
     def finish(self) -> None:
         """Say what failed, if anything did."""
         if self.failures:
-            told = "; ".join(f"{place}: {str(error) or type(error).__name__}" for place, error in self.failures)
+            told = "; ".join(f"{place}: {_why(error)}" for place, error in self.failures)
             rest = ", ".join(str(path) for path in self.written) or "nothing else was asked for"
             raise ExportError(f"not all could be written or drawn ({told}); written: {rest}") from self.failures[0][1]
 
     def _not_drawn(self, path: Path, title: str, error: Exception) -> None:
         self.failures.append((f"{title} in {path}", error))
+
+
+def _why(error: Exception) -> str:
+    """What went wrong, without the temporary name that a file had."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def write_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:

@@ -84,10 +84,11 @@ def load_contestants(runs: Runs, *, beam: int | None, device: str, progress: Pro
         if place in places:
             raise RunError(f"{folder} is given twice (as {places[place]} too); give each run once")
         places[place] = folder
+    written = [is_baseline(folder) for _, folder in named]  # of all, before the first is loaded: one may be no run
     contestants = []
     for number, (name, folder) in enumerate(named):
         progress("loading runs", number, len(named))
-        run = WrittenRun.open(folder) if is_baseline(folder) else Run.load(folder, device=device)
+        run = WrittenRun.open(folder) if written[number] else Run.load(folder, device=device)
         contestants.append(Contestant(name, run, run.options(beam=beam)))
     return contestants
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rich.cells import cell_len  # East Asian characters are two columns wide, marks none
+
 from sightline.comparison.results import Comparison
 from sightline.comparison.sentences import answers, footnotes, looked_at
 from sightline.comparison.tables import (
@@ -113,9 +115,8 @@ def _narrowed(table: Table, width: int | None) -> Block:
 
 
 def _fits(table: Table, width: int | None) -> bool:
-    return (
-        width is None or max(map(len, _aligned(table))) + len(table.columns) <= width
-    )  # Rich puts three spaces between
+    # Rich puts three spaces between
+    return width is None or max(map(cell_len, _aligned(table))) + len(table.columns) <= width
 
 
 def _shown_contrast(comparison: Comparison) -> Contrast:
@@ -145,21 +146,23 @@ def _contrast(comparison: Comparison, contrast: Contrast) -> Iterator[Block]:
 def _sentence(comparison: Comparison, contrast: Contrast, each: ChangedSentence) -> Iterator[Line]:
     before, after = word_differences(each.baseline, each.system)
     names = comparison.baseline.name, contrast.system
-    width = max(map(len, (*names, "reference")))
+    width = max(map(cell_len, (*names, "reference")))
+
+    def head(name: str) -> str:
+        return f"  {name}{' ' * (width - cell_len(name))}  "
+
     yield Line.plain(f"sentence {each.number:,}: {each.baseline_score:.1f} → {each.system_score:.1f}")
-    yield Line.plain(f"  {'source':<{width}}  {each.source}")
+    yield Line.plain(head("source") + each.source)
     for reference in each.references:
-        yield Line.plain(f"  {'reference':<{width}}  {reference}")
-    yield Line([Segment(f"  {names[0]:<{width}}  ", "same"), *before], "baseline")
-    yield Line([Segment(f"  {names[1]:<{width}}  ", "same"), *after], "system")
+        yield Line.plain(head("reference") + reference)
+    yield Line([Segment(head(names[0]), "same"), *before], "baseline")
+    yield Line([Segment(head(names[1]), "same"), *after], "system")
 
 
 # --- plain -------------------------------------------------------------------------------------------------------
 
 
 def _aligned(table: Table) -> list[str]:
-    from rich.cells import cell_len  # East Asian characters are two columns wide, marks none
-
     heads = [column.title for column in table.columns]
     widths = [max(cell_len(text) for text in column) for column in zip(heads, *table.rows, strict=True)]
 

@@ -1,0 +1,146 @@
+"""Files that would replace one another are refused; what takes long is counted; what Sightline warns of is one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.cli.errors import told
+from sightline.cli.progress import counting
+from sightline.cli.train import _counter
+from sightline.run import Run
+from untrained_runs import untrained
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a text lies; any run is a Transformer that has learned nothing."""
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    (tmp_path / "text").write_text("the dog\na cat\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("evaluate transformer --outputs x --json x", "--json x is the file of --outputs too"),
+        (
+            "evaluate transformer --source text --reference text --outputs ./text",
+            "--outputs text is the file of --reference too",
+        ),
+        ("predict transformer text --alignments text", "--alignments text is the file of the input too"),
+        ("predict transformer - --target text --alignments text", "--alignments text is the file of --target too"),
+        ("compare a b --html x --csv ../{name}/x", "--csv ../{name}/x is the file of --html too"),
+        ("compare a b --source text --reference r --csv text", "--csv text is the file of --source too"),
+    ],
+)
+def test_nothing_is_written_over_what_is_read_or_written_too(folder: Path, command: str, said: str) -> None:
+    result = CliRunner().invoke(app, command.format(name=folder.name).split())
+    assert str(result.exception) == f"{said.format(name=folder.name)}, and would replace it; give another name"
+    assert (folder / "text").read_text() == "the dog\na cat\n" and not (folder / "x").exists()
+
+
+def test_lines_that_are_predicted_into_a_file_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sightline.cli.progress.time.monotonic", lambda: now[0])
+    with counting(Path("text")) as answered:
+        for done in (1, 2000, 2001, 3000):
+            answered(done)
+            now[0] += 9.0
+    assert capsys.readouterr().err == "predicted 2,001 lines in 18 s\n"
+
+    counted: list[int] = []
+    monkeypatch.setattr("sightline.cli.predict.counting", lambda file: _hearing(counted))
+    assert CliRunner().invoke(app, ["predict", "transformer", "text", "--device", "cpu"]).exit_code == 0
+    assert counted[-1] == 2 and counted == sorted(counted)
+
+
+def test_preparing_the_data_is_told_by_the_time_it_takes_not_by_how_much_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("sightline.cli.train.time.monotonic", lambda: now[0])
+    show = _counter()
+    for count in (1_000, 2_000, 3_000, 4_000):
+        now[0] += 1.5
+        show("tokenizing", count)
+    assert capsys.readouterr().err == "tokenizing: 2,000 examples\ntokenizing: 4,000 examples\n"
+
+
+class _hearing:
+    """Keeps what it is told."""
+
+    def __init__(self, counted: list[int]) -> None:
+        self.counted = counted
+
+    def __enter__(self) -> object:
+        return self.counted.append
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("terminal", "file"), [("stdout", Path("text")), ("stdin", None), ("stdin", Path("-"))], ids=["seen", "typed", "-"]
+)
+def test_who_sees_the_answers_come_is_told_no_count(
+    terminal: str, file: Path | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
+    monkeypatch.setattr("sightline.cli.progress._EVERY", 0.0)
+    with counting(file) as answered:
+        answered(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_in_a_terminal_the_count_leaves_the_answers_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes it for a terminal too
+    with counting(Path("text")) as answered:
+        print("der Hund")
+        answered(1)
+    seen = capsys.readouterr()
+    assert seen.out == "der Hund\n" and "predicted 1 line in" in seen.err
+
+
+def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = str(Path(sightline.__file__).parent / "training" / "loop.py")
+    with warnings.catch_warnings(record=True) as others, told():
+        warnings.warn_explicit("checkpoint 60 is damaged", UserWarning, ours, 46)
+        warnings.warn_explicit("not ours", UserWarning, "elsewhere.py", 1)
+    assert capsys.readouterr().err == "sightline: checkpoint 60 is damaged\n"
+    assert [str(each.message) for each in others] == ["not ours"]
+
+
+def test_pairs_that_were_made_say_what_a_swapped_corpus_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {"read": 2, "kept": 2}
+    monkeypatch.setattr("sightline.synthetic.backtranslation.backtranslate", lambda *a, **k: made)
+    said = CliRunner().invoke(app, ["backtranslate", "transformer", "text", "--out", "back.tsv"]).stderr
+    assert f"{{kind: tsv, file: {folder.resolve()}/back.tsv, weight: 1.0}} (and columns: [2, 1] where" in said
+
+
+def test_an_interruption_while_pytorch_is_imported_is_not_swallowed(tmp_path: Path) -> None:
+    """A package in its place does what its C code does: it clears whatever is raised while it is imported."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "import os, signal, sys\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
+        "print('went on')\nsys.exit(3)\n"
+    )
+    command = [sys.executable, "-c", "from sightline.cli import main; main()", "predict", "run"]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    found = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (128 + signal.SIGINT, ""), found.stderr
