@@ -46,7 +46,7 @@ def locked(run: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if new and [found.name for found in run.iterdir()] == [LOCK]:
+            if new and [found.name for found in run.glob("*")] == [LOCK]:
                 (run / LOCK).unlink()
                 run.rmdir()
 

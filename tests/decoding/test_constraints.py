@@ -13,8 +13,10 @@ from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges
 from sightline.decoding.scoring import log_probabilities
+from sightline.models.copying import CopyingSeq2Seq
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
+from sightline.recipe.model import Model
 
 UNK, START, END = 1, 2, 3
 WORDS = [UNK, *range(4, 13)]
@@ -212,3 +214,17 @@ def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any])
     options = Decoding(beam=2, min_length=3, max_length=8)
     found = generate(model, Request(prefixes=[[7, 7], [8]]), options)
     assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]
+
+
+def test_no_repeat_goes_with_words_that_only_a_sentence_since_done_could_copy() -> None:
+    """Behind a forced prefix a beam has hypotheses of no worth, which may hold any word."""
+    torch.manual_seed(0)
+    encoder, decoder = BODIES["transformer"]
+    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
+    model = CopyingSeq2Seq(recipe, 13).eval()
+    options = Decoding(beam=3, no_repeat=1, max_length=6, max_ratio=0.1)
+    request = Request([[16], [4]], prefixes=[[], [5, 6, 7]])
+    both = generate(model, request, options)
+    assert [both[0][0].tokens, both[1][0].tokens] == [
+        generate(model, request.take([number]), options)[0][0].tokens for number in (0, 1)
+    ]

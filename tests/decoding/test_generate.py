@@ -30,6 +30,14 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
+def test_a_beginning_that_leaves_a_model_no_room_is_refused_by_the_line(script: type[Any]) -> None:
+    model = script(lambda first, said: {6: 0.6, END: 0.4})
+    model.longest = 3
+    assert generate(model, Request([[5]], [[6, 6]]), Decoding(beam=2))[0][0].tokens == [6, 6]
+    with pytest.raises(ValueError, match="line 2 has a prefix of 3 tokens, and this model can write 2 there"):
+        generate(model, Request([[5], [5]], [[6], [6, 6, 6]]), Decoding(beam=2))
+
+
 @pytest.mark.parametrize(
     ("options", "required"),
     [

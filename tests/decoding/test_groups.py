@@ -60,7 +60,7 @@ def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversit
 def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
     options = Decoding(beam=beam, groups=groups, diversity=diversity, nbest=beam, max_length=5)
     for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
-        wanted = by_lists(model, source, beam, groups, diversity, 5)[: len(found)]
+        wanted = by_lists(model, source, beam, groups, diversity, 5)[:beam]
         assert [h.tokens for h in found] == [past for _, past in wanted]
         assert [h.log_probability for h in found] == pytest.approx([total for total, _ in wanted], abs=5e-5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.decoding.request import Constraints, Request, check_least, make_batch
+from sightline.decoding.request import Constraints, Request, check_begun, check_least, make_batch
 from sightline.decoding.rules import Demands, Edges
 from sightline.recipe import Decoding
 
@@ -54,6 +54,16 @@ def test_a_least_length_past_the_learned_positions_is_refused_by_the_line() -> N
         check_least(Request([[], [5]]), Decoding(min_length=7), [(9, True)])
     with pytest.raises(ValueError, match=r"more than the 0 tokens"):
         check_least(Request([[5] * 20]), Decoding(min_length=1), [(9, True)])
+
+
+def test_a_beginning_past_the_learned_positions_is_refused_by_the_line() -> None:
+    check_begun(Request([[5, 6], [7]], [[8] * 5, [8] * 6]), [(9, True)])  # with a source, its end mark and one more: 9
+    with pytest.raises(ValueError, match=r"line 12 has a prefix of 7 tokens, and this model can write 6 there"):
+        check_begun(Request([[5, 6], [7]], [[8], [8] * 7]).counted_from(10), [(9, True)])
+    with pytest.raises(ValueError, match=r"line 1 has a prefix of 9 tokens, and this model can write 8 there"):
+        check_begun(Request(prefixes=[[8] * 9]), [(9, False)])
+    check_begun(Request([[]], [[8] * 20]), [(9, True)])  # an empty source has no output
+    check_begun(Request([[5] * 20]), [(9, True)])
 
 
 def test_part_of_a_request_asks_the_same_of_the_same_sentences() -> None:

@@ -16,7 +16,8 @@ from made_sources import many_sources
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.padding import pad_tokens
-from sightline.decoding.request import Request, make_batch
+from sightline.decoding.request import Constraints, Request, make_batch
+from sightline.decoding.rules import Demands, Edges
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import beam_search, search, walk
 from sightline.decoding.steps import coverage_penalty, length_penalty, staying
@@ -334,6 +335,14 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
         for hypothesis, penalty in zip(beams, penalties, strict=True):
             wanted = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
             assert hypothesis.score == pytest.approx(wanted, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
+
+
+def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(looking_model: Seq2Seq) -> None:
+    """What one sentence must say is searched for by a beam, and greedy search knows of no coverage."""
+    constraints = Constraints([Demands(required=((7,),)), Demands()], Edges.none(13))
+    options = Decoding(beam=1, coverage_penalty=0.5, max_length=6)
+    request = Request(SOURCES[:2], constraints=constraints)
+    assert_same(generate(looking_model, request, options)[1], generate(looking_model, request.take([1]), options)[0])
 
 
 def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:

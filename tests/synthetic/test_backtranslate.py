@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -105,6 +106,8 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Pa
         write(translator, text, out)
     with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now; ask .* with --out"):
         write(translator, text, out, resume=True, tag="<BT>")
+    with pytest.raises(RunError, match=r"cannot be gone on with: decoding\.beam: 2 then, 3 now; ask"):
+        write(translator, text, out, resume=True, options={"beam": 3})
     text.write_text("one\n")
     with pytest.raises(RunError, match=r"lines: 8 then, 1 now"):
         write(translator, text, out, resume=True)
@@ -162,10 +165,61 @@ def test_what_a_kill_at_the_very_end_left_behind_is_tidied_up(translator: Path, 
     assert out.read_bytes() == whole and not begun.exists()
 
 
+def test_parts_without_a_plan_are_not_gone_on_with(translator: Path, text: Path, tmp_path: Path) -> None:
+    """The removal of what another plan made may be stopped when its plan is gone and its parts are not."""
+    counts = write(translator, text, tmp_path / "whole.tsv")
+    out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
+    with pytest.raises(KeyboardInterrupt):
+        write(translator, text, out, watch=stopping(3), tag="<BT>")
+    (begun / "plan.json").unlink()
+    assert write(translator, text, out) == counts
+    assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["back.tsv", "back.tsv.json"])
+def test_a_kill_while_the_last_files_are_written_leaves_nothing_for_good(
+    name: str, translator: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, replace = tmp_path / "back.tsv", os.replace
+
+    def kill(one: Path, other: Path) -> None:
+        if other.name == name:  # the file is whole but has not its name yet
+            raise KeyboardInterrupt
+        replace(one, other)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", kill)
+        patch.setattr(Path, "unlink", lambda path, missing_ok=False: None)  # who is killed tidies nothing up
+        with pytest.raises(KeyboardInterrupt):
+            write(translator, text, out)
+    write(translator, text, out, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back.tsv", "back.tsv.json", "mono.txt"]
+
+
+def test_text_from_a_pipe_is_refused(translator: Path, tmp_path: Path) -> None:
+    """As in `sightline backtranslate RUN <(zcat news.gz)`."""
+    reader, writer = os.pipe()
+    os.write(writer, b"one two\n")
+    os.close(writer)
+    with pytest.raises(ValueError, match="is a pipe, and the text is read twice; write it to a file first"):
+        write(translator, Path(f"/dev/fd/{reader}"), tmp_path / "back.tsv")
+    os.close(reader)
+    assert not (tmp_path / "back.tsv.parts").exists()
+
+
+def test_a_text_that_the_model_cuts_is_not_too_long_for_it(tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
+    body = "{kind: transformer, layers: 1, heads: 2, positions: {kind: learned, longest: 9}}"
+    changes = [f"model.encoder={body}", "data.clean.cut_source=6", "data.clean.max_tokens=8"]
+    run = sightline.load(sightline.train(recipe_with(2), changes, out=tmp_path / "run", display=Silent()), device="cpu")
+    writer = Writer(run, run.options(beam=1, min_length=2), Limits(max_tokens=20))
+    whole, cut = writer(0, ["one two " * 30, "one two " * 3])
+    assert whole == cut and cut.dropped is None
+
+
 def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     write(translator, text, out)
-    with pytest.raises(RunError, match="is there already"):
+    with pytest.raises(RunError, match="is there already; go on with --resume"):
         write(translator, text, out)
 
 

@@ -52,7 +52,7 @@ class Hypothesis:
     """One output: its tokens without start and end, and what it scored."""
 
     tokens: list[int]
-    score: float  # log-probability over length penalty, plus coverage penalty: what hypotheses are ranked by
+    score: float  # log-probability over length penalty, of a beam plus coverage penalty: what hypotheses are ranked by
     log_probability: float
 
 

@@ -34,7 +34,7 @@ class Looks:
 
 
 @dataclass
-class _Finished:
+class Finished:
     """The best finished hypotheses of each sentence, best first; −∞ where there are fewer."""
 
     scores: Tensor  # (B, W)
@@ -43,10 +43,10 @@ class _Finished:
     total: Tensor  # (B,) how many have finished in all
 
     @staticmethod
-    def none(sentences: int, width: int, longest: int, device: torch.device) -> _Finished:
+    def none(sentences: int, width: int, longest: int, device: torch.device) -> Finished:
         scores = torch.full((sentences, width), float("-inf"), device=device)
         tokens = torch.full((sentences, width, longest), PAD, device=device)
-        return _Finished(scores, scores.clone(), tokens, torch.zeros(sentences, dtype=torch.int64, device=device))
+        return Finished(scores, scores.clone(), tokens, torch.zeros(sentences, dtype=torch.int64, device=device))
 
     def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> None:
         """Merge new ones (B, W') with tokens (B, W', t); those with −∞ are none."""
@@ -58,8 +58,8 @@ class _Finished:
         both = torch.cat([self.tokens, grown], dim=1)
         self.tokens = both.gather(1, rank[:, :, None].expand(-1, -1, both.shape[2]))
 
-    def keep(self, rows: Tensor) -> _Finished:
-        return _Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
+    def keep(self, rows: Tensor) -> Finished:
+        return Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
 
     def hypotheses(self, rows: Tensor, count: int, longest: int) -> list[list[Hypothesis]]:
         """The first `count` of these sentences; none has more than `longest` tokens, so no more are fetched."""
@@ -84,7 +84,7 @@ class Beam:
         self.tokens = torch.full((sentences, 1, 1), START, device=device)  # (B, W, t)
         covered = self.alive.new_zeros(sentences, 1, batch.source.shape[1])
         self.covered = covered if options.coverage_penalty else None  # (B, W, S) how much each has looked where
-        self.finished = _Finished.none(sentences, options.beam, int(batch.limits.max()), device)
+        self.finished = Finished.none(sentences, options.beam, int(batch.limits.max()), device)
         self.places = torch.arange(sentences, device=device)  # which result each sentence is
         self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
         self.fetched = options.nbest  # so many of the finished of each sentence are looked at in the end

@@ -13,7 +13,7 @@ from torch import nn
 from sightline.decoding.batch import Heard, Hypothesis, Stepper, Told, Watch
 from sightline.decoding.ensemble import rooms
 from sightline.decoding.padding import length_batches
-from sightline.decoding.request import Request, make_batch
+from sightline.decoding.request import Request, check_begun, make_batch
 from sightline.decoding.search import search
 from sightline.layers.tap import TapModule
 from sightline.recipe import Decoding
@@ -44,6 +44,7 @@ def generate(
     """
     if (heard is not None or watch is not None) and len(request) != 1:
         raise ValueError(f"only one sentence can be heard at a time, not {len(request)}; decode them one by one")
+    check_begun(request, rooms(model))
     results = [[Hypothesis([], 0.0, 0.0)] for _ in request.read]
     late: list[int] = []  # sentences given up as the last of their batches
 

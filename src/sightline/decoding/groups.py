@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sightline.decoding.batch import Batch, Hypothesis, Stepper
-from sightline.decoding.beam import Beam
+from sightline.decoding.beam import Beam, Finished
 from sightline.decoding.topk import top_k
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
@@ -34,7 +34,8 @@ class GroupedBeam(Beam):
         super().__init__(model, batch, options)
         sentences, groups = len(self.alive), options.groups
         self.width = options.beam // groups
-        self.fetched = options.beam  # several groups may have said the same
+        self.fetched = 2 * options.beam  # all that finish, at most 2w − 1 in a group: several may have said the same
+        self.finished = Finished.none(sentences, self.fetched, int(batch.limits.max()), self.alive.device)
         self.alive = self.alive.repeat(1, groups)  # (B, G · w), w = 1 before the first word
         self.tokens = self.tokens.repeat(1, groups, 1)
         self.covered = None if self.covered is None else self.covered.repeat(1, groups, 1)

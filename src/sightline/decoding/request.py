@@ -157,6 +157,17 @@ def check_least(request: Request, options: Decoding, limits_of: Sequence[tuple[i
             )
 
 
+def check_begun(request: Request, limits_of: Sequence[tuple[int, bool]]) -> None:
+    """Refuse a beginning behind which the learned positions of a model (see `rooms`) leave no end mark, by the line."""
+    outputs = zip(request.numbered(), request.read, request.begun(), request.rooms(limits_of), strict=True)
+    for number, read, prefix, most in outputs:
+        if len(prefix) >= max(1, most) and (request.sources is None or len(read)):  # of an empty source nothing is said
+            raise ValueError(
+                f"line {number + 1} has a prefix of {plural(len(prefix), 'token')}, and this model can write "
+                f"{max(0, most - 1):,} there (its learned positions); shorten it, or the source"
+            )
+
+
 def _rules(request: Request, options: Decoding, device: torch.device | str) -> Rules | None:
     """What the outputs must keep to, or None where all is free."""
     forbidden = required = shortest = None

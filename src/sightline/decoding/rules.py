@@ -149,7 +149,10 @@ class Rules:
         """logs (B·W, V) of what follows said (B, W, t), without START: −∞ for what may not."""
         logs = logs.view(*said.shape[:2], -1)
         if self.no_repeat and said.shape[2] >= self.no_repeat:
-            logs[repeated(said, self.no_repeat)] = _NEVER
+            rows, hypotheses, words = repeated(said, self.no_repeat)
+            # hypotheses of no worth may hold any word, even one to copy whose sentence has left the batch
+            known = words < logs.shape[2]
+            logs[rows[known], hypotheses[known], words[known]] = _NEVER
         if self.forbidden is not None:
             self.forbidden.mask(logs, said)
         if self.shortest is not None:

@@ -192,4 +192,6 @@ def search(
         return walk(model, batch, options, heard)
     if heard is not None:
         raise ValueError(f"a beam of {options.beam} has no words to tell before its end; use beam 1, or sample")
+    if options.beam == 1:  # as in `walk`: which of both takes a sentence depends on what others of its batch must say
+        options = options.model_copy(update={"coverage_penalty": 0.0})
     return beam_search(model, batch, options, watch)

@@ -102,7 +102,7 @@ class BeamRecord:
         """The last nodes of the n best, best first. (Groups may say the same; it is told once.)"""
         finished = sorted((node for node in self.nodes if node.fate == "finished"), key=lambda node: -node.score)
         different: dict[tuple[int, ...], Node] = {}
-        for node in finished[: self.beam]:
+        for node in finished:
             different.setdefault(tuple(self.tokens(node)) if self.groups > 1 else (node.number,), node)
         return list(different.values())[: self.nbest_wanted]
 

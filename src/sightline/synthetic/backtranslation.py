@@ -30,6 +30,8 @@ def backtranslate(
     """Write (synthetic source, real target) for each line, a pair a line, and return what was kept and dropped."""
     if tag is not None and (not tag.strip() or flat(tag) != tag):
         raise ValueError(f"--tag {tag!r} must be a word or more, without tabs, line breaks or spaces around it")
+    if monolingual.exists() and not (monolingual.is_file() or monolingual.is_dir()):
+        raise ValueError(f"{monolingual} is a pipe, and the text is read twice; write it to a file first")
     before = "" if tag is None else f"{tag} "
     plan = {
         "model": digest_of(run),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,8 +111,17 @@ class Corpus(Generic[Item]):
             count += len(chunk)
             watch(count, self.plan["lines"])
         counts = self._join(-(-self.plan["lines"] // size))
-        write_atomically(self.summary, json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n")
+        write_atomically(
+            self._waiting(self.summary), json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n"
+        )
+        for path in (self.file, self.summary):
+            os.replace(self._waiting(path), path)
+            sync_folder(path.absolute().parent)
         return counts
+
+    def _waiting(self, path: Path) -> Path:
+        """Where a file is written: among the parts, so that no half of it stays beside what is resumed and finished."""
+        return self.parts / f"whole-{path.name}"
 
     def _tidy(self) -> None:
         shutil.rmtree(self.parts)
@@ -122,7 +132,7 @@ class Corpus(Generic[Item]):
         if not self.file.exists():
             return None
         if not resume:
-            raise RunError(f"{self.file} is there already; give another name, or remove it")
+            raise RunError(f"{self.file} is there already; go on with --resume, give another name, or remove it")
         if not self.summary.exists():
             if self.parts.exists():
                 return None  # stopped between its last two files
@@ -140,6 +150,8 @@ class Corpus(Generic[Item]):
         """Write down the plan, or see that it is the one the parts were begun with; the lines of a part."""
         path = self.parts / "plan.json"
         if not path.exists():
+            for part in self.parts.glob("part-*"):  # of another plan, whose removal was cut short
+                part.unlink()
             write_atomically(path, json.dumps({**self.plan, _LINES: self.size}, indent=1) + "\n")
             return self.size
         if not resume:
@@ -150,7 +162,7 @@ class Corpus(Generic[Item]):
         return size
 
     def _compare(self, then: dict[str, Any]) -> None:
-        now = json.loads(json.dumps(self.plan))
+        then, now = _settings(then), _settings(json.loads(json.dumps(self.plan)))
         changed = [
             f"{key}: {then.get(key)!r} then, {now.get(key)!r} now"
             for key in sorted({*then, *now})
@@ -168,7 +180,7 @@ class Corpus(Generic[Item]):
     def _join(self, parts: int) -> dict[str, int]:
         """All parts in one file, a pair a line with a tab between."""
         counts: Counter[str] = Counter()
-        with atomic_file(self.file) as file, packing(self.file, file) as out:
+        with atomic_file(self._waiting(self.file)) as file, packing(self.file, file) as out:
             for number in range(parts):
                 part = _read_part(self._part(number))
                 counts.update(part.counts)
@@ -179,6 +191,14 @@ class Corpus(Generic[Item]):
                 what = f"{told}; {remedy}" if counts["read"] else "nothing was read"
                 raise NothingLeftError(f"nothing is left to write to {self.file}: {what}; its name is free again")
         return dict(counts)
+
+
+def _settings(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan with the settings of its sections beside its own: decoding.beam, decoding.nbest, …"""
+    found: dict[str, Any] = {}
+    for key, value in plan.items():
+        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 def _read_part(path: Path) -> Part:
