@@ -1,4 +1,4 @@
-"""Files that are compressed, told by their suffix: .gz, .bz2, .xz, .zst."""
+"""Files that are compressed, told by their suffix, in small letters or capitals: .gz, .bz2, .xz, .zst."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
 
 def open_bytes(path: Path) -> Any:
     """The content of a file, decompressed as it is read."""
-    return _OPENERS.get(path.suffix, _open_plain)(path)
+    return _OPENERS.get(path.suffix.lower(), _open_plain)(path)
+
+
+def looks_packed(content: bytes) -> str | None:
+    """The suffix that a file with this beginning should have; None where it is not compressed."""
+    return next((suffix for suffix, magic in _MAGIC.items() if content.startswith(magic)), None)
 
 
 def packed(path: Path, content: bytes) -> bytes:
     """The content as it stands in a file of that name."""
-    return _PACKERS.get(path.suffix, bytes)(content)
+    return _PACKERS.get(path.suffix.lower(), bytes)(content)
 
 
 def packing(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
     """What packs into an open file, bit by bit, as in a file of that name; leaving it does not close the file."""
-    writer: AbstractContextManager[IO[bytes]] = _WRITERS.get(path.suffix, nullcontext)(file)
+    writer: AbstractContextManager[IO[bytes]] = _WRITERS.get(path.suffix.lower(), nullcontext)(file)
     return writer
 
 
@@ -82,3 +87,4 @@ _WRITERS: dict[str, Callable[[IO[bytes]], Any]] = {
     ".xz": lambda file: lzma.LZMAFile(file, "wb"),  # noqa: SIM115
     ".zst": _packing_zstd,
 }
+_MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}

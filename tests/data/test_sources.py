@@ -73,6 +73,8 @@ def test_compressed_files_are_read_by_their_suffix(tmp_path: Path, suffix: str) 
     content = packed.to_pybytes() if isinstance(packed, pa.Buffer) else packed
     (tmp_path / f"a.{suffix}").write_bytes(content)
     assert examples(TsvSource(file=f"a.{suffix}"), tmp_path) == [("größer", "bigger")] * 500
+    (tmp_path / f"B.{suffix.upper()}").write_bytes(content)
+    assert list(read_lines(tmp_path / f"B.{suffix.upper()}")) == ["größer\tbigger"] * 500
     (tmp_path / f"a.{suffix}").write_bytes(content[:-20])
     with pytest.raises(DataError, match=rf"a\.{suffix} is damaged or cut off"):
         examples(TsvSource(file=f"a.{suffix}"), tmp_path)
@@ -108,6 +110,25 @@ def test_bytes_that_are_not_utf8_are_found(tmp_path: Path) -> None:
         examples(TEXT, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        ("größer\tbigger\n".encode("utf-16"), "convert .*iconv -f utf-16 -t"),
+        (b"\xfe\xff" + "größer\tbigger\n".encode("utf-16-be"), "convert .*iconv -f utf-16 -t"),
+        (gzip.compress(b"a\tb\n", mtime=0), r"looks compressed: .* suffix \.gz"),
+        (lzma.compress(b"a\tb\n"), r"looks compressed: .* suffix \.xz"),
+        (bz2.compress(b"a\tb\n"), r"looks compressed: .* suffix \.bz2"),
+        (pa.compress(b"a\tb\n", codec="zstd", asbytes=True), r"looks compressed: .* suffix \.zst"),
+        (b"a\tb\n\xff\xfe\t\x1f\x8b\n", "convert .*iconv -f latin1 -t"),
+    ],
+    ids=["utf-16", "utf-16-be", "gz", "xz", "bz2", "zst", "later"],
+)
+def test_what_is_not_utf8_is_told_by_how_the_file_begins(tmp_path: Path, content: bytes, remedy: str) -> None:
+    write(tmp_path, a_tsv=content)
+    with pytest.raises(DataError, match=rf"a\.tsv, line \d: byte \d+ .* is not UTF-8; .*{remedy}"):
+        examples(TsvSource(file="a.tsv"), tmp_path)
+
+
 def test_columns_are_counted_from_one(tmp_path: Path) -> None:
     write(tmp_path, a_tsv="7\tHallo!\tHi.\textra\n8\t\tHey.\n")
     assert examples(TsvSource(file="a.tsv", columns=(3, 2)), tmp_path) == [("Hi.", "Hallo!"), ("Hey.", "")]
@@ -126,6 +147,7 @@ def test_a_line_with_too_few_columns_is_named(tmp_path: Path) -> None:
     [
         ('{"de": "x"', r"line 2: not JSON .*one object on each line"),
         ("", r"line 2: not JSON"),
+        pytest.param("[" * 100_000, r"line 2: not JSON .*one object on each line", id="deep"),
         ('["x", "y"]', r"line 2: not an object but list"),
         ('{"de": "x", "fr": "y"}', r"line 2: no key 'en', only 'de', 'fr'; set `source` and `target`"),
         ('{"de": "x", "en": 3}', r"line 2: 'en' is not a text but int"),

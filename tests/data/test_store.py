@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sightline.data import store
 from sightline.data.ingredients import Dropped, Ingredients, content_hash
 from sightline.data.sources import DataError, Example
 from sightline.data.store import Store, cache_folder, prepare
-from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, TsvSource
+from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, JsonLinesSource, TsvSource
 from sightline.text.tokenizer import Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
@@ -46,6 +47,11 @@ def texts(made: Store) -> list[tuple[str, str]]:
     source, target = made.take(range(len(made)))
     decode = VOCABULARY.source.decode
     return [(decode(s.tolist()), decode(t.tolist())) for s, t in zip(source, target, strict=True)]
+
+
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute on, for whoever asks how old a file is."""
+    monkeypatch.setattr("sightline.data.ingredients.time", SimpleNamespace(time=lambda: time.time() + 60))
 
 
 def stores(folder: Path) -> list[str]:
@@ -132,6 +138,13 @@ def test_what_is_dropped_is_counted_by_reason(
     assert {name: count for name, count in made.counts.items() if count} == {"read": 7, "kept": len(kept), **reason}
 
 
+def test_pairs_that_only_a_newline_makes_alike_are_no_duplicates(tmp_path: Path) -> None:
+    pairs = [("ein\nHund", "a dog"), ("ein", "Hund\na dog"), ("ein", "Hund\na dog ")]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs))
+    made = make(tmp_path, JsonLinesSource(file="a.jsonl"), clean=Clean(deduplicate="pairs"))
+    assert (made.counts["kept"], made.counts["duplicate"]) == (2, 1)
+
+
 def test_a_store_is_built_once_and_found_again(place: Path) -> None:
     told: list[int] = []
     first = make(place, progress=told.append)
@@ -162,17 +175,24 @@ def test_where_files_lie_and_what_they_weigh_does_not_matter(place: Path) -> Non
     assert make(place, TsvSource(file="b.tsv", weight=2.0)).folder == first.folder
 
 
-def test_a_changed_file_is_seen_even_when_its_size_and_time_are_the_same(place: Path) -> None:
+def test_a_changed_file_is_seen_even_when_its_size_and_time_are_the_same(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later(monkeypatch)  # or nothing would be remembered of a file just written
     first = make(place)
+    assert make(place).folder == first.folder
     stamp = (place / "a.tsv").stat()
     (place / "a.tsv").write_bytes((place / "a.tsv").read_bytes().replace(b"cat", b"dog"))
     os.utime(place / "a.tsv", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     assert make(place).folder != first.folder
 
 
-def test_the_checksum_of_an_old_file_is_remembered(place: Path) -> None:
+def test_the_checksum_of_an_old_file_is_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache = place / "a.tsv", place / "cache"
     os.utime(path, (time.time() - 60, time.time() - 60))
+    content_hash(path, cache)
+    assert not (cache / "checksums").exists()  # its content may be new, whatever that time says
+    later(monkeypatch)
     found = content_hash(path, cache)
     (memory,) = (cache / "checksums").iterdir()
     memory.write_text(memory.read_text().replace(found, "remembered"))

@@ -125,6 +125,23 @@ def test_a_vocabulary_is_extended_if_asked(started: dict[str, Path], train: Trai
     assert any("and 1 new row for new tokens" in note for note in train.display.notes)
 
 
+@pytest.mark.parametrize("parts", [None, ["encoder"]])
+def test_word_vectors_that_embeddings_of_the_run_stand_in_for_are_told_so(
+    parts: list[str] | None, started: dict[str, Path], train: Trainer, tmp_path: Path
+) -> None:
+    (tmp_path / "vectors.txt").write_text("1 16\ndog " + " ".join(["0.5"] * 16) + "\n")
+    start = {"run": str(started["tag"]), "parts": parts}
+    vectors = {"word_vectors": {"file": str(tmp_path / "vectors.txt"), "frozen": True}}
+    run = train(a_recipe("tag", start=start, model=vectors, **STAY))
+    (told,) = (note for note in train.display.notes if note.startswith("word vectors: "))
+    assert told.endswith("name model.start_from.parts without embeddings" if parts is None else ", kept as they are")
+    assert told.startswith("word vectors: none taken" if parts is None else "word vectors: 1 of ")
+    dog = sightline.load(run).vocabulary.source.encode("dog")[0]
+    row, theirs = (weights(each)["source_embedding.weight"][dog] for each in (run, started["tag"]))
+    assert torch.equal(row, theirs) == (parts is None)
+    assert bool((row == row[0]).all()) == (parts is not None)
+
+
 def test_labels_of_the_same_task_keep_their_numbers(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     """Numbers go by frequency: in this text there are more verbs."""
     for name in ("train", "valid"):

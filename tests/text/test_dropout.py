@@ -58,6 +58,26 @@ def test_cuts_come_as_often_as_the_paper_says() -> None:
         assert counts[cut] / total == pytest.approx(probability, abs=0.015)
 
 
+@given(texts=st.lists(st.lists(st.text("lowest!Ж", max_size=60), max_size=4), max_size=4), seed=st.integers(0, 2**64))
+@settings(deadline=None)
+def test_long_words_are_cut_as_the_table_would_have_them(texts: list[list[str]], seed: int) -> None:
+    cuts = []
+    for long in (0, 10, 1_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sightline.text.dropout._LONG", long)
+            merges = Tokenizer.parse(TOKENIZER.content)._merges
+            cuts.append(list(merges.cut(texts, dropout=0.3, seed=seed)))
+    assert cuts[0] == cuts[1] == cuts[2]
+
+
+def test_a_word_as_long_as_a_text_is_cut_soon() -> None:
+    """As in a script without spaces, or in what is no language: ten seconds for 1,000 characters would be days."""
+    endless = "lowestnewestwidest" * 2_000
+    (cut,) = TOKENIZER.encode_dropout([endless], dropout=0.1, seed=1)
+    assert TOKENIZER.decode(cut) == endless
+    assert len(TOKENIZER.encode(endless)) <= len(cut) < len(endless)
+
+
 def test_only_bpe_has_merges_to_leave_out() -> None:
     words = Tokenizer.train(WordTokenizer(min_count=1), LINES)
     with pytest.raises(TokenizerError, match="BPE-dropout needs a BPE tokenizer, not WordLevel"):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.text import learning
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, UNK, Tokenizer, TokenizerError, Vocabulary
 
 LINES = [
@@ -231,3 +233,20 @@ def test_words_can_be_given_for_what_is_unknown() -> None:
     filled = tokenizer.decode_filled(ids, dict(zip(unknown, ["Ada", "Bo", "Cy"], strict=False)))
     assert filled == tokenizer.decode(ids).replace("<unk>", "{}").format("Ada", "Bo", "Cy")
     assert filled.startswith("Ada the")
+
+
+def test_of_an_endless_word_bpe_learns_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's merging takes the square of its length; what is cut later is the whole."""
+    endless, seen = "lowest" * 5_000, list[str]()
+    learn = learning._learn
+
+    def watched(inner: Any, trainer: Any, lines: Iterable[str], section: Any) -> None:
+        seen.extend(lines)
+        learn(inner, trainer, seen, section)
+
+    monkeypatch.setattr(learning, "_learn", watched)
+    tokenizer = Tokenizer.train(BpeTokenizer(size=40), ["the lowest", endless])
+    assert seen[0] == "the lowest"
+    assert [len(word) for word in seen[1].split(" ")] == [10_000, 10_000, 10_000]
+    assert seen[1].replace(" ", "") == endless
+    assert tokenizer.decode(tokenizer.encode(endless)) == endless

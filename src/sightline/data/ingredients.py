@@ -112,9 +112,12 @@ def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, 
 
 
 def content_hash(path: Path, cache: Path) -> str:
-    """The checksum of a file, remembered in the cache as long as the file's size and time stay as they are."""
+    """The checksum of a file, remembered in the cache as long as the file's size and times stay as they are.
+
+    The time of its last change counts as well: the other can be set to anything (`cp -p`, `touch -r`), this one cannot.
+    """
     state = path.stat()
-    stamp = [state.st_size, state.st_mtime_ns, state.st_ino]
+    stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
     memory = cache / "checksums" / f"{_digest(str(path.resolve()))[:32]}.json"
     try:
         remembered = json.loads(memory.read_text())
@@ -123,7 +126,7 @@ def content_hash(path: Path, cache: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there, or not readable: work it out
     found = checksum(path)
-    if time.time() - state.st_mtime > 2:  # a file just written could change again without its time changing
+    if time.time() - state.st_ctime > 2:  # a file just written could change again without its time changing
         memory.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(memory, json.dumps({"path": str(path), "stamp": stamp, "sha256": found}))
     return found

@@ -10,13 +10,14 @@ import json
 import os
 import re
 import warnings
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from sightline.compression import BROKEN, open_bytes
+from sightline.compression import BROKEN, looks_packed, open_bytes
 from sightline.data.splitting import place
 from sightline.plural import plural
 from sightline.recipe.data import (
@@ -205,8 +206,16 @@ def _decode_each(path: Path, block: bytes, number: int) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}, line {at}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
-                f"convert the file, e.g. with `iconv -f latin1 -t utf-8`"
+                f"{_remedy(block if number == 1 else b'')}"
             ) from error
+
+
+def _remedy(beginning: bytes) -> str:
+    """What to do with a file that is not UTF-8, by how it begins: iconv takes anything for latin1, and says nothing."""
+    if (suffix := looks_packed(beginning)) is not None:
+        return f"it looks compressed: give its name the suffix {suffix}"
+    encoding = "utf-16" if beginning.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
+    return f"convert the file, e.g. with `iconv -f {encoding} -t utf-8`"
 
 
 def _numbered(source: AnySource, folder: Path | None) -> Iterator[tuple[int, Example]]:
@@ -303,7 +312,7 @@ def _read_json_lines(path: Path, source: str, target: str) -> Iterator[Example]:
     for number, line in enumerate(read_lines(path), 1):
         try:
             item = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); put one object on each line") from error
         where = f"{path}, line {number}"
         yield Example(_value(item, source, where), _value(item, target, where))

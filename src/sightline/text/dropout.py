@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from heapq import heapify, heappop, heappush
+from itertools import chain, pairwise
 from random import Random
 
 _TABLE = 400_000  # cuts kept in the table: some 150 MB at most
+_LONG = 32  # characters of words that are cut anew each time: they hardly come twice, with the same merges left out
+_NONE = -1  # where no piece stands
 
 
 class MergeDropout:
@@ -36,45 +39,62 @@ class MergeDropout:
         """Ids of texts given as lists of words."""
         gaps = _gaps(dropout, seed)
         keep = next(gaps)  # merges to keep before one is left out
-        table = self._table
         for words in texts:
             ids: list[int] = []
             for word in words:
-                key: tuple[str, *tuple[int, ...]] = (word,)
-                while True:
-                    known = table.get(key)
-                    if known is None:
-                        if len(table) >= _TABLE:
-                            table.clear()
-                        known = table[key] = self._cut(*key)
-                    if known[1] <= keep:
-                        break
-                    key = (*key, keep)
-                    keep = next(gaps)
-                keep -= known[1]
-                ids += known[0]
+                cut, keep = (self._found if len(word) < _LONG else self._merged)(word, keep, gaps)
+                ids += cut
             yield ids
 
-    def _cut(self, word: str, *keep: int) -> tuple[list[int], int]:
-        """Merge to the end, leaving one out after `keep[0]` were kept, another `keep[1]` later, and so on."""
-        ids = self._characters(word)
-        limits = iter((*keep, len(ids)))  # no word takes more merges than it has characters
-        limit = next(limits)
-        kept = 0
+    def _found(self, word: str, keep: int, gaps: Iterator[int]) -> tuple[list[int], int]:
+        """What `_merged` gives, from the table."""
+        table = self._table
+        key: tuple[str, *tuple[int, ...]] = (word,)
         while True:
-            for _, at, merged in sorted(
-                (self._ranks[pair][0], at, self._ranks[pair][1])
-                for at, pair in enumerate(pairwise(ids))
-                if pair in self._ranks
-            ):
-                if kept == limit:
-                    kept, limit = 0, next(limits)
-                else:
-                    kept += 1
-                    ids[at : at + 2] = [merged]
-                    break
-            else:
-                return ids, kept
+            known = table.get(key)
+            if known is None:
+                if len(table) >= _TABLE:
+                    table.clear()
+                limits = chain(key[1:], (len(word),))  # no word takes more merges than it has characters
+                ids, left = self._merged(word, next(limits), limits)
+                known = table[key] = (ids, len(word) - left)
+            if known[1] <= keep:
+                return known[0], keep - known[1]
+            key = (*key, keep)
+            keep = next(gaps)
+
+    def _merged(self, word: str, keep: int, gaps: Iterator[int]) -> tuple[list[int], int]:
+        """Merge to the end, leaving one out after `keep` were kept, another a gap later, and so on.
+
+        Last comes how many more are to be kept before the next is left out. Pieces stand at the place of their first
+        character, and pairs wait in line by their rank: in a script without spaces a word may be a whole text.
+        """
+        ranks, ids = self._ranks, self._characters(word)
+        after, before = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))
+        line = [(ranks[pair][0], at) for at, pair in enumerate(pairwise(ids)) if pair in ranks]
+        heapify(line)
+        ids.append(_NONE)  # behind the last, and (at -1) before the first
+        left_out: list[tuple[int, int]] = []
+        while line:
+            rank, at = heappop(line)
+            found = ranks.get((ids[at], ids[after[at]]))
+            if found is None or found[0] != rank:
+                continue  # one of the two is part of another piece by now
+            if keep == 0:
+                left_out.append((rank, at))
+                keep = next(gaps)
+                continue
+            keep -= 1
+            ids[at], ids[after[at]] = found[1], _NONE
+            after[at] = after[after[at]]
+            before[after[at]] = at
+            for place in (before[at], at):
+                if (new := ranks.get((ids[place], ids[after[place]]))) is not None:
+                    heappush(line, (new[0], place))
+            for again in left_out:
+                heappush(line, again)
+            left_out.clear()
+        return [number for number in ids if number != _NONE], keep
 
     def _characters(self, word: str) -> list[int]:
         """Where every cut starts from; unknown characters side by side are one unknown, as in the plain model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 
 import tokenizers
@@ -22,6 +23,9 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK, TokenizerError
 
 # A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
 _WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
+
+# Merging takes the square of a word's length: of a megabyte without a space (a picture as text) it would take minutes.
+_ENDLESS = re.compile(r"\S{10000}(?=\S)")
 
 
 def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) -> tokenizers.Tokenizer:
@@ -44,7 +48,10 @@ def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) ->
         else:
             inner.decoder = spaced
     counted = _Counted(lines)
-    _learn(inner, trainer, (part for line in counted for part in parts(line)), section)
+    pieces = (part for line in counted for part in parts(line))
+    if isinstance(section, BpeTokenizer):
+        pieces = (_ENDLESS.sub(r"\g<0> ", part) for part in pieces)
+    _learn(inner, trainer, pieces, section)
     if inner.get_vocab_size() <= len(specials):
         raise TokenizerError(
             f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
