@@ -30,6 +30,13 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_a_file_that_cannot_be_made_is_told_by_its_own_name(tmp_path: Path) -> None:
+    long = tmp_path / ("a" * 250)  # with what a temporary name has more, too long for a file system
+    with pytest.raises(OSError, match="File name too long") as told:
+        write_atomically(long, "")
+    assert told.value.filename == str(long)
+
+
 def test_a_written_file_can_be_read_by_those_the_umask_lets(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", "")
     (tmp_path / "b").touch()

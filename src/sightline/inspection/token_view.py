@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.trace import Trace
-from sightline.inspection.trace_display import headline
+from sightline.inspection.trace_display import first_written, headline
 
 _WIDEST = 78  # of what a short table is widened to
 
@@ -28,15 +28,18 @@ class TokenChoice:
 
 
 def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> list[TokenChoice]:
-    """Every place where an answer is wanted; `name` gives the token of a column of the probabilities."""
+    """Every place where an answer is wanted; `name` gives the token of a column of the probabilities.
+
+    Places of what is written are counted from the first output token, those of labels in the text.
+    """
     probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
     wanted, losses = trace["wanted"].flatten(), trace["losses"].flatten()
-    found = []
+    found, first = [], first_written(trace)
     for place in trace.about.get("places", range(len(wanted))):
         row, token, loss = probabilities[place], int(wanted[place]), float(losses[place])
         best = torch.topk(row, min(count, len(row)))
         likeliest = tuple((name(k), p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-        found.append(TokenChoice(place, name(token), float(row[token]), loss, likeliest))
+        found.append(TokenChoice(place - first, name(token), float(row[token]), loss, likeliest))
     return found
 
 

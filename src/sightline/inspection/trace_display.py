@@ -43,6 +43,13 @@ def headline(trace: Trace) -> str:
     return f"{wrote} ({how}): {len(trace)} steps" + (f", loss {about['loss']:.4f}" if "loss" in about else "")
 
 
+def first_written(trace: Trace) -> int:
+    """The row of the first output token: behind the text, where both are one sequence."""
+    about = trace.about
+    writes = about.get("task") in ("seq2seq", "language-model")
+    return int(about["places"][0]) if writes and "places" in about else 0
+
+
 def trace_table(trace: Trace) -> Table:
     """Every named step: number, name, formula, shape, range."""
     from rich.table import Table

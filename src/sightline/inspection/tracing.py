@@ -114,7 +114,8 @@ def _trace_translation(asked: Answerer, text: str, target: str | None, step: int
     if asked.recipe.model.encoder is None:
         before = [*source, END]
         trace = _trace_sequence(asked, before, [START], wanted)
-        trace.about = _about(vocabulary, [*source, END], [*source, END, START, *wanted[:-1]], wanted)
+        trace.about = _about(vocabulary, before, [*before, START, *wanted[:-1]], wanted)
+        trace.about["places"] = _last(len(before) + len(wanted), len(wanted))
         return trace
     read, given = [*source, END], [START, *wanted[:-1]]
     with record_arithmetic(model) as recorder:
@@ -134,7 +135,13 @@ def _trace_language(asked: Answerer, text: str, target: str | None, step: int | 
     if target is None:
         output = asked.answer([text], asked.recipe.decoding)[0][0].tokens[len(prompt) :]
     else:
-        output = tokenizer.encode(text + target)[len(prompt) :]
+        whole = tokenizer.encode(text + target)
+        if whole[: len(prompt)] != prompt:
+            raise ValueError(
+                f"the target ({target!r}) changes how the text before it ({text!r}) is cut into tokens; "
+                "let the border between them be one of tokens too, e.g. a space"
+            )
+        output = whole[len(prompt) :]
     wanted = _upto(output, step)
     if not wanted:
         raise ValueError("there is no output to trace: the model went on with nothing; give a target")
@@ -142,7 +149,7 @@ def _trace_language(asked: Answerer, text: str, target: str | None, step: int | 
     trace = _trace_sequence(asked, [*marks, *prompt][:-1], [*marks, *prompt][-1:], wanted)
     given = [*marks, *prompt, *wanted[:-1]]
     trace.about = _about(asked.vocabulary, [], given, [*given[1 : len(given) - len(wanted) + 1], *wanted])
-    trace.about["output"] = tokenizer.decode(wanted)
+    trace.about |= {"output": tokenizer.decode(wanted), "places": _last(len(given), len(wanted))}
     return trace
 
 
@@ -157,6 +164,11 @@ def _trace_sequence(asked: Answerer, before: list[int], first: list[int], wanted
         places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
         tell_ending(recorder, model.logits(features), _row(every, device), places)
     return recorder.finish()
+
+
+def _last(count: int, wanted: int) -> list[int]:
+    """Where the output stands in one sequence of `count` tokens: behind what was given."""
+    return list(range(count - wanted, count))
 
 
 def _trace_label(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -79,13 +79,23 @@ def _walk(subject: Subject) -> Viewed:
     from sightline.inspection.walk_through import WalkThrough
 
     walk = WalkThrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
-    return Viewed(walk, lambda: trace_record(subject.trace))
+
+    def record() -> dict[str, Any]:
+        if (subject.step, subject.layer, subject.head) == (None, None, None):
+            return trace_record(subject.trace)
+        shown = [replace(each.step, tensor=each.tensor) for each in walk.steps()]
+        return trace_record(Trace(shown, {}, subject.trace.about))
+
+    return Viewed(walk, record)
 
 
 def _steps(subject: Subject) -> Viewed:
+    from sightline.inspection.walk_through import check_layer, layer_of
+
     trace = subject.trace
     if subject.layer is not None:
-        trace = Trace([step for step in trace if f"layers.{subject.layer}." in step.name], {}, trace.about)
+        check_layer(trace, subject.layer)
+        trace = Trace([step for step in trace if layer_of(step.name) == subject.layer], {}, trace.about)
     return Viewed(trace, lambda: trace_record(trace))
 
 
@@ -124,7 +134,8 @@ def _no_head(subject: Subject, names: Sequence[str]) -> str:
         return "there is no head to look at: nothing in this model attends"
     narrowed = {"--layer": subject.layer, "--head": subject.head}
     asked = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
-    return f"{asked}: there is no such head; there are {names[0]} … {names[-1]}"
+    there = f"there is {names[0]}" if len(names) == 1 else f"there are {names[0]} … {names[-1]}"
+    return f"{asked}: there is no such head; {there}"
 
 
 def _beam(subject: Subject) -> Viewed:
@@ -169,7 +180,10 @@ def _experts(subject: Subject) -> Viewed:
 
     found = routings(subject.trace, layer=subject.layer)
     if not found:
-        raise ValueError("there are no experts to look at: the model has none (model.….experts), or not in that layer")
+        there = ", ".join(each.path for each in routings(subject.trace))
+        if there:
+            raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {there}")
+        raise ValueError("there are no experts to look at: the model has none (model.….experts)")
     return Viewed(routing_table(found), lambda: [routing.to_dict() for routing in found])
 
 
@@ -199,6 +213,8 @@ def check_view(view: str, subject: Subject) -> None:
     """An error for a name that no view has and for what cannot narrow it, before anything is computed."""
     if view not in VIEWS:
         raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
+    if view == "beam" and subject.target is not None:
+        raise ValueError(f"--target {subject.target}: --view beam shows a search, which needs none; leave it out")
     for option in ("step", "layer", "head"):
         value = getattr(subject, option)
         if value is not None and option not in NARROWED[view]:

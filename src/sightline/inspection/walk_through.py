@@ -19,7 +19,7 @@ from torch import Tensor
 from sightline.inspection.cell_arithmetic import Explainer
 from sightline.inspection.numpy_script import recompute
 from sightline.inspection.trace import Step, Trace
-from sightline.inspection.trace_display import headline, shape_of
+from sightline.inspection.trace_display import first_written, headline, shape_of
 from sightline.inspection.walk_values import render_values
 
 _LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
@@ -55,9 +55,8 @@ class WalkThrough:
     def focus(self, *, step: int | None = None, layer: int | None = None, head: int | None = None) -> WalkThrough:
         """The same walk, looking closer; all are counted from 0, and what is out of range is an error."""
         walk = replace(self, step=step, layer=layer, head=head)
-        if layer is not None and not any(layer_of(each.name) == layer for each in self.trace):
-            known = sorted({found for each in self.trace if (found := layer_of(each.name)) is not None})
-            raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
+        if layer is not None:
+            check_layer(self.trace, layer)
         heads = [each.shape[1] for each in self.trace if each.name.endswith(".weights") and len(each.shape) == 4]
         if head is not None and not 0 <= head < max(heads, default=0):
             raise ValueError(f"there is no head {head}; heads are counted from 0 and there are {max(heads, default=0)}")
@@ -68,7 +67,14 @@ class WalkThrough:
     @property
     def _tokens(self) -> int:
         """How many tokens are written."""
-        return len(self.trace.about.get("target_tokens", ())) or 1
+        about = self.trace.about
+        written = about["places"] if self._first else about.get("target_tokens", ())
+        return len(written) or 1
+
+    @cached_property
+    def _first(self) -> int:
+        """Where the first of them stands."""
+        return first_written(self.trace)
 
     @cached_property
     def _numbered(self) -> list[tuple[int, Step]]:
@@ -109,12 +115,13 @@ class WalkThrough:
         columns = self._columns(step, last)
         written = target is not None and step.name.startswith((*_WRITTEN, *_GIVEN))
         if self.step is not None and written and last not in _OF_ALL_TOKENS:
+            place = self._first + self.step
             if "#" in step.key or self._repeated(step):
-                if int([*step.key.split("#"), "1"][1]) != self.step + 1:
+                if int([*step.key.split("#"), "1"][1]) != place + 1:
                     return None
                 told.append(f"step {self.step}")
             elif rows is not None:
-                tensor, rows = tensor.narrow(axis, self.step, 1), [rows[self.step]]
+                tensor, rows = tensor.narrow(axis, place, 1), [rows[place]]
                 told.append(f"step {self.step}")
         if heads is not None and self.head is not None and self.head < tensor.shape[heads]:
             tensor = tensor.select(heads, self.head)
@@ -159,7 +166,10 @@ class WalkThrough:
             return about.get("source_tokens")
         if last in ("key", "value"):
             return about.get("source_tokens" if looks_at_source(step) else "given_tokens")
-        return about.get("target_tokens")
+        target, given = about.get("target_tokens"), about.get("given_tokens")
+        if target and given and len(target) < len(given):  # text and output are one sequence
+            return [*given[1 : len(given) - len(target) + 1], *target]
+        return target
 
     def _columns(self, step: Step, last: str) -> Sequence[str] | None:
         """The tokens or words that a step's columns stand for."""
@@ -202,6 +212,13 @@ def turned_paths(trace: Trace) -> frozenset[str]:
     mark = ".inputs~"
     turned = (step.key for step in trace.steps if step.unnamed and step.operation == "gather" and mark in step.key)
     return frozenset(key.split(mark)[0] for key in turned)
+
+
+def check_layer(trace: Trace, layer: int) -> None:
+    """An error for a layer that no step belongs to."""
+    known = sorted({found for each in trace if (found := layer_of(each.name)) is not None})
+    if layer not in known:
+        raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
 
 
 def layer_of(name: str) -> int | None:

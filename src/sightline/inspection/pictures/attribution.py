@@ -104,8 +104,13 @@ def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
     colours = image.to_rgba(found)  # (A, S, 4)
     for (row, column), value in np.ndenumerate(found):
         if abs(value) >= 0.05 * peak:
-            text = f"{value:.1f}" if peak < 100 else f"{value:.0f}"
-            write_in_cell(axes, row, column, text, colours[row, column], size=7)
+            write_in_cell(axes, row, column, _written(float(value), peak), colours[row, column], size=7)
+
+
+def _written(value: float, peak: float) -> str:
+    """With as many digits as the least number that is written needs: a twentieth of the peak."""
+    digits = ".0f" if peak >= 100 else ".1f" if peak >= 2 else ".2g"
+    return f"{value:{digits}}".replace("-", "−")
 
 
 def _label(token: str) -> str:

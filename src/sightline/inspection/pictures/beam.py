@@ -6,7 +6,6 @@ says so.
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.beam_record import BeamRecord, Node
-from sightline.inspection.pictures.captions import shortened
+from sightline.inspection.pictures.captions import heading_lines, shortened
 from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
 
@@ -92,7 +91,7 @@ def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropp
         _hypotheses(axes, record, nodes, bands)
         _legend(axes, dropped, _left_out(record.steps, bands.steps))
         if title:
-            wrapped = textwrap.fill(title, max(50, round(size[0] * 11)))
+            wrapped = heading_lines(title, max(50, round(size[0] * 11)))
             axes.text(-0.45, -1.5, wrapped, fontsize=11, fontweight="bold", ha="left", va="bottom")
         write_figure(figure, path)
 

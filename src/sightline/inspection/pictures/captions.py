@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
 
 _JOINER = "\u200d"
@@ -24,6 +25,12 @@ def shortened(caption: str, most: int) -> str:
             break
         kept += sign
     return kept + "…"
+
+
+def heading_lines(heading: str, columns: int) -> str:
+    """A heading in lines of so many columns, three at most: a long text would leave no room for its picture."""
+    lines = textwrap.wrap(heading, columns)
+    return "\n".join(lines if len(lines) <= 3 else [*lines[:2], shortened(" ".join(lines[2:]), columns)])
 
 
 def _columns(character: str) -> int:

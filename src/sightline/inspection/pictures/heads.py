@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
 from sightline.inspection.heat_map import PALE_TO_DEEP
-from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.pictures.captions import breadth, heading_lines, shortened
 from sightline.inspection.pictures.coloured_cells import colour_bar, colour_map
 from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
 from sightline.inspection.pictures.fonts import drawing, fonts_for
@@ -61,7 +60,7 @@ def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
     _colour_bar(figure, image, total)
     heading = KINDS[heads[0].kind] + (": " + title if title else "")
     above = _above(heads[0], wide)
-    text = textwrap.fill(heading, max(40, round(total[0] * 11)))
+    text = heading_lines(heading, max(40, round(total[0] * 11)))
     columns, rows = len(heads[0].keys), len(heads[0].queries)
     named = len(_chosen(columns, wide)), len(_chosen(rows, high))
     if named != (columns, rows):

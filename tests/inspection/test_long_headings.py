@@ -1,0 +1,25 @@
+"""A text as the heading of its picture: cut where it would take the room of the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sightline.inspection.pictures.captions import heading_lines
+from sightline.inspection.views import Subject, look
+from untrained_runs import untrained
+
+
+def test_a_heading_has_three_lines_at_most() -> None:
+    assert heading_lines("one two three", 7) == "one two\nthree"
+    assert heading_lines(" ".join(["word"] * 300), 40).count("\n") == 2
+    assert heading_lines(" ".join(["word"] * 300), 40).endswith("…")
+
+
+@pytest.mark.parametrize("view", ["heads", "beam"])
+def test_the_heading_of_a_long_text_is_cut(tmp_path: Path, view: str) -> None:
+    text = "Zwei Männer " * 90 + "Schach"
+    look(view, Subject(untrained("recurrent"), text)).picture(tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "Zwei Männer Zwei" in drawn and "Schach" not in drawn
