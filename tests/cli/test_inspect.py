@@ -88,6 +88,12 @@ def test_a_head_is_switched_off_with_its_effect_on_a_corpus(tasks: dict[str, Pat
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (("lecture-example", "--view", "heads", "--cell", "loss[]"), "--view heads is not shown where --cell, --html"),
+        (
+            ("lecture-example", "--view", "tokens", "--html", "a.html"),
+            "--view tokens is not shown where --cell, --html",
+        ),
+        (("lecture-example", "--view", "heads", "--ablate", "x"), "--view heads is not shown beside --ablate"),
         (("lecture-example", "--view", "nothing"), "there is no such view; there is walk"),
         (("lecture-example", "text"), "has a text and a target of its own"),
         (("lecture-example", "--cell", "loss"), r"write it as NAME\[0,0,2,1\]"),

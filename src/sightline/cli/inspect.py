@@ -109,6 +109,7 @@ def inspect(
         _check_unused(view=looked, html=html, step=step, layer=layer, head=head, cell=cell, save=save, numpy=numpy)
         measures.show_measure(measure, Path(run), asked)
         return
+    _check_seen(view, ablate, cell, files)
     subject = _subject(run, text, target, device)
     subject.step, subject.layer, subject.head, subject.heads = step, layer, head, ablate or ()
     if corpus is not None:
@@ -121,6 +122,21 @@ def _check_unused(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"--{name} {value} is for a view of a text; it does not go with a measure, so ask for one")
+
+
+def _check_seen(view: str, ablate: list[str] | None, cell: str | None, wanted: Files) -> None:
+    """Refuse a view that would not be shown."""
+    if view == "walk":  # nobody need have asked for it
+        return
+    if ablate and view != "ablate":
+        raise ValueError(
+            f"--view {view} is not shown beside --ablate, which is a view of its own; leave one of them out"
+        )
+    if (wanted.any or cell) and not wanted.of_view:
+        raise ValueError(
+            f"--view {view} is not shown where --cell, --html, --save or --numpy is asked for; leave one of them out, "
+            f"or write down what the view shows with --json or --figure"
+        )
 
 
 @dataclass(frozen=True)
@@ -136,6 +152,11 @@ class Files:
     @property
     def any(self) -> bool:
         return any(path is not None for path in (self.html, self.save, self.numpy, self.json, self.figure))
+
+    @property
+    def of_view(self) -> bool:
+        """Whether one of them holds what the view shows."""
+        return self.json is not None or self.figure is not None
 
     def check(self) -> None:
         """Before anything is computed: whether they can be written."""
@@ -168,7 +189,7 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
         from sightline.inspection.numpy_script import export_script
 
         print(f"wrote {export_script(subject.trace, wanted.numpy)}; run it with python", file=sys.stderr)
-    viewed = look(view, subject) if wanted.json or wanted.figure or not (wanted.any or cell) else None
+    viewed = look(view, subject) if wanted.of_view or not (wanted.any or cell) else None
     if wanted.json is not None and viewed is not None:
         write_atomically(wanted.json, json.dumps(viewed.record(), ensure_ascii=False) + "\n")
         print(f"wrote {wanted.json}", file=sys.stderr)
