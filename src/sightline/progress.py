@@ -21,7 +21,7 @@ def silent(what: str, done: int, total: int) -> None:
 def shown() -> Iterator[Progress]:
     """Progress for a person, whatever standard error is."""
     if not sys.stderr.isatty():
-        yield _plain()
+        yield occasional()
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -37,7 +37,7 @@ def shown() -> Iterator[Progress]:
         yield show
 
 
-def _plain() -> Progress:
+def occasional() -> Progress:
     """A line when something has been going on for a while, and then every while."""
     told = time.monotonic()
 

@@ -71,12 +71,12 @@ def test_preparing_the_data_is_told_by_the_time_it_takes_not_by_how_much_there_i
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("sightline.cli.train.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sightline.progress.time.monotonic", lambda: now[0])
     show = _counter()
     for count in (1_000, 2_000, 3_000, 4_000):
         now[0] += 1.5
         show("tokenizing", count)
-    assert capsys.readouterr().err == "tokenizing: 2,000 examples\ntokenizing: 4,000 examples\n"
+    assert capsys.readouterr().err == "tokenizing, examples: 2,000\ntokenizing, examples: 4,000\n"
 
 
 class _hearing:

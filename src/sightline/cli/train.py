@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sightline.cli.options import Overrides
-from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.dry_run import DryRun
-
-_EVERY = 2.0  # seconds between two lines, at least
 
 
 def train(
@@ -78,17 +75,12 @@ def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
         train_recipe(recipe, out=run, resume=resume, display=display, progress=display.count)
 
 
-def _counter() -> Any:
-    """Progress of data preparation: a line when it has been going on for a while, and then every while."""
-    last = time.monotonic()
+def _counter() -> Callable[[str, int], None]:
+    """Progress of data preparation; nobody knows how much there will be."""
+    from sightline.progress import occasional
 
-    def show(what: str, count: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _EVERY:
-            last = time.monotonic()
-            print(f"{what}: {plural(count, 'example')}", file=sys.stderr, flush=True)
-
-    return show
+    show = occasional()
+    return lambda what, count: show(f"{what}, examples", count, 0)
 
 
 def _show(found: DryRun) -> None:

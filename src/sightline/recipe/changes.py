@@ -25,8 +25,12 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
     """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`."""
-    found = _differing(old.model_dump(mode="json"), new.model_dump(mode="json"), (), lambda path: path in FREE)
-    return [f"{key}: {before!r} then, {after!r} now" for key, before, after in found]
+    return changed(old.model_dump(mode="json"), new.model_dump(mode="json"), lambda path: path in FREE)
+
+
+def changed(old: Any, new: Any, free: Callable[[tuple[str, ...]], bool] = lambda path: False) -> list[str]:
+    """Where two mappings of mappings differ, but for paths that are free: `decoding.beam: 5 then, 1 now`."""
+    return [f"{key}: {before!r} then, {after!r} now" for key, before, after in _differing(old, new, (), free)]
 
 
 def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:

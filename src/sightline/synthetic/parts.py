@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from sightline.compression import BROKEN, open_bytes, packed, packing
 from sightline.data.origins import summary_of
 from sightline.files import atomic_file, sync_folder, write_atomically
+from sightline.recipe.changes import changed
 from sightline.run_folder import RunError, locked
 
 Item = TypeVar("Item")
@@ -162,15 +163,9 @@ class Corpus(Generic[Item]):
         return size
 
     def _compare(self, then: dict[str, Any]) -> None:
-        then, now = _settings(then), _settings(json.loads(json.dumps(self.plan)))
-        changed = [
-            f"{key}: {then.get(key)!r} then, {now.get(key)!r} now"
-            for key in sorted({*then, *now})
-            if then.get(key) != now.get(key)
-        ]
-        if changed:
+        if differing := changed(then, json.loads(json.dumps(self.plan))):
             raise RunError(
-                f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(changed)}; ask for the "
+                f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(differing)}; ask for the "
                 f"same again, or give another place with --out"
             )
 
@@ -191,14 +186,6 @@ class Corpus(Generic[Item]):
                 what = f"{told}; {remedy}" if counts["read"] else "nothing was read"
                 raise NothingLeftError(f"nothing is left to write to {self.file}: {what}; its name is free again")
         return dict(counts)
-
-
-def _settings(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan with the settings of its sections beside its own: decoding.beam, decoding.nbest, …"""
-    found: dict[str, Any] = {}
-    for key, value in plan.items():
-        found |= {f"{key}.{name}": each for name, each in value.items()} if isinstance(value, dict) else {key: value}
-    return found
 
 
 def _read_part(path: Path) -> Part:
