@@ -359,3 +359,36 @@ def test_on_cuda_too_the_last_query_stands_at_the_last_key(cuda: torch.device, l
     found = attend(*(part.to(cuda) for part in three), score=score, causal=True, layout=layout)
     step = torch.finfo(torch.bfloat16).eps
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
+
+
+STEPS = {  # sentences, heads, heads of keys, queries, keys, width of a head
+    "greedy": (3, 4, 4, 1, 70, 64),
+    "beam": (2, 4, 4, 5, 33, 32),
+    "shared": (2, 8, 2, 3, 32, 16),
+    "first": (2, 2, 2, 1, 1, 128),
+    "nothing": (2, 2, 1, 2, 0, 16),
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("sizes", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("which", ["all", "source", "past"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_for_a_step_is_the_explicit_one(
+    cuda: torch.device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], which: str, dtype: torch.dtype
+) -> None:
+    sentences, heads, groups, queries, keys, width = sizes
+    query = torch.randn(sentences, queries, heads, width).transpose(1, 2)
+    slots = torch.randn(2, keys + 3, sentences, groups, width).permute(0, 2, 3, 1, 4)[:, :, :, :keys]  # as in a buffer
+    mask = None if which == "all" else torch.rand(sentences, 1, queries if which == "past" else 1, keys) > 0.4
+    if mask is not None:
+        mask[0] = False  # a query that may look at nothing
+    three = [part.to(cuda, dtype) for part in (query, *slots)]
+    wanted = explicit_attention(
+        *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(cuda)
+    )
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # nobody else is asked
+    with torch.inference_mode():
+        found = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(cuda))
+    step = torch.finfo(dtype).eps  # of the one rounding at the end, or of sums of up to 70 products in float32
+    torch.testing.assert_close(found.double(), wanted, rtol=2 * step, atol=(8 if dtype == torch.float32 else 2) * step)

@@ -3,14 +3,16 @@
     e = score(q, k),  α = softmax(e) over the keys that may be seen,  output = Σ α v
 
 `attend` picks the kernel: the explicit one (every score function; has weights to show), PyTorch's fused
-scaled-dot-product kernel, or, for packed batches on CUDA, our own kernel for short sequences and PyTorch's
-variable-length one. Parity tests hold them to the explicit one. The recurrent decoders' attention and the
-Transformer's heads (multi_head.py) both come through here. Keys and values may have fewer heads than the queries,
-which then share them (Ainslie et al. 2023); they are repeated for kernels that cannot share, and nowhere else.
+scaled-dot-product kernel, or, on CUDA, our own for the few queries of a step of a search, and for packed batches our
+own for short sequences and PyTorch's variable-length one. Parity tests hold them to the explicit one. The recurrent
+decoders' attention and the Transformer's heads (multi_head.py) both come through here. Keys and values may have fewer
+heads than the queries, which then share them (Ainslie et al. 2023); they are repeated for kernels that cannot share,
+and nowhere else.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -24,6 +26,7 @@ from sightline.layers.tap import Tap
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
 _SHORT_WIDTHS = (16, 32, 64, 128)  # of heads, which those tiles take: powers of two that a matrix unit likes
 _WIDEST = 256  # the widest head that PyTorch's variable-length kernel takes
+_FEW = 16  # on CUDA, the most queries that are better asked one by one than in tiles
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 _MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
 _LOOPED = 400  # multiplications of a matrix below which PyTorch's batched product has no kernel on the CPU
@@ -98,6 +101,10 @@ def _attend_heads(
     many = query.shape[0] * query.shape[1] >= _MANY_ON_CPU or torch.is_grad_enabled()
     short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU and many
     if tap is None and score.fused_scale is not None and query.shape[-2] > 0 and not short:
+        if bias is None and not causal and not dropout and _step_fits(query, key, value):
+            from sightline.layers.step_attention import attend_in_step
+
+            return attend_in_step(query, key, value, mask, score.fused_scale)
         if causal and (mask is not None or bias is not None):
             mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
         elif causal and query.shape[-2] != key.shape[-2]:
@@ -121,6 +128,18 @@ def _attend_heads(
     if causal:
         mask = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device))
     return explicit_attention(query, key, value, score, mask, bias, dropout, tap)
+
+
+def _step_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernel for a step of a search can take this."""
+    return (
+        query.device.type == "cuda"
+        and not torch.is_grad_enabled()
+        and query.shape[-2] <= _FEW
+        and query.shape[-1] in _SHORT_WIDTHS
+        and all(part.stride(-1) == 1 for part in (query, key, value))
+        and _has_triton()
+    )
 
 
 def _fused_shares(query: Tensor, mask: Tensor | None) -> bool:
@@ -263,6 +282,7 @@ def _attend_packed(
     return output
 
 
+@cache
 def _has_triton() -> bool:
     """Whether Triton, which PyTorch's CUDA builds bring along, is there."""
     return find_spec("triton") is not None

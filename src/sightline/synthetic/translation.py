@@ -78,7 +78,7 @@ class Writer:
         lengths = [len(ids[:cut]) for ids in self.run.vocabulary.source.encode_many(sources)]  # what is read of each
         # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded
         read = [source if length <= longest else "" for source, length in zip(sources, lengths, strict=True)]
-        found = self.run.predict_nbest(read, self.options, first=first)
+        found = self.run.predict_nbest(read, self.options, first=first, scored=False)
         outcomes = []
         for index, (length, guesses) in enumerate(zip(lengths, found, strict=True)):
             reference = None if references is None else references[index]
