@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sightline.layers import attention
 from sightline.layers.attention import (
     attend,
     causal_mask,
@@ -88,6 +89,17 @@ def test_the_softmax_for_short_rows_is_the_softmax(keys: int) -> None:
     gradients[1] = gradients[1].nan_to_num(0.0)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(masked_softmax(scores, None), torch.softmax(scores, dim=-1))
+
+
+@pytest.mark.parametrize("keys", [4, 20])
+def test_the_softmax_gives_back_the_type_it_was_given(keys: int) -> None:
+    scores, mask = torch.randn(2, 3, keys).bfloat16(), torch.rand(2, 3, keys) < 0.5
+    assert masked_softmax(scores, mask).dtype == masked_softmax(scores, None).dtype == torch.bfloat16
+
+
+def test_the_softmax_over_no_keys_has_no_weights() -> None:
+    scores = torch.zeros(2, 3, 0)
+    assert masked_softmax(scores, None).shape == masked_softmax(scores, scores > 0).shape == (2, 3, 0)
 
 
 @pytest.mark.parametrize("blind", [False, True])
@@ -387,6 +399,7 @@ def test_the_kernel_for_a_step_is_the_explicit_one(
     wanted = explicit_attention(
         *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(cuda)
     )
+    monkeypatch.setattr(attention, "_MANY_ON_CUDA", 1)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # nobody else is asked
     with torch.inference_mode():
         found = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(cuda))

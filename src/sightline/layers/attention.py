@@ -12,7 +12,6 @@ and nowhere else.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -27,8 +26,10 @@ _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the fla
 _SHORT_WIDTHS = (16, 32, 64, 128)  # of heads, which those tiles take: powers of two that a matrix unit likes
 _WIDEST = 256  # the widest head that PyTorch's variable-length kernel takes
 _FEW = 16  # on CUDA, the most queries that are better asked one by one than in tiles
+_MANY_ON_CUDA = 1_024  # ... when there are so many over all heads of sentences; fewer take longer to ask than to answer
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 _MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
+_TRITON = find_spec("triton") is not None  # PyTorch's CUDA builds bring it along
 _LOOPED = 400  # multiplications of a matrix below which PyTorch's batched product has no kernel on the CPU
 
 
@@ -136,9 +137,10 @@ def _step_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
         query.device.type == "cuda"
         and not torch.is_grad_enabled()
         and query.shape[-2] <= _FEW
+        and query.shape[:-1].numel() >= _MANY_ON_CUDA
         and query.shape[-1] in _SHORT_WIDTHS
         and all(part.stride(-1) == 1 for part in (query, key, value))
-        and _has_triton()
+        and _TRITON
     )
 
 
@@ -268,7 +270,7 @@ def _attend_packed(
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
     aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
     short = max(queries.longest, keys.longest) <= _SHORT and width in _SHORT_WIDTHS
-    if plain and aligned and short and _has_triton():
+    if plain and aligned and short and _TRITON:
         from sightline.layers.short_attention import attend_short
 
         return attend_short(query, key, value, queries, keys, scale, causal)
@@ -280,9 +282,3 @@ def _attend_packed(
     )
     assert isinstance(output, Tensor)
     return output
-
-
-@cache
-def _has_triton() -> bool:
-    """Whether Triton, which PyTorch's CUDA builds bring along, is there."""
-    return find_spec("triton") is not None

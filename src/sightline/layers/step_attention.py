@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_KEYS, _WARPS = 32, 2  # read at a time by one program
+_KEYS, _WARPS = 16, 1  # read at a time by one program
 _VARYING = ["keys", "m_sentence", "m_head", "m_query", "m_key"]  # from step to step: not worth a kernel for each
 
 
