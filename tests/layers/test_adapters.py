@@ -40,11 +40,11 @@ def learned(model: nn.Module) -> None:
 def test_what_an_adapter_adds_is_its_formula() -> None:
     attention = MultiHeadAttention(8, 2).double()
     x = torch.randn(3, 5, 8).double()
-    before = attention.queries_keys_values(x, torch.arange(5))
+    before = attention.queries_keys_values(x, None)
     add_adapters(attention, Adapters(rank=2, alpha=6, on=("query", "value")))
     attention.double()
     learned(attention)
-    query, key, value = attention.queries_keys_values(x, torch.arange(5))
+    query, key, value = attention.queries_keys_values(x, None)
     assert attention.project is not None
     for name, was, now in (("query", before[0], query), ("value", before[2], value)):
         own = attention.project.get_submodule(f"adapters.{name}")
@@ -60,7 +60,7 @@ def test_parts_of_a_product_are_adapted_as_the_whole() -> None:
     add_adapters(attention, Adapters(rank=2, on=("query", "key", "value")))
     learned(attention)
     x = torch.randn(2, 5, 8)
-    query, key, value = attention.queries_keys_values(x, torch.arange(5))
+    query, key, value = attention.queries_keys_values(x, None)
     torch.testing.assert_close(attention.queries(x), query)
     for part, whole in zip(attention.keys_values(x), (key, value), strict=True):
         torch.testing.assert_close(part, whole)

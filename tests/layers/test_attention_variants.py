@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.layers.attention import attend, causal_mask, combine, explicit_attention, repeat_heads
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.positions import rotate
+from sightline.layers.positions import Rotation
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score
 from sightline.layers.tap import Tapped, listen
@@ -72,7 +72,8 @@ def by_formula(
         query, own = projected[..., h * K : (h + 1) * K], slice(g * K, (g + 1) * K)
         key, value = (part[..., own] for part in looked)
         if options.get("rotary"):
-            query, key = (rotate(part[:, :, None], torch.arange(part.shape[1])[None])[:, :, 0] for part in (query, key))
+            turn = Rotation.at(torch.arange(x.shape[1])[None], K)
+            query, key = (turn(part[:, :, None])[:, :, 0] for part in (query, key))
         for b, t in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
             places = [s for s in range(source.shape[1]) if seen[b, t, s]]
             scale = 1 / math.sqrt(K) if section["scaled"] else 1.0
@@ -88,7 +89,8 @@ def by_formula(
 
 
 def self_attention(attention: MultiHeadAttention, x: Tensor, layout: Padded | Packed, **options: Any) -> Tensor:
-    heads = attention.queries_keys_values(x, layout.positions(x.device))
+    rotation = Rotation.at(layout.positions(x.device), K) if attention.rotary else None
+    heads = attention.queries_keys_values(x, rotation)
     result: Tensor = attention(*heads, layout=(layout, layout), **options)
     return result
 
@@ -298,11 +300,11 @@ def test_groups_of_one_head_each_are_the_original() -> None:
 
 def test_under_autocast_bare_heads_are_as_narrow_as_projected_ones() -> None:
     """The kernels for packed batches take bfloat16 only, and a norm gives float32."""
-    x, layout = torch.randn(2, 5, WIDTH), Padded.of([5, 5])
+    x = torch.randn(2, 5, WIDTH)
     with torch.autocast("cpu", torch.bfloat16):
         for section in ({}, {"projections": False}):
             attention = build(section).float()
-            heads = attention.queries_keys_values(x, layout.positions(x.device))
+            heads = attention.queries_keys_values(x, None)
             assert {part.dtype for part in (*heads, attention.queries(x), *attention.keys_values(x))} == {
                 torch.bfloat16
             }

@@ -31,7 +31,7 @@ def like_torch(width: int, count: int) -> tuple[MultiHeadAttention, nn.Multihead
 def test_self_attention_is_that_of_torch(count: int, causal: bool) -> None:
     ours, theirs = like_torch(8, count)
     x, layout = torch.randn(3, 5, 8, dtype=torch.float64), Padded.of([5, 2, 4])
-    found = ours(*ours.queries_keys_values(x, layout.positions(x.device)), causal=causal, layout=(layout, layout))
+    found = ours(*ours.queries_keys_values(x, None), causal=causal, layout=(layout, layout))
     future = ~causal_mask(5, 5, x.device) if causal else None
     wanted, _ = theirs(x, x, x, key_padding_mask=~layout.key_mask(), attn_mask=future, need_weights=False)
     torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
@@ -57,7 +57,7 @@ def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> 
 def test_dropout_on_the_weights_happens_in_training_only() -> None:
     attention = MultiHeadAttention(8, 2, dropout=0.5)
     x, layout = torch.randn(2, 4, 8), Padded.of([4, 4])
-    three = attention.queries_keys_values(x, layout.positions(x.device))
+    three = attention.queries_keys_values(x, None)
 
     def run() -> Tensor:
         return attention(*three, layout=(layout, layout))

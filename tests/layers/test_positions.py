@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sightline.layers.positions import Learned, NoPositions, Sinusoidal, build_added, rotate, sinusoids
+from sightline.layers.positions import Learned, NoPositions, Rotation, Sinusoidal, build_added, sinusoids
 from sightline.recipe.bodies import Positions
 
 
@@ -25,10 +25,12 @@ def test_sinusoids_are_their_formula(width: int) -> None:
     torch.testing.assert_close(table.double(), wanted, rtol=0, atol=3 * 100 * 2**-24)
 
 
-def test_sinusoids_are_added_and_the_table_grows_as_needed() -> None:
-    layer, x = Sinusoidal(6, 4), torch.randn(2, 9, 6)
-    positions = torch.arange(9)[None]
-    assert torch.equal(layer(x, positions, 9), x + sinusoids(positions, 6))
+@pytest.mark.parametrize("count", [4, 5, 9])
+def test_sinusoids_are_added_and_the_table_grows_as_needed(count: int) -> None:
+    layer, x = Sinusoidal(6, 4), torch.randn(2, count, 6)
+    positions = torch.arange(count)[None]
+    assert torch.equal(layer(x, positions, count), x + sinusoids(positions, 6))
+    assert layer(x.bfloat16(), positions, count).dtype == torch.bfloat16
     assert not list(layer.parameters())
     assert not layer.state_dict()  # it is never saved
 
@@ -48,6 +50,10 @@ def test_learned_positions_are_added_by_index() -> None:
     assert torch.equal(layer(x, torch.tensor([[4, 0, 2]]), 5), x + layer.table[[4, 0, 2]])
 
 
+def test_learned_positions_start_as_small_as_the_model_is_wide() -> None:
+    assert float(Learned(64, 300).table.detach().std()) == pytest.approx(1 / 8, rel=0.02)  # of 19,200 draws
+
+
 def test_past_the_last_learned_position_the_error_says_what_to_do() -> None:
     told = r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.longest"
     with pytest.raises(ValueError, match=told):
@@ -63,6 +69,10 @@ def test_no_positions_add_nothing() -> None:
 
 # Rotation is computed in float32, with angles up to 50 that are rounded to 50 · 2⁻²⁴; vectors have norms of some 3.
 ROTATION = {"rtol": 0.0, "atol": 5e-5}
+
+
+def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return Rotation.at(positions, x.shape[-1])(x)
 
 
 @pytest.mark.parametrize("width", [2, 8])
@@ -100,9 +110,12 @@ def test_position_zero_is_not_turned() -> None:
     assert torch.equal(rotate(x, torch.tensor([0])), x)
 
 
-def test_rotation_gives_back_the_type_it_was_given() -> None:
-    x = torch.randn(3, 2, 8, dtype=torch.bfloat16)
-    assert rotate(x, torch.arange(3)).dtype == torch.bfloat16
+def test_rotation_gives_back_the_type_it_was_given_and_turns_in_float32() -> None:
+    """bfloat16 has no 257: neighbours would be turned alike."""
+    x, positions = torch.randn(300, 2, 8, dtype=torch.bfloat16), torch.arange(300)
+    found = rotate(x, positions)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, rotate(x.float(), positions).bfloat16())
 
 
 # --- beside the embedding ----------------------------------------------------------------------------------------
@@ -111,6 +124,7 @@ def test_rotation_gives_back_the_type_it_was_given() -> None:
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_back(kind: str) -> None:
     layer = build_added(Positions(kind=kind, combine="concatenate", width=4, longest=9), 6)
+    assert layer.project.weight.shape == (6, 6 + 4)
     x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])
     joined = torch.cat([x, layer.table.vectors(positions, 3).expand(2, -1, -1)], dim=-1)
     wanted = joined @ layer.project.weight.T + layer.project.bias

@@ -13,7 +13,7 @@ from sightline.layers import cuts
 from sightline.layers.attention import attend, causal_mask, combine, explicit_attention
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.positions import rotate
+from sightline.layers.positions import Rotation
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
 from sightline.layers.spans import Compressed, Local, Span
 from sightline.layers.tap import Tapped, listen
@@ -80,7 +80,8 @@ def by_hand(span: Span, query: Tensor, key: Tensor, value: Tensor, score: Score,
         )
         index = torch.arange(len(key))
         if span.turns_keys:
-            key = rotate(key, index * span.stride + (0 if causal else (span.kernel - 1) // 2))
+            places = index * span.stride + (0 if causal else (span.kernel - 1) // 2)
+            key = Rotation.at(places, key.shape[-1])(key)
         mask = torch.tensor([[c * span.stride <= t or not causal for c in index.tolist()] for t in range(count)])
     assert mask.any(1).all()  # the very first query, too, has something to see
     heads = (part.transpose(0, 1)[None] for part in (query, key, value))
@@ -198,7 +199,7 @@ def test_a_step_with_spans_compiles_as_one_graph() -> None:
 
     def run(x: Tensor, layout: Packed) -> Tensor:
         for each in attention:
-            x = x + each(*each.queries_keys_values(x, layout.index), causal=True, layout=(layout, layout))
+            x = x + each(*each.queries_keys_values(x, None), causal=True, layout=(layout, layout))
         return x
 
     compiled = torch.compile(run, backend="eager", fullgraph=True, dynamic=False)
@@ -218,7 +219,7 @@ def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener(
         heard[tapped.name] = tapped.tensor
 
     x = torch.randn(5, H * K)
-    three = attention.queries_keys_values(x, layout.index)
+    three = attention.queries_keys_values(x, None)
     plain = attention(*three, causal=True, layout=(layout, layout))
     with listen(attention, hear):
         torch.testing.assert_close(attention(*three, causal=True, layout=(layout, layout)), plain, rtol=0, atol=1e-5)

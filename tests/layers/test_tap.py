@@ -110,7 +110,7 @@ def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
 @pytest.mark.parametrize("point", ["query", "key", "value", "scores", "weights", "context", "output"])
 def test_attention_goes_on_with_what_is_put_at_any_of_its_taps(point: str) -> None:
     attention, layout = MultiHeadAttention(8, 2), Padded.of([4, 3])
-    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     with torch.no_grad():
         alone = attention(*heads, layout=(layout, layout))
         with listen(attention, lambda tapped: tapped.tensor.flip(-1) if tapped.name == point else None):
@@ -127,7 +127,7 @@ def test_taps_leave_no_trace_in_the_weights() -> None:
 
 def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: pytest.MonkeyPatch) -> None:
     attention, layout = MultiHeadAttention(8, 2), Padded.of([4, 3])
-    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     calls = []
     kernel = nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -144,7 +144,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attention, layout, heard = MultiHeadAttention(8, 2), Padded.of([4, 3]), []
-    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     calls = []
     kernel = nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
@@ -160,7 +160,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
 
 def test_who_wants_all_beside_one_who_names_points_makes_the_weights_heard_by_both() -> None:
     attention, layout, some, every = MultiHeadAttention(8, 2), Padded.of([4, 3]), [], []
-    heads = attention.queries_keys_values(torch.randn(2, 4, 8), layout.positions(torch.device("cpu")))
+    heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     with listen(attention, some.append, points=("weights",)), listen(attention, every.append):
         attention(*heads, layout=(layout, layout))
     assert [tapped.name for tapped in some] == ["weights"]

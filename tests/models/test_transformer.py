@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from sightline.layers.attention import causal_mask
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
+from sightline.layers.relative_positions import Buckets, RelativeKeys
+from sightline.layers.tap import Tapped, listen
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer import DecoderLayer, EncoderLayer, Seen, TransformerDecoder, TransformerEncoder
-from sightline.recipe.bodies import TransformerBody
+from sightline.recipe.bodies import HeadAttention, TransformerBody
 
 WIDTH, HEADS, INNER = 8, 2, 12
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a dozen products of numbers near one
@@ -109,7 +111,7 @@ def test_an_encoder_layer_is_torchs(place: str, activation: str) -> None:
     ours = randomized(EncoderLayer(body(place, activation), WIDTH))
     theirs = torch_encoder_layer(ours, place, activation)
     x = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
-    found = real(SOURCE, ours(x, SOURCE, SOURCE.positions(x.device)))
+    found = real(SOURCE, ours(x, SOURCE, None))
     wanted = real(SOURCE, theirs(x, src_key_padding_mask=~SOURCE.key_mask()))
     torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
     pull = torch.randn_like(found)
@@ -187,6 +189,56 @@ def test_without_positions_permuting_the_input_permutes_the_output(place: str, n
 @pytest.mark.parametrize("place", PLACES)
 def test_with_positions_the_order_matters(place: str, positions: str) -> None:
     assert permuted_difference(place, "layer", positions) > 1e-3
+
+
+@pytest.mark.parametrize("attention", VARIANTS)
+def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention: str) -> None:
+    """The formula of each is that of its score, of heads and of groups (test_scores.py, test_attention_variants.py)."""
+    asked = {"kind": "dot", "scaled": True, "projections": True, "groups": 2} | VARIANTS[attention]
+    recipe = body("pre", "relu", attention=attention).model_copy(update={"attention_dropout": 0.25})
+    encoder, decoder = TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)
+    every = [
+        module for each in (encoder, decoder) for module in each.modules() if isinstance(module, MultiHeadAttention)
+    ]
+    assert len(every) == 2 + 2 * 2  # in each of two layers
+    for found in every:
+        assert found.score.softmax is (asked["kind"] != "linear")
+        assert found.score.scale == (found.head_width**-0.5 if asked["scaled"] else 1.0)
+        assert (found.project is not None) is asked["projections"]
+        assert found.shared_width == asked["groups"] * found.head_width
+        assert found.dropout == 0.25
+
+
+def test_who_writes_has_distances_to_the_past_alone_and_who_reads_to_both_sides() -> None:
+    for kind, count in (("t5", 1), ("shaw", 2)):  # one for all layers, one for each
+        recipe = body("pre", "relu", positions=kind)
+        for stack, causal in ((TransformerEncoder(recipe, WIDTH), False), (TransformerDecoder(recipe, WIDTH), True)):
+            found = [module for module in stack.modules() if isinstance(module, Buckets | RelativeKeys)]
+            assert [each.causal for each in found] == [causal] * count
+
+
+@torch.no_grad()
+def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
+    """Though without a listener they may be packed on their way."""
+    encoder, heard = TransformerEncoder(body("pre", "relu"), WIDTH).eval(), dict[str, Tensor]()
+
+    def hear(tapped: Tapped) -> None:
+        heard[tapped.name] = tapped.tensor
+
+    x, layout = torch.randn(2, 4, WIDTH), Padded.of([4, 2])
+    with listen(encoder, hear):
+        found = encoder(x, layout).states
+    assert heard["output"].shape == (2, 4, WIDTH) and heard["layers.0.attention.weights"].shape == (2, HEADS, 4, 4)
+    torch.testing.assert_close(found[layout.mask], encoder(x, layout).states[layout.mask], rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(positions: str) -> None:
+    spans = HeadAttention.model_validate({"span": [{"kind": "compressed"}]})
+    recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
+    for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
+        found = [layer.attention.span.turns_keys for layer in stack.layers]
+        assert found == [positions == "rotary"] * 2
 
 
 @pytest.mark.parametrize("attention", VARIANTS)

@@ -149,7 +149,7 @@ def test_multi_head_attention_is_four_projections_and_two_rectangles(layout: Pad
     places = torch.tensor(rows).prod().item()
 
     def compute() -> Tensor:
-        heads = layer.queries_keys_values(x, layout.positions(x.device))
+        heads = layer.queries_keys_values(x, None)
         result: Tensor = layer(*heads, layout=(layout, layout))
         return result
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sightline.layers.attention import attend, in_autocast
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
-from sightline.layers.positions import rotate
+from sightline.layers.positions import Rotation
 from sightline.layers.relative_positions import Relative, RelativeKeys
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.spans import Span
@@ -77,17 +77,19 @@ class MultiHeadAttention(TapModule):
         """(…, D) → (…, H, K): what stands there."""
         return self._split(in_autocast(x), self.width)[0]
 
-    def queries_keys_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention."""
+    def queries_keys_values(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention; with `rotary` positions, turned by them."""
         if self.project is None:
             query = key = value = self._bare(x)
-        else:
-            query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
-        if self.rotary:
-            query = rotate(query, positions)
-        if self._turns("key"):
-            key = rotate(key, positions)
-        return query, key, value
+            if rotation is not None:
+                query = rotation(query)
+            return query, query if self._turns("key") else key, value
+        if rotation is not None and self._turns("key"):  # both at once: a step of a search is many small calls
+            both, value = self._split(self.project(x), self.width + self.shared_width, self.shared_width)
+            query, key = rotation(both).split([self.heads, both.shape[-2] - self.heads], -2)
+            return query, key, value
+        query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
+        return query if rotation is None else rotation(query), key, value
 
     def queries(self, x: Tensor) -> Tensor:
         """(…, D) → (…, H, K), for attention to something else."""

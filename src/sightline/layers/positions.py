@@ -1,10 +1,12 @@
 """How a Transformer knows the order of its tokens.
 
 Three places where an order can enter: added to the embeddings or put beside them (here), turned into the queries and
-keys of each attention (`rotate`), or as a distance between them (`relative_positions`).
+keys of each attention (`Rotation`), or as a distance between them (`relative_positions`).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -92,18 +94,27 @@ class NoPositions(nn.Module):
 TABLES: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal, "learned": Learned}
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """(…, H, K) at (…,) positions → the same, each pair of features turned by an angle that grows with the position.
+class Rotation(NamedTuple):
+    """Turns each pair of features by an angle that grows with the position: the same for all heads of all layers.
 
     (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/K)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
     """
-    width = x.shape[-1]
-    rates = 10_000.0 ** (-torch.arange(0, width, 2, device=x.device, dtype=torch.float32) / width)
-    angles = positions[..., None, None].float() * rates  # (…, 1, K/2)
-    sine, cosine = angles.sin(), angles.cos()
-    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-    turned = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
-    return turned.flatten(-2).to(x.dtype)
+
+    sine: Tensor  # (…, 1, K/2)
+    cosine: Tensor
+
+    @staticmethod
+    def at(positions: Tensor, width: int) -> Rotation:
+        """Of heads with K = `width` features at (…,) positions."""
+        rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+        angles = positions[..., None, None].float() * rates
+        return Rotation(angles.sin(), angles.cos())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(…, H, K) → the same, turned."""
+        even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+        turned = [even * self.cosine - odd * self.sine, even * self.sine + odd * self.cosine]
+        return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
 
 
 def build_added(recipe: Positions, width: int) -> nn.Module:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sightline.layers.cuts import Thinned, blocks, neighbours, packed, seen_neighbours
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
-from sightline.layers.positions import rotate
+from sightline.layers.positions import Rotation
 from sightline.layers.tap import Tap
 from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
 
@@ -94,7 +94,7 @@ class Compressed(nn.Module):
         """Windows (…, k·G·K) of keys and of values, and where they stand (…,) → two of (…, G, K)."""
         keys, values = windows
         key, value = (part.unflatten(-1, (-1, head_width)) for part in (self.keys(keys), self.values(values)))
-        return rotate(key, positions) if self.turns_keys else key, value
+        return Rotation.at(positions, head_width)(key) if self.turns_keys else key, value
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, attend: Attend, causal: bool, tap: Tap | None

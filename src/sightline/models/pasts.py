@@ -16,6 +16,7 @@ from torch import Tensor
 from sightline.layers.attention import combine
 from sightline.layers.layout import Packed
 from sightline.layers.multi_head import KeysAndValues
+from sightline.layers.positions import Rotation
 from sightline.layers.relative_positions import Relative
 from sightline.layers.spans import Compressed, Local, Span
 
@@ -29,6 +30,7 @@ class Seen:
     past: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T), None: all, but for those after each
     source: Tensor | None  # (B, 1, 1, S), None: all
     relative: Relative | None = None  # their distances to the slots
+    rotation: Rotation | None = None  # by where they stand
     valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
     length: int = 0  # tokens of each hypothesis before them
     width: int = 1  # W

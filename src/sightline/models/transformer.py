@@ -14,7 +14,7 @@ from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.multi_head import KeysAndValues, MultiHeadAttention
 from sightline.layers.norms import Residual, build_last_norm
-from sightline.layers.positions import build_added
+from sightline.layers.positions import Rotation, build_added
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import build_head_score
 from sightline.layers.spans import Local, Span, build_span
@@ -78,8 +78,13 @@ class Stack(TapModule, Recomputing):
         self.positions = build_added(recipe.positions, width)
         self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
         self.by_distance = recipe.positions.kind in ("alibi", "t5", "shaw")
+        self.turned_width = width // recipe.heads if recipe.positions.kind == "rotary" else None
         self.dropout = Dropout(recipe.dropout)
         self.has_spans = any(span.kind != "full" for span in recipe.attention.span)
+
+    def rotation(self, positions: Tensor) -> Rotation | None:
+        """What turns queries and keys at these positions, in every layer; None where nothing does."""
+        return None if self.turned_width is None else Rotation.at(positions, self.turned_width)
 
     def relative(self, distances: Distances) -> Relative:
         """What each layer is told of the distances."""
@@ -110,9 +115,9 @@ class EncoderLayer(TapModule):
         self.around_attention = Residual(recipe.norm, width, recipe.dropout)
         self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
 
-    def forward(self, x: Tensor, layout: Layout, positions: Tensor, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
         valid = _valid(layout)
-        heads = self.attention.queries_keys_values(self.around_attention.enter(x, valid), positions)
+        heads = self.attention.queries_keys_values(self.around_attention.enter(x, valid), rotation)
         seen = self.attention(*heads, layout=(layout, layout), relative=relative)
         x = self.around_attention.leave(x, seen, valid)
         fed = self.feedforward(self.around_feedforward.enter(x, valid), _real(layout))
@@ -132,9 +137,9 @@ class TransformerEncoder(Stack):
             packed = Packed.of(layout.lengths, x.device, longest=layout.longest)
             return Memory(packed.pad(self(packed.unpad(x), packed).states), layout)
         positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
-        x = self.dropout(self.positions(x, positions, layout.longest))
+        x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
         for layer in self.layers:
-            x = self.through(layer, layer, x, layout, positions, relative)
+            x = self.through(layer, layer, x, layout, rotation, relative)
         x = self.tap("output", self.norm(x, _valid(layout)), str(self.norm.formula))
         return Memory(x, layout)
 
@@ -168,11 +173,11 @@ class DecoderLayer(TapModule):
         cache: Cache,
         source: Layout | None,
         layout: Packed,
-        positions: Tensor,
+        rotation: Rotation | None,
         relative: Relative | None = None,
     ) -> Tensor:
         """All tokens at once: x (N, D)."""
-        heads = self.attention.queries_keys_values(self.around_attention.enter(x), positions)
+        heads = self.attention.queries_keys_values(self.around_attention.enter(x), rotation)
         past = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
         x = self.around_attention.leave(x, past)
         if cache.source is not None and source is not None:
@@ -184,7 +189,7 @@ class DecoderLayer(TapModule):
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
             part.transpose(1, 2)  # (B, H or G, W·T, K)
-            for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.positions)
+            for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.rotation)
         )
         if cache.own.empty and self.attention.project is None:  # they are views of x, and of one another
             key, value = key.clone(), value.clone()
@@ -257,9 +262,9 @@ class TransformerDecoder(Stack):
     ) -> tuple[Tensor, TransformerState]:
         if isinstance(layout, Packed):
             positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
-            x = self.dropout(self.positions(x, positions, layout.longest))
+            x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
             for layer, cache in zip(self.layers, state.caches, strict=True):
-                x = self.through(layer, layer, x, cache, state.layout, layout, positions, relative)
+                x = self.through(layer, layer, x, cache, state.layout, layout, rotation, relative)
             return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
         return self._advance_cached(x, state, _valid(layout))
 
@@ -302,6 +307,7 @@ class TransformerDecoder(Stack):
             past=past,
             source=None if source is None else source[:, None, None, :],
             relative=None if distances is None else self.relative(distances),
+            rotation=self.rotation(positions),
             valid=valid,
             length=state.length,
             width=state.width,
