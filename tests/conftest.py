@@ -71,7 +71,13 @@ def bytenet(layers: int, kernel: int, *dilations: int) -> dict[str, Any]:
     return {"kind": "bytenet", "layers": layers, "kernel": kernel, "dilations": dilations, "dropout": 0.0}
 
 
+def window(size: int, layers: int) -> dict[str, Any]:
+    return {"kind": "window", "size": size, "layers": layers, "dropout": 0.0}
+
+
 def _name(body: dict[str, Any]) -> str:
+    if body["kind"] == "window":
+        return f"window{body['layers']}-{body['size']}"
     if body["kind"] in ("convolutional", "bytenet"):
         wide = f"-{body['channels']}" if body.get("channels") else ""
         return f"{body['kind']}{body['layers']}-{body['kernel']}{wide}"
@@ -184,6 +190,11 @@ CONVOLUTIONAL = [
     (bytenet(2, 3, 1, 2), convolutional(2, 3)),
     (bytenet(1, 1, 1), RECURRENT_DECODERS[2]),
 ]
+WINDOWS = [
+    (window(1, 1), window(3, 2)),
+    (RECURRENT_ENCODERS[2], window(1, 1)),
+    (window(2, 2), RECURRENT_DECODERS[7]),
+]
 
 
 def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -195,7 +206,7 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
-    pairs += CONVOLUTIONAL
+    pairs += CONVOLUTIONAL + WINDOWS
     pairs += DEEP
     return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}
 

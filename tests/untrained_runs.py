@@ -46,7 +46,11 @@ SPANS: dict[str, tuple[str, dict[str, Any]]] = {"spans": ("seq2seq", {"encoder":
 WIDER: dict[str, Any] = {"kind": "convolutional", "layers": 2, "channels": 24}
 WIDTHS: dict[str, tuple[str, dict[str, Any]]] = {
     "wider layers": ("seq2seq", {"encoder": WIDER, "decoder": WIDER}),
+    "wider encoder": ("seq2seq", {"encoder": WIDER, "decoder": BODY}),
     "wider language-model": ("language-model", {"decoder": WIDER}),
+}
+STATES: dict[str, tuple[str, dict[str, Any]]] = {  # of recurrences that write
+    "recurrent language-model": ("language-model", {"decoder": {**READER, "layers": 2, "attention": {"kind": "none"}}}),
 }
 WRITING = [name for name, (task, _) in MODELS.items() if task in ("seq2seq", "language-model")]
 LOOKING = ["transformer", "recurrent", "linear", "convolutional"]
@@ -60,7 +64,7 @@ BOTTLENECK = (
 def untrained(name: str) -> Run:
     """Shared by all tests, so not to be changed."""
     torch.manual_seed(3)
-    task, model = BOTTLENECK if name == "bottleneck" else {**MODELS, **OTHERS, **SPANS, **WIDTHS}[name]
+    task, model = BOTTLENECK if name == "bottleneck" else {**MODELS, **OTHERS, **SPANS, **WIDTHS, **STATES}[name]
     recipe = Recipe.model_validate(
         {
             "task": task,

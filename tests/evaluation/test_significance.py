@@ -271,6 +271,10 @@ def test_measurements_that_do_not_compare_are_refused_with_the_reason() -> None:
         check_comparable(plain, measure("bleu", outputs[1:], wanted[1:]))
     with pytest.raises(ValueError, match="measured against different references"):
         check_comparable(plain, measure("bleu", outputs, wanted[::-1]))
+    two, other = ([(*several, second) for several, second in zip(wanted, "ab" * 6, strict=True)] for _ in range(2))
+    other[-1] = (*wanted[-1], "c")  # a second reference of one sentence
+    with pytest.raises(ValueError, match="measured against different references"):
+        check_comparable(measure("bleu", outputs, two), measure("bleu", outputs, other))
     with pytest.raises(ValueError, match=r"different tokens.* perplexity with the same tokenizer"):
         check_comparable(measure_perplexity([1.0, 2.0], [1, 2]), measure_perplexity([1.0, 2.0], [2, 1]))
     check_comparable(plain, replace(plain, statistics=plain.statistics * 0))

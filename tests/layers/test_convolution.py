@@ -197,7 +197,9 @@ def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(mo
     project(x)
     assert made == [4]
     with torch.no_grad():
-        torch.testing.assert_close(project.apply_rows(x, 1, 3), project(x)[:, 1:3], rtol=0.0, atol=1e-6)
+        for rows in (slice(1, 3), slice(2, 4)):
+            found = project.apply_rows(x, rows.start, rows.stop)
+            torch.testing.assert_close(found, project(x)[:, rows], rtol=0.0, atol=1e-6)
         pack(project)
         project(x)
         made.clear()
@@ -212,5 +214,9 @@ def test_hypotheses_and_sentences_take_their_recent_inputs_along() -> None:
     assert torch.equal(chosen.inputs[0][0, 0], recent.inputs[0][0, 2])
     assert chosen.inputs[1].flatten().tolist() == [2, 0, 4, 4]
     assert chosen.keep(torch.tensor([1])).inputs[1].flatten().tolist() == [4, 4]
+    recent.check(1)
+    recent.keep(torch.tensor([0])).select(torch.tensor([[1]])).check(2)
+    with pytest.raises(ValueError, match="3 hypotheses a sentence advance one token at a time, not 2"):
+        recent.check(2)
     blank = Recent.none([2, 0, 5], 4, 3, torch.zeros(1))
     assert [tuple(part.shape) for part in blank.inputs] == [(4, 1, 2, 3), (4, 1, 0, 3), (4, 1, 5, 3)]

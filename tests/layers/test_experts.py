@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers.collector import Collected, collect
-from sightline.layers.experts import Experts, choose, route, slots_each, squared_variation
+from sightline.layers.experts import Experts, choice_probability, choose, route, slots_each, squared_variation
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe.bodies import Experts as ExpertsRecipe
 
@@ -108,6 +108,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "two of four": ("relu", {"count": 4, "top": 2, "capacity": 9.0}),
     "one of three, tight": ("gelu", {"count": 3, "top": 1, "capacity": 0.8, "importance": 0.3, "load": 0.7}),
     "three of five, tight": ("swiglu", {"count": 5, "top": 3, "capacity": 0.6}),
+    "all but one": ("relu", {"count": 3, "top": 2, "capacity": 9.0}),
     "importance alone": ("relu", {"count": 4, "top": 2, "capacity": 9.0, "load": 0.0}),
 }
 
@@ -194,6 +195,7 @@ def test_padding_is_not_routed_whatever_stands_there() -> None:
     assert torch.count_nonzero(one[~valid]) == 0
     nothing, extra = collected(layer, x, torch.zeros_like(valid))
     assert torch.count_nonzero(nothing) == 0 and extra.losses[0] == 0 and extra.row().sum() == 0  # type: ignore[union-attr]
+    assert torch.count_nonzero(layer.eval()(x, torch.zeros_like(valid))) == 0
 
 
 @torch.no_grad()
@@ -218,6 +220,20 @@ def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
     torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in wanted]), **SIXTY_FOUR)
 
 
+@torch.no_grad()
+def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -> None:
+    layer, x, operations = build(count=4), some_tokens(5), []
+
+    def hear(tapped: Tapped) -> None:
+        if tapped.name == "output":
+            operations.append(tapped.operation)
+
+    with listen(layer, hear):
+        layer(x)
+        layer.eval()(x)
+    assert operations == ["", "mixture"]
+
+
 def test_of_equal_scores_the_earlier_expert_is_chosen() -> None:
     scores = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]).repeat(50, 1)
     choice = choose(scores, 2)
@@ -237,6 +253,17 @@ def test_all_experts_may_be_chosen_and_then_none_has_more_load_than_another() ->
     outputs, extra = collected(layer, x)
     assert float(extra.losses[0]) == 0.0
     assert torch.isfinite(outputs).all()
+    sure = choice_probability(x[:, :3], torch.ones(5, 3), choose(x[:, :3], 3))
+    assert torch.equal(sure, torch.ones(5, 3, dtype=torch.float64))
+
+
+def test_noise_that_has_all_but_gone_leaves_gradients_finite() -> None:
+    layer, x = build(count=4), some_tokens(9).abs()
+    with torch.no_grad():
+        layer.noise.fill_(-1e3)  # whose softplus is zero
+    _, extra = collected(layer, x)
+    extra.losses[0].backward()
+    assert layer.gate.grad.isfinite().all()
 
 
 def test_under_autocast_experts_run_in_bfloat16_and_are_chosen_in_float32() -> None:
@@ -271,6 +298,15 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.1 * losses[0]
     assert unevenness() < 0.2 * before
+
+
+@torch.no_grad()
+def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
+    recipe = ExpertsRecipe(count=4, hidden=7, capacity=9.0)
+    layer, x = Experts(recipe, WIDTH, hidden=HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
+    assert layer.nets.narrow.shape == (4, 7, WIDTH)
+    layer.nets.narrow_bias.copy_(torch.arange(WIDTH).repeat(4))
+    torch.testing.assert_close(layer(x), torch.arange(WIDTH).expand(9, -1).float())
 
 
 def test_without_noise_every_expert_can_be_chosen_from_the_start() -> None:

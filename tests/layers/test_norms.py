@@ -29,7 +29,7 @@ def test_layer_norm_is_its_formula() -> None:
 
 def test_rms_norm_is_its_formula_and_torchs() -> None:
     norm, x = with_random_gain(RMSNorm(8)), torch.randn(2, 3, 8, dtype=torch.float64)
-    rms = (x.square().sum(-1, keepdim=True) / 8 + norm.eps).sqrt()
+    rms = (x.square().sum(-1, keepdim=True) / 8 + 1e-6).sqrt()
     torch.testing.assert_close(norm(x), x / rms * norm.weight, **SIXTY_FOUR)
     theirs = nn.RMSNorm(8, eps=norm.eps, dtype=torch.float64)
     theirs.load_state_dict(norm.state_dict())
@@ -51,6 +51,20 @@ def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str
     post = Residual(Norm(kind=kind, place="post"), 8, 0.0)
     assert torch.equal(post.enter(x), x)
     assert torch.equal(post.leave(x, output), post.norm(x + output))
+
+
+@pytest.mark.parametrize("place", ["pre", "post", "none"])
+def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place: str) -> None:
+    x, output = torch.randn(3, 8), torch.randn(3, 8)
+    residual = Residual(Norm(place=place), 8, 0.99999)  # next to all is dropped
+    assert torch.equal(residual.leave(x, output), residual.norm(x) if place == "post" else x)
+    assert torch.equal(residual.eval().leave(x, output), residual.norm(x + output) if place == "post" else x + output)
+
+
+def test_a_post_norm_block_hands_on_the_precision_of_its_sublayer_and_others_that_of_the_sum() -> None:
+    x, output = torch.randn(3, 8), torch.randn(3, 8).bfloat16()
+    for place, precision in {"post": torch.bfloat16, "pre": torch.float32, "none": torch.float32}.items():
+        assert Residual(Norm(place=place), 8, 0.0).leave(x, output).dtype == precision
 
 
 def test_without_a_place_nothing_is_normalized() -> None:
@@ -106,7 +120,9 @@ def test_batch_norm_never_counts_padding() -> None:
     for packed in (False, True):
         norm = BatchNorm(8).double()
         leaf = (x[VALID] if packed else x).clone().requires_grad_()
-        output = norm(leaf) if packed else norm(leaf, VALID)[VALID]
+        whole = norm(leaf) if packed else norm(leaf, VALID)
+        assert packed or not whole[~VALID].any()
+        output = whole if packed else whole[VALID]
         (gradient,) = torch.autograd.grad(output, leaf, pull)
         found.append((output, norm.mean, norm.variance, gradient if packed else gradient[VALID]))
         assert packed or not gradient[~VALID].any()
@@ -133,6 +149,14 @@ def test_a_batch_of_one_token_goes_by_the_running_averages_and_leaves_them() -> 
     norm, x = BatchNorm(8), torch.randn(1, 8)
     torch.testing.assert_close(norm(x), x, rtol=0, atol=2e-5)  # mean 0, variance 1 and ε
     assert not norm.mean.any()
+    two = norm(torch.randn(2, 8)).detach()  # which have a mean of their own
+    torch.testing.assert_close(two.sum(0), torch.zeros(8), rtol=0, atol=1e-5)
+    assert norm.mean.all()
+
+
+def test_batch_norm_sums_in_the_precision_of_its_averages() -> None:
+    norm, x = BatchNorm(8), torch.randn(5, 8).bfloat16()
+    assert torch.equal(norm(x), BatchNorm(8)(x.float()))
 
 
 def test_a_frozen_batch_norm_goes_by_its_running_averages_and_leaves_them() -> None:

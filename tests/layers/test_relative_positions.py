@@ -102,6 +102,21 @@ def test_each_head_and_bucket_has_a_bias_of_its_own(causal: bool) -> None:
             assert torch.equal(bias[0, :, t], layer.table[:, index])
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_stack_that_sees_both_sides_has_other_buckets_for_what_is_behind(causal: bool) -> None:
+    layer = build_bias(Positions(kind="t5", buckets=8, farthest=20), 1, 8, causal=causal)
+    assert layer is not None
+    _, row, _ = layer(Distances.within(3, CPU))[0, 0]  # at distances −1, 0, 1
+    assert row[0] != row[1] and row[0] != row[2]
+    assert (row[1] == row[2]) == causal  # where only the past is seen, nothing is kept for the future
+
+
+def test_biases_start_as_small_as_the_model_is_wide() -> None:
+    table = Buckets(100, 64, 200, 1000, causal=True).table.detach()
+    assert table.shape == (100, 200)
+    assert float(table.std()) == pytest.approx(1 / 8, rel=0.02)  # of 20,000 draws
+
+
 # --- relative keys -----------------------------------------------------------------------------------------------
 
 
@@ -113,6 +128,13 @@ def naive(layer: RelativeKeys, query: Tensor, distances: Distances) -> Tensor:
 
 def relative_keys(causal: bool, farthest: int = 3) -> RelativeKeys:
     return RelativeKeys(4, farthest, causal=causal).double()
+
+
+@pytest.mark.parametrize(("causal", "rows"), [(True, 301), (False, 601)])
+def test_every_distance_that_can_be_has_a_vector_of_a_length_near_one(causal: bool, rows: int) -> None:
+    table = RelativeKeys(64, 300, causal=causal).table.detach()
+    assert table.shape == (rows, 64)
+    assert float(table.norm(dim=1).mean()) == pytest.approx(1, rel=0.02)
 
 
 def test_skewing_moves_each_distance_to_its_column() -> None:

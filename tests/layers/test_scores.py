@@ -67,6 +67,12 @@ def test_the_dot_score_of_the_lecture_is_0_62() -> None:
     torch.testing.assert_close(Dot()(query, key).item(), 0.62, **EXACT)
 
 
+def test_the_vector_of_an_additive_score_starts_as_small_as_the_states_are_wide() -> None:
+    v = Additive(6400).v.detach() * 80
+    assert 0.99 < v.abs().max() <= 1
+    assert float(v.std()) == pytest.approx(1 / math.sqrt(3), rel=0.05)  # uniform from −1 to 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_linear_attention_has_no_softmax(kind: str) -> None:
     assert build_score(kind, WIDTH).softmax is (kind != "linear")

@@ -49,6 +49,12 @@ def test_lengths_that_tell_no_slope_have_the_ratio_of_their_means(
     assert fit_ratio(np.array(sources), np.array(targets), covered=1.0) == pytest.approx(wanted)
 
 
+def test_no_lengths_leave_the_ratio_as_it_was() -> None:
+    decoder = ByteNetDecoder(ByteNetBody(), 8)
+    decoder.fit_lengths(np.array([], np.int64), np.array([], np.int64))
+    assert decoder.ratio.tolist() == [1.0, 0.0]
+
+
 def test_a_decoder_without_a_source_has_no_ratio() -> None:
     alone = ByteNetDecoder(ByteNetBody(), 8, source=False)
     alone.fit_lengths(np.array([3]), np.array([4]))

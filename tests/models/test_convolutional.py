@@ -23,9 +23,11 @@ import sightline
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.bytenet import fit_ratio
+from sightline.models.convolutional import GatedBlock
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
+from sightline.recipe.bodies import ConvolutionalBody
 from sightline.recipe.model import Model
 from sightline.recipe.trainable import check_trainable
 
@@ -256,6 +258,15 @@ def test_deep_stacks_keep_the_variance_they_start_with(channels: int) -> None:
     assert 0.5 < float(memory.states.std()) / entered < 2
     # where all layers see the same context c, made of z + e, they add up to c / (√2 − 1): to √2 · 2.4 at most
     assert 0.5 < float(features.std()) / entered < 4
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.75])
+def test_weights_start_smaller_where_dropout_makes_their_inputs_larger(dropout: float) -> None:
+    """Of variance 4 p / inputs for a share p that is kept (Gehring et al. 2017, §3.5)."""
+    recipe = ConvolutionalBody.model_validate({**CONVOLUTIONAL, "kernel": 4, "dropout": dropout})
+    weight = GatedBlock(recipe, 100, causal=True).convolution.project.weight.detach()
+    assert weight.shape == (200, 400)
+    assert float(weight.std()) == pytest.approx(math.sqrt(4 * (1 - dropout) / 400), rel=0.02)  # of 80,000 draws
 
 
 def test_what_is_past_the_learned_positions_is_an_error_that_says_so(build_model: Callable[..., Seq2Seq]) -> None:

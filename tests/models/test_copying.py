@@ -108,6 +108,8 @@ def test_the_copy_attention_is_a_softmax_over_the_real_tokens() -> None:
     before = model.target_embedding(torch.full((3, 1), START))
     features, _ = model.decoder.advance(before, state.decoder, None)
     gate, weights = copying(features, before, state.keys, state.states, state.mask)
+    _, copies, _ = model.look(torch.full((3, 1), START), begin(model, SOURCES))
+    torch.testing.assert_close((copies.gate, copies.weights), (gate, weights), **CLOSE)
     for row, source in enumerate(SOURCES):
         keys = state.states[row, : len(source)] @ copying.key.weight.T + copying.key.bias
         query = copying.query.weight @ features[row, 0] + copying.query.bias
@@ -181,6 +183,19 @@ def test_a_wanted_word_that_is_nowhere_to_be_copied_has_a_finite_loss_and_gradie
         assert tensor.grad is not None and tensor.grad.isfinite().all()
 
 
+@torch.no_grad()
+def test_under_autocast_the_mixture_is_in_float32() -> None:
+    model, given = build("lstm"), torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
+    with torch.autocast("cpu", torch.bfloat16):
+        features, copies, _ = model.look(given, begin(model, SOURCES))
+        logits = model.output(features)
+        logs = mixed_log_probabilities(logits, copies)
+    assert copies.gate.dtype == copies.weights.dtype == torch.float32
+    torch.testing.assert_close(copies.weights.sum(-1), torch.ones(3, 3), rtol=0.0, atol=1e-6)
+    assert logits.dtype == torch.bfloat16
+    assert torch.equal(logs, mixed_log_probabilities(logits.float(), copies))
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -245,8 +260,10 @@ def test_taps_show_where_it_copies_from_and_whether_it_does() -> None:
     def hear(tapped: Tapped) -> None:
         heard[tapped.name] = tapped.tensor
 
+    given = torch.full((3, 2), START)
     with listen(model, hear, ("copying", "")):
-        model.advance(torch.full((3, 2), START), begin(model, SOURCES))
+        model.advance(given, begin(model, SOURCES))
     assert heard["copying.weights"].shape == (3, 2, 6) and heard["copying.p_gen"].shape == (3, 2)
-    assert ((heard["copying.p_gen"] > 0) & (heard["copying.p_gen"] < 1)).all()
+    _, copies, _ = model.look(given, begin(model, SOURCES))
+    torch.testing.assert_close(heard["copying.p_gen"], 1 / (1 + torch.exp(-copies.gate)), **CLOSE)
     assert heard["mixture"].shape == (3, 2, SIZE + 2) and heard["logits"].shape == (3, 2, SIZE)

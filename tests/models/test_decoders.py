@@ -51,7 +51,7 @@ def together(model: Seq2Seq) -> list[Tensor]:
 def test_cached_is_uncached(any_model: Seq2Seq) -> None:
     targets = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
     whole, _ = any_model.advance(targets, begin(any_model, SOURCES))
-    for cuts in ([1, 1, 1, 2], [3, 2]):
+    for cuts in ([1, 1, 1, 2], [2, 3], [3, 2]):
         state, found = begin(any_model, SOURCES), []
         for part in targets.split(cuts, dim=1):
             features, state = any_model.advance(part, state)
@@ -74,6 +74,17 @@ def test_a_sentence_does_not_see_its_neighbours(any_model: Seq2Seq) -> None:
     for source, target, features in zip(SOURCES, TARGETS, together(any_model), strict=True):
         (alone,) = at_once(any_model, [source], [target])
         torch.testing.assert_close(features, alone, **CLOSE)
+
+
+@torch.no_grad()
+def test_a_source_padded_further_than_the_longest_is_the_same(model: Seq2Seq) -> None:
+    tokens, _ = padded(SOURCES)
+    layout = Padded.of([len(source) for source in SOURCES], longest=tokens.shape[1] + 2)
+    memory = model.encode(torch.nn.functional.pad(tokens, (0, 2)), layout)
+    assert memory.states.shape[1] == tokens.shape[1] + 2
+    found, _ = model.advance(torch.tensor([[2, 7]] * 3), model.begin(memory))
+    wanted, _ = model.advance(torch.tensor([[2, 7]] * 3), begin(model, SOURCES))
+    torch.testing.assert_close(found, wanted, **CLOSE)
 
 
 @torch.no_grad()

@@ -16,8 +16,10 @@ from torch import Tensor
 from sightline.layers.layout import Padded
 from sightline.layers.links import FastForward, Link, Residual, build_link
 from sightline.layers.recurrent import BackwardRecurrence, Recurrence, turned
-from sightline.models.recurrent import RecurrentEncoder
+from sightline.layers.tap import listen
+from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
 from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
 from sightline.recipe.model import Model
 
@@ -202,6 +204,24 @@ def test_each_layer_reads_in_its_direction(options: dict[str, Any], wanted: list
     assert [kinds[type(layer), layer.bidirectional] for layer in encoder.layers] == wanted
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("below", "above", "starts"),
+    [(3, 3, [0, 1, 2]), (4, 2, [2, 3]), (2, 1, [1]), (1, 3, [0, 0, 0]), (2, 4, [0, 1, 1, 1])],
+)
+def test_each_layer_of_a_decoder_starts_from_one_of_the_encoder_the_top_one_from_the_top_one(
+    below: int, above: int, starts: list[int]
+) -> None:
+    recipe = {"width": WIDTH, "encoder": {**LSTM, "layers": below}, "decoder": {**LSTM, "layers": above}}
+    model = Seq2Seq(Model.model_validate(recipe), 13, 13).eval()
+    memory = model.encode(torch.tensor([[5, 9, END], [6, 4, END]]), Padded.of([3, 3]))
+    assert memory.finals is not None and memory.finals.shape == (2, below, WIDTH)
+    state = model.begin(memory)
+    for hidden, bridge, start in zip(state.hidden, model.decoder.bridges, starts, strict=True):
+        wanted = torch.tanh(memory.finals[:, start] @ bridge.weight.T + bridge.bias)  # of h and c
+        torch.testing.assert_close(torch.cat(hidden, dim=-1)[:, 0], wanted, rtol=0.0, atol=1e-6)
+
+
 def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     """With nearly all dropped, no recurrence reads anything and all states are zero; the links still pass x on."""
     recipe = EncoderRecipe.model_validate({**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999})
@@ -211,6 +231,12 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
         wanted = link(wanted, torch.zeros(2, 4, WIDTH))
     assert wanted.abs().min() > 1e-4
     torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, wanted)
+    alone = {**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999, "attention": {"kind": "none"}}
+    decoder, heard = RecurrentDecoder(DecoderRecipe.model_validate(alone), WIDTH, source=False).train(), list[Tensor]()
+    decoder.links.load_state_dict(encoder.links.state_dict())
+    with listen(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
+        decoder.advance(x, decoder.begin_blank(2, x))
+    torch.testing.assert_close(heard, [wanted])
 
 
 # --- what was there before ------------------------------------------------------------------------------------------

@@ -143,6 +143,14 @@ def test_the_layers_that_should_have_experts_have_them(name: str, wanted: list[s
     assert expert_layers(built(name)) == dict.fromkeys(wanted, 4)
 
 
+def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four_times_the_model() -> None:
+    for hidden, wanted in ((12, 12), (None, 32)):
+        body = {**LSTM, "experts": {**EXPERTS, "hidden": hidden}}
+        model = Seq2Seq(Model.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)
+        widths = {module.nets.narrow.shape[1] for module in model.modules() if isinstance(module, Experts)}
+        assert widths == {wanted}
+
+
 def test_in_every_layout_each_real_token_is_counted_once_for_each_of_its_experts(model: Seq2Seq) -> None:
     sources, targets = ([np.array(side) for side in sides] for sides in (SOURCES, TARGETS))
     sides, examples = translation(sources, targets), np.arange(3)

@@ -264,10 +264,10 @@ def test_what_a_search_finds_is_worth_what_the_whole_sequence_says(translator: D
             assert [guesses[0].log_probability for guesses in found] == pytest.approx(wanted, abs=1e-4)
 
 
-@pytest.fixture
-def endless() -> Iterator[DecoderOnly]:
+@pytest.fixture(params=["learned", "convolutional"])
+def endless(request: pytest.FixtureRequest) -> Iterator[DecoderOnly]:
     """A model with 32 learned positions that never wants to end."""
-    translator = built(DecoderOnly, "learned")
+    translator = built(DecoderOnly, request.param)
     before = translator.output.bias.detach().clone()
     with torch.no_grad():
         translator.output.bias[END] = -50.0
@@ -282,6 +282,19 @@ def test_learned_positions_end_source_and_output_together(endless: DecoderOnly, 
     found = generate(endless, Request([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
     # the source and its end mark, the start mark, the output; its own end mark is not read
     assert [len(guesses[0].tokens) for guesses in found] == [32 - length - 2 for length in lengths]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("body", ["learned", "convolutional"])
+def test_beside_what_is_past_its_last_position_others_go_on_up_to_theirs(body: str) -> None:
+    translator, short = built(DecoderOnly, body), [6, END]
+    state = translator.begin(translator.encode(*padded([[5] * 27 + [END], short])))
+    words = torch.randint(4, VOCABULARY, (2, 30))
+    found = []
+    for word in words.split(1, dim=1):
+        features, state = translator.advance(word, state)
+        found.append(features[1, 0])
+    torch.testing.assert_close(torch.stack(found), alone(translator, short + words[1].tolist())[2:], **CLOSE)
 
 
 def test_a_pair_past_the_learned_positions_is_named() -> None:

@@ -74,6 +74,19 @@ def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: s
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", SPANS)
+def test_after_sources_of_any_length_several_tokens_go_on_at_once(name: str) -> None:
+    model = build(SPANS[name])
+    rows, tokens, layout = sources()
+    state, found, words = model.begin(model.encode(tokens, layout)), [], torch.randint(4, 13, (len(rows), 7))
+    for part in words.split([2, 1, 4], dim=1):
+        features, state = model.advance(part, state)
+        found.append(features)
+    for features, row, more in zip(torch.cat(found, dim=1), rows, words.tolist(), strict=True):
+        torch.testing.assert_close(features, at_once(model, row + more)[-7:], **CLOSE)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SPANS)
 def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> None:
     model, shown = build(SPANS[name]), []
     _, tokens, layout = sources()

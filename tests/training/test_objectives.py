@@ -34,7 +34,7 @@ def some_case(rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_the_loss_is_its_formula_and_padding_counts_for_nothing(smoothing: float, shape: tuple[int, ...]) -> None:
     logits, targets = 3 * torch.randn(*shape, SIZE), torch.randint(0, SIZE, shape)
     targets.view(-1)[::4] = PAD
-    loss = smoothed_cross_entropy(logits, targets, smoothing)
+    loss = smoothed_cross_entropy(logits.requires_grad_(), targets, smoothing)
     total, nll = by_formula(logits, targets, smoothing)
     # float32 sums of some twenty losses near 5
     assert loss.total.item() == pytest.approx(total, rel=1e-6)
@@ -85,6 +85,7 @@ def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
     ours, theirs = both(some_case(rows), smoothing, scale=0.25)
     torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=2e-6, atol=0)
     torch.testing.assert_close(ours[0].nll, theirs[0].nll, rtol=2e-6, atol=0)
+    assert not ours[0].nll.requires_grad
     for mine, other in zip(ours[1], theirs[1], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-6)  # float32 sums of up to 40 terms, in two orders
 
@@ -130,3 +131,10 @@ def test_a_batch_of_nothing_but_padding_has_no_loss() -> None:
     loss.total.backward()
     assert loss.total.item() == 0.0
     assert not features.grad.any()
+
+
+def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None:
+    total, counts = torch.tensor(2.0, requires_grad=True), torch.tensor([3, 1])
+    found = Loss(total, total + 1, counts).detached()
+    assert (float(found.total), float(found.nll)) == (2.0, 3.0) and found.counts is counts
+    assert not found.total.requires_grad and not found.nll.requires_grad

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sightline.recipe import Training
-from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.averages import RunningAverage, mean_weights, weights_of
 from sightline.training.optimizers import build_optimizer
 
 
@@ -57,6 +57,14 @@ def test_the_running_average_is_its_formula() -> None:
         wanted = decay * wanted + (1 - decay) * value
         assert average.weights["weight"].item() == pytest.approx(wanted, rel=1e-12)
     assert model.weight.item() == 1.0  # the model itself is not averaged
+
+
+def test_what_is_averaged_is_what_is_saved_and_shared_weights_once() -> None:
+    model = nn.ModuleDict({"first": nn.Linear(2, 2), "second": nn.Linear(2, 2)})
+    model["second"].weight = model["first"].weight
+    model.register_buffer("mean", torch.zeros(2))
+    model.register_buffer("table", torch.zeros(9), persistent=False)  # made anew, and maybe of another length
+    assert set(weights_of(model)) == {"first.weight", "first.bias", "second.bias", "mean"}
 
 
 def test_a_loaded_average_goes_on_where_it_was() -> None:

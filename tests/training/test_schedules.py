@@ -64,6 +64,20 @@ def test_the_cosine_falls_over_what_the_warmup_leaves() -> None:
     assert factor(schedule, 100, 1.0, 0.2) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_the_cosine_neither_begins_before_the_warmup_ends_nor_rises_again_behind_its_end() -> None:
+    schedule = Schedule(kind="cosine", warmup=20, floor=0.1)
+    assert factor(schedule, 20, 0.1, 0.2) == 1.0
+    assert factor(schedule, 120, 1.2, 0.2) == pytest.approx(0.1, rel=1e-12)
+    assert factor(schedule, 20, 1.0, 1.0) == 1.0  # all of it is warmup
+
+
+def test_warmup_stable_decay_ends_at_its_floor() -> None:
+    schedule = Schedule(kind="warmup-stable-decay", warmup=10, decay=0.2, floor=0.1)
+    assert factor(schedule, 50, 0.5) == 1.0
+    assert factor(schedule, 90, 0.9) == pytest.approx(0.55, rel=1e-12)
+    assert factor(schedule, 100, 1.0) == pytest.approx(0.1, rel=1e-12)
+
+
 def test_warmup_stable_decay_is_stable_until_it_decays() -> None:
     schedule = Schedule(kind="warmup-stable-decay", warmup=10, decay=0.2, floor=0.0)
     assert factor(schedule, 11, 0.1) == 1.0

@@ -1,0 +1,87 @@
+"""Where each body drops out while it learns: other tests switch dropout off, and would not miss it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.layers import dropout
+from sightline.layers.layout import Packed, Padded
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe.model import Model
+
+SOURCES, TARGETS = [[5, 9, 4, 3], [6, 3]], [[2, 7, 5], [2, 4, 8, 8, 10]]
+WIDTH, INNER, CHANNELS = 8, 12, 10
+TRANSFORMER = {
+    "kind": "transformer",
+    "layers": 2,
+    "heads": 2,
+    "feedforward": {"width": INNER, "dropout": 0.2},
+    "positions": {"kind": "learned", "longest": 16},
+}
+LSTM = {"kind": "recurrent", "layers": 2}
+FED = {**LSTM, "attention": {"kind": "dot"}, "input_feeding": True}
+LOW = {**LSTM, "attention": {"kind": "dot"}, "attention_from": "bottom"}
+EXPERTS = {**LSTM, "attention": {"kind": "none"}, "experts": {"count": 2, "top": 1}}
+CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "channels": CHANNELS, "positions": {"longest": 16}}
+BYTENET = {"kind": "bytenet", "layers": 2, "dilations": [1, 2]}
+WINDOW = {"kind": "window", "size": 2, "hidden": INNER, "layers": 1}
+# The width of what is dropped out, in order: what enters, then layer by layer, then what leaves.
+PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], list[int]]] = {
+    "transformer": (
+        TRANSFORMER,
+        TRANSFORMER,
+        [WIDTH, *[WIDTH, INNER, WIDTH] * 2],
+        [WIDTH, *[WIDTH, WIDTH, INNER, WIDTH] * 2],
+    ),
+    "attention": (LSTM, LSTM | {"attention": {"kind": "dot"}}, [WIDTH, WIDTH], [WIDTH, WIDTH, WIDTH]),
+    "without attention": (LSTM, LSTM | {"attention": {"kind": "none"}}, [WIDTH, WIDTH], [WIDTH, WIDTH, WIDTH]),
+    "input feeding": (LSTM, FED, [WIDTH, WIDTH], [2 * WIDTH, WIDTH, WIDTH] * max(map(len, TARGETS))),
+    "attention from the bottom": (LSTM, LOW, [WIDTH, WIDTH], [WIDTH, 2 * WIDTH, WIDTH]),
+    "experts": (LSTM | {"experts": EXPERTS["experts"]}, EXPERTS, [WIDTH] * 3, [WIDTH] * 4),
+    "convolutional": (
+        CONVOLUTIONAL,
+        CONVOLUTIONAL,
+        [WIDTH, CHANNELS, CHANNELS],
+        [WIDTH, CHANNELS, CHANNELS, WIDTH],
+    ),
+    "bytenet": (BYTENET, BYTENET, [WIDTH, WIDTH, WIDTH], [WIDTH, WIDTH, WIDTH, WIDTH]),
+    "window": (WINDOW, WINDOW, [5 * WIDTH, INNER, WIDTH], [2 * WIDTH, INNER, WIDTH]),
+}
+
+
+def padded(sequences: list[list[int]]) -> tuple[Tensor, Padded]:
+    longest = max(map(len, sequences))
+    rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
+
+
+def packed(sequences: list[list[int]]) -> tuple[Tensor, Packed]:
+    joined = [token for sequence in sequences for token in sequence]
+    return torch.tensor(joined), Packed.of([len(sequence) for sequence in sequences])
+
+
+@pytest.mark.parametrize("lay", [padded, packed])
+@pytest.mark.parametrize("name", PLACES)
+def test_a_body_that_learns_drops_out_in_its_places(name: str, lay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, decoder, *wanted = PLACES[name]
+    recipe = {"width": WIDTH, "encoder": {**encoder, "dropout": 0.3}, "decoder": {**decoder, "dropout": 0.3}}
+    model, found = Seq2Seq(Model.model_validate(recipe), 13, 13), list[int]()
+
+    def drawn(shape: torch.Size, probability: float) -> Tensor:
+        assert probability == (0.2 if shape[-1] == INNER and name == "transformer" else 0.3)
+        found.append(shape[-1])
+        return torch.ones(shape)
+
+    monkeypatch.setattr(dropout, "keep_mask", drawn)
+    memory = model.encode(*lay(SOURCES))
+    assert found == wanted[0]
+    found.clear()
+    tokens, layout = lay(TARGETS)
+    model.advance(tokens, model.begin(memory), layout)
+    assert found == wanted[1]
+    model.eval()(*lay(SOURCES), *lay(TARGETS))
+    assert found == wanted[1]  # nothing more was drawn
