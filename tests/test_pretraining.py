@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 import sightline
 from sightline.answering.filling import best_fillings
+from sightline.cli import errors
 from sightline.cli.app import app
 from sightline.cli.corpus import corpus_view
 from sightline.comparison import compare
@@ -287,7 +288,8 @@ def test_what_is_forbidden_and_stands_around_the_gaps_is_reported(
 
     def predicted(*options: str) -> Result:
         command = ["predict", str(runs["span-corruption"]), "--device", "cpu", *options]
-        return CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
+        with errors.told():  # as the command itself does
+            return CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
 
     plain = predicted()
     phrase = phrase.format(filling=plain.stdout.splitlines()[1].split()[2])

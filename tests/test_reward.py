@@ -16,12 +16,22 @@ import torch
 import yaml
 
 import sightline
+from sightline.decoding.request import Request
 from sightline.dry_run import dry_run
-from sightline.evaluation.gleu import gleu
+from sightline.evaluation.gleu import gleu_of
+from sightline.layers.dropout import Dropout
 from sightline.models.seq2seq import Seq2Seq
 from sightline.opening import open_recipe
-from sightline.recipe import Recipe
-from sightline.reward import Judge, RewardGradients, advantages, expected_reward, pair_batch, weighted_nll
+from sightline.recipe import Recipe, Reward
+from sightline.reward import (
+    Judge,
+    RewardGradients,
+    advantages,
+    drawing,
+    expected_reward,
+    pair_batch,
+    weighted_nll,
+)
 from sightline.text.tokenizer import END, PAD, START
 from sightline.training.batches import padded_batch
 from sightline.training.interruption import Interrupted
@@ -90,18 +100,27 @@ def test_each_output_is_measured_against_the_mean_of_the_others() -> None:
     np.testing.assert_allclose(found, [[1 - 0.25, 0 - 0.75, 0.5 - 0.5], [0, 0, 0]], atol=1e-12)
 
 
-def test_the_weighted_loss_is_its_formula() -> None:
+@pytest.mark.parametrize(("longest", "wanted"), [(None, 30), (20, 20), (40, 30)])
+def test_what_is_drawn_is_no_longer_than_the_recipe_and_the_model_allow(longest: int | None, wanted: int) -> None:
+    options = drawing(Reward(samples=3, max_length=30, temperature=0.7), 1.5, 8, longest)
+    assert (options.max_length, options.max_ratio, options.nbest, options.beam) == (wanted, 1.5, 3, 1)
+    assert options.sample is not None and (options.sample.temperature, options.sample.seed) == (0.7, 8)
+
+
+@pytest.mark.parametrize(("marks", "temperature"), [(0, 1.0), (3, 1.0), (0, 0.5)])
+def test_the_weighted_loss_is_its_formula(marks: int, temperature: float) -> None:
     features, weight, bias = torch.randn(3, 4, 8), torch.randn(13, 8), torch.randn(13)
-    targets, factors = torch.randint(START + 1, 13, (3, 4)), torch.tensor([0.5, -1.0, 2.0])
-    targets[1, 2:] = PAD
-    logits = features @ weight.T + bias
-    logits[..., [PAD, START]] = float("-inf")  # neither is ever drawn
+    targets, factors = torch.randint(4 + marks, 13, (3, 4)), torch.tensor([0.5, -1.0, 2.0])
+    targets[0, 3], targets[1, 2:] = END, PAD
+    logits = (features @ weight.T + bias) / temperature
+    logits[..., [PAD, START, *range(4, 4 + marks)]] = float("-inf")  # none of them is ever drawn
     logs = logits.log_softmax(-1)
     expected = 0.0
     for b, t in product(range(3), range(4)):
         if targets[b, t] != PAD:
             expected -= float(factors[b] * logs[b, t, targets[b, t]])
-    assert weighted_nll(features, weight, bias, targets, factors).item() == pytest.approx(expected, rel=1e-5)
+    found = weighted_nll(features, weight, bias, targets, factors, marks, temperature)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
 def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, RewardGradients]:
@@ -133,7 +152,7 @@ def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], m
     logs = (logits / temperature).masked_fill(silent, float("-inf")).log_softmax(-1)
     firsts = torch.stack([logs[row, 0, output[0] if output else END] for row, output in enumerate(outputs)])
     assert firsts.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
-    rewards = torch.tensor([gleu(output, [6]) for output in outputs])
+    rewards = torch.tensor(gleu_of(outputs, [6]))
     model.zero_grad()
     (-(firsts.exp() * rewards).sum() / batch.tokens).backward()
     exact = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
@@ -143,6 +162,32 @@ def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], m
         found = dict(model.named_parameters())[name].grad
         # 20,000 draws; twice as many were 3% off at most over six seeds
         torch.testing.assert_close(found, expected, rtol=0, atol=0.06 * max(float(expected.abs().max()), 1e-3))
+
+
+def test_the_gradient_of_what_was_drawn_is_its_formula(
+    build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """−1/N Σ_n (r_n − the mean of the others) ∇ log p(y_n | x) + mix · ∇ CE, over the tokens of the references."""
+    model, gradients = toy(build_model, 2, samples=3, temperature=0.5, mix=0.25)
+    outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
+    monkeypatch.setattr(gradients, "draw", lambda sources: ([outputs], [cut]))
+    batch = padded_batch(translation([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
+    factors = torch.tensor(advantages(np.array([gleu_of(outputs, [6, 7])])))[0] / 3
+    every = pair_batch([([5, 6], output) for output in outputs])
+    logits = model.logits(model(every.source, every.source_layout, every.given, every.target_layout)) / 0.5
+    logits[..., [PAD, START, 4, 5]] = float("-inf")
+    logs = logits.log_softmax(-1)
+    loss = 0.25 * batch_loss(model, batch, 0.0).total
+    for row, (output, ended) in enumerate(zip(outputs, [[END], [END], []], strict=True)):
+        for step, word in enumerate([*output, *ended]):
+            loss = loss - factors[row].float() * logs[row, step, word]
+    model.zero_grad()
+    (loss / 3).backward()  # [6, 7] and its end
+    expected = {name: part.grad.clone() for name, part in model.named_parameters()}
+    model.zero_grad()
+    gradients([batch])
+    for name, part in model.named_parameters():
+        torch.testing.assert_close(part.grad, expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2Seq]) -> None:
@@ -165,7 +210,7 @@ def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2
     batch = padded_batch(translation([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
     drawn, _ = gradients.draw([[5], [6]])
-    rewards = [[gleu(output, [right]) for output in several] for several, right in zip(drawn, (4, 6), strict=True)]
+    rewards = [gleu_of(several, [right]) for several, right in zip(drawn, (4, 6), strict=True)]
     assert 0.0 < np.mean(rewards) < 1.0
     torch.manual_seed(3)
     loss = gradients([batch])
@@ -217,6 +262,11 @@ def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[
         assert cut == [[len(output) == 5 for output in several] for several in outputs]
         drawn.append(outputs)
     assert drawn[0] == drawn[1] != drawn[2]
+    for part in model.modules():
+        if isinstance(part, Dropout):
+            part.probability = 0.9
+    torch.manual_seed(1)
+    assert gradients.draw([[5, 6, 7], [8]])[0] == drawn[0]
 
 
 def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> None:
@@ -226,6 +276,20 @@ def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> 
     outputs, _ = gradients.draw([[6, 7, 8], [8]])
     said = {token for several in outputs for output in several for token in output}
     assert said and not said & {4, 5}
+
+
+def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, asked = sightline.load(started, device="cpu"), []
+
+    def listed(model: Any, request: Request, options: Any, device: Any) -> list[list[Any]]:
+        asked.append((request.marks, options.sample.seed))
+        return [[SimpleNamespace(tokens=[5]), SimpleNamespace(tokens=[6])]]
+
+    monkeypatch.setattr("sightline.reward.generate", listed)
+    recipe = Recipe.model_validate({**a_recipe(reward=REWARD, stopping={"on": "reward"}), "seed": 7})
+    vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(2))))
+    assert expected_reward(run.model, recipe, vocabulary, [[5]], [[5]], CPU) == 0.5
+    assert asked == [(2, 7)]
 
 
 def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:

@@ -7,13 +7,14 @@ before stays until the new content is safely on the disk.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
 
@@ -23,6 +24,11 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     content = data.encode("utf-8") if isinstance(data, str) else data
     with atomic_file(path) as file:
         file.write(content)
+
+
+def write_json(path: Path, record: Any, *, indent: int = 1) -> None:
+    """The same for a record, as JSON that people can read."""
+    write_atomically(path, json.dumps(record, ensure_ascii=False, indent=indent) + "\n")
 
 
 @contextmanager

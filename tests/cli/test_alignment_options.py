@@ -159,10 +159,8 @@ def test_one_direction_is_not_two(
 def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sightline.cli import alignments
-
     shown: list[str] = []
-    monkeypatch.setattr(alignments, "_training_text", lambda run, side: (pair[side] for pair in PAIRS))
+    monkeypatch.setattr("sightline.data.preparation.training_examples", lambda recipe: iter(PAIRS))
     whole = align_pairs
     monkeypatch.setattr(
         "sightline.inspection.word_alignment.align_pairs",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sightline.cli import demo
 from sightline.cli.app import app
 from sightline.training.interruption import Interrupted
 from sightline.version import version
@@ -42,6 +43,14 @@ def test_help_answers_without_torch() -> None:
     code = "import sys; from sightline.cli.app import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_demo_tells_a_command_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/sightline", "demo"])
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert demo._command() == "sightline"
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert demo._command() == ".venv/bin/sightline"
 
 
 def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_what_experts_had_in_training_is_drawn(tmp_path: Path) -> None:
 
 def test_how_far_the_measuring_of_gradients_is_can_be_heard(tasks: dict[str, Path]) -> None:
     told: list[tuple[str, int, int]] = []
-    measure_flows(tasks["tag-gru"], "mine", "test", 64, "cpu", lambda *each: told.append(each))
+    measure_flows(tasks["tag-gru"], "mine", "test", "cpu", lambda *each: told.append(each))
     whens = list(dict.fromkeys(what for what, _, _ in told))
     assert whens == ["mine, at initialisation", "mine, trained"]
     assert [done for what, done, _ in told if what == whens[0]] == list(range(told[0][2]))

@@ -180,6 +180,26 @@ def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:
     assert result.exit_code == 2 and "--threads" in result.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["align", "run", "--source", "a", "--target", "b", "--out", "a"], "--out a is the file of --source too"),
+        (["align", "run", "--source", "a", "--target", "b", "--out", "b"], "--out b is the file of --target too"),
+        (["vectors", "b", "a", "--out", "./a"], "--out a is the file of the text a too"),
+        (["compare", "--saved", "a", "--csv", "a"], "--csv a is the file of --saved too"),
+    ],
+)
+def test_what_is_read_is_not_written_over(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        Path(name).write_text("a line\n")
+    result = CliRunner().invoke(app, arguments)
+    assert str(result.exception) == f"{said}, and would replace it; give another name"
+    assert Path("a").read_text() == Path("b").read_text() == "a line\n"
+
+
 def test_values_that_do_not_go_together_are_named_without_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), told():
         Decoding(beam=2, nbest=5)

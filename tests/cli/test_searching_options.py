@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import sightline
+from sightline.cli import errors
 from sightline.cli.app import app
 from sightline.data.sources import Example
 from sightline.decoding.phrases import Phrases
@@ -28,7 +29,8 @@ LINES = "ANNA: the\nBOHR: old\n"
 
 def call(verb: str, run: Path, *arguments: str, given: str = LINES) -> tuple[list[str], str]:
     command = [verb, str(run), *arguments, "--device", "cpu"]
-    result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
+    with errors.told():  # as the command itself does
+        result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines(), result.stderr
 

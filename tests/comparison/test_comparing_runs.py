@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from sightline.comparison.page import page
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
 from sightline.comparison.terminal import plain_text
-from sightline.comparison.where import Frequencies, Looked, find_where
+from sightline.comparison.where import Frequencies, find_where
 from sightline.data.sources import MovedFolder
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
@@ -354,7 +355,8 @@ def test_without_the_training_text_words_are_counted_in_the_references(
 
 def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
     test = test_set.TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
-    looked = {"one": Looked("one", ["the dog"] * 10), "two": Looked("two", ["THE DOG"] * 10)}
+    outputs = {"one": ["the dog"] * 10, "two": ["THE DOG"] * 10}
+    looked: Any = {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}  # runs
     seen = Frequencies({"The": 40, "the": 70, "dog": 5, "Dog": 4}, "a text")
     where = {folds: find_where(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
     assert [part.systems["two"].recall for part in where[True].positions] == [1.0, 1.0]

@@ -18,7 +18,7 @@ from sightline.cli.app import app
 from sightline.comparison import Comparison, figures, write_comparison
 from sightline.comparison.exports import ExportError
 from sightline.comparison.page import page
-from sightline.comparison.tables import label_table, luck_table, main_table
+from sightline.comparison.tables import luck_table, main_table, where_tables
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import measure
 from sightline.run import Run
@@ -155,7 +155,7 @@ def test_taggers_are_compared_word_by_word(taggers: Comparison) -> None:
     assert taggers.metrics == ["token-accuracy", "span-f1"]
     tests = taggers.others[0].verdicts
     assert tests["token-accuracy"].mcnemar is not None and tests["span-f1"].mcnemar is None
-    rows = label_table(taggers).rows
+    rows = where_tables(taggers)[0].rows
     assert sum(int(row[1]) for row in rows) == sum(len(several[0].split(" ")) for several in taggers.test.references)
     assert "Decoding settings" not in plain_text(taggers)
 

@@ -203,13 +203,13 @@ def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
         ("a.conll.zst", "columns"),
         ("a.col", "columns"),
         ("a.bio.bz2", "columns"),
-        ("a.txt", "text"),
-        ("a.conllu.txt", "text"),
-        ("a.xz", "text"),
-        ("conllu", "text"),
+        ("a.txt", None),
+        ("a.conllu.txt", None),
+        ("a.xz", None),
+        ("conllu", None),
     ],
 )
-def test_a_suffix_tells_the_form(name: str, form: str) -> None:
+def test_a_suffix_tells_the_form(name: str, form: str | None) -> None:
     assert form_of(Path("folder.conllu") / name) == form
 
 
@@ -250,17 +250,7 @@ def test_a_label_that_has_not_changed_is_not_touched() -> None:
     assert block.tagged(block.labels()) == list(block.lines)
 
 
-def test_text_gives_a_line_of_labels_for_every_line() -> None:
-    content = "The  cat\u00a0s\n\n sleeps "
-    assert [block.words for block in blocks(content, "text")] == [("The", "cat\u00a0s"), (), ("sleeps",)]
-    given = [["DET", "A B"], [], ["VERB"]]
-    lines = [block.tagged(labels) for block, labels in zip(blocks(content, "text"), given, strict=True)]
-    assert lines == [["DET A\u00a0B"], [""], ["VERB"]]
-    with pytest.raises(ValueError, match="a, line 1: plain text has no labels"):
-        blocks(content, "text")[0].labels()
-
-
-@pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns"), ("a b", "text")])
+@pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns")])
 def test_labels_that_do_not_fit_are_refused(content: str, form: Form) -> None:
     block = next(block for block in blocks(content.removesuffix("\n"), form) if block.words)
     count = len(block.words)
@@ -301,4 +291,3 @@ def test_lines_keep_their_ends(content: str, form: Form, end: str) -> None:
             cells = old.split(separator)
             cells[column] = "new"
             assert new == separator.join(cells)
-    assert "".join(chain.from_iterable(block.tagged(["X"]) for block in sentences(["w" + end], "text"))) == "X" + end

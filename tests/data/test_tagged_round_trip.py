@@ -76,11 +76,6 @@ def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], colum
     assert all(words_of(joined(block.words)) == list(block.words) for block in parts)
 
 
-@given(st.lists(st.lists(DENSE).map(" ".join)))
-def test_text_with_its_words_for_labels_is_the_same_file(lines: list[str]) -> None:
-    assert [line for block in sentences(lines, "text") for line in block.tagged(block.words)] == lines
-
-
 @pytest.fixture
 def ewt() -> Path:
     """The English Web Treebank; without it the test is skipped."""

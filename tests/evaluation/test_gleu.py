@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.evaluation.gleu import gleu, gleu_of
+from sightline.evaluation.gleu import gleu_of
 
 TOKENS = st.lists(st.integers(0, 3), max_size=12)
+
+
+def gleu(output: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
+    return gleu_of([output], reference)[0]
 
 
 def naive(output: list[int], reference: list[int]) -> float:

@@ -34,15 +34,10 @@ def printed(alignment: Alignment, width: int, **options: object) -> list[str]:
 
 def test_an_alignment_survives_json() -> None:
     alignment = sharp(["ein", "Hund"], ["a", "dog", "</s>"])
-    again = Alignment.from_dict(json.loads(json.dumps(alignment.to_dict())))
+    again = Alignment(**json.loads(json.dumps(alignment.to_dict())))
     assert (again.source, again.target) == (alignment.source, alignment.target)
     np.testing.assert_allclose(again.weights, alignment.weights, atol=1e-6)
-    assert Alignment.from_dict(Alignment([], [], np.zeros((0, 0), np.float32)).to_dict()).weights.shape == (0, 0)
-
-
-def test_pharaoh_links_are_source_then_target_from_zero() -> None:
-    weights = np.array([[0.1, 0.9], [0.8, 0.2], [0.0, 0.0]], np.float32)
-    assert Alignment(["ein", "Hund"], ["dog", "a", "?"], weights).pharaoh() == "1-0 0-1"
+    assert Alignment(**Alignment([], [], np.zeros((0, 0), np.float32)).to_dict()).weights.shape == (0, 0)
 
 
 def test_weights_of_another_shape_or_not_finite_are_refused() -> None:

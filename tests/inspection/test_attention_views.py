@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from sightline.inspection.attention_views import Head, attention_heads, find_head, head_names, heads_table
+from sightline.inspection.attention_views import Head, find_head, head_names, heads_table, trace_heads
 from sightline.inspection.pictures.heads import draw_head_grid
 from sightline.layers.tap import TapModule
 from untrained_runs import MODELS, untrained
@@ -28,7 +28,9 @@ HEADS = {
 
 
 def heads(name: str) -> list[Head]:
-    return attention_heads(untrained(name), "a b c d" if name in ("classifier", "tagger") else TEXT)
+    texts = {"classifier": "a b c d", "tagger": "a b c d", "language-model": "Zwei Männer"}
+    target = " spielen" if name == "language-model" else None
+    return trace_heads(untrained(name).trace(texts.get(name, TEXT), target))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -52,7 +54,7 @@ def test_nobody_listens_afterwards(name: str) -> None:
 
 
 def test_rows_are_what_was_written_and_columns_what_was_read() -> None:
-    found = attention_heads(untrained("transformer"), "Ein Hund", "A dog")
+    found = trace_heads(untrained("transformer").trace("Ein Hund", "A dog"))
     sides = {head.kind: ("".join(head.queries), "".join(head.keys)) for head in found}
     assert sides["encoder"] == ("▁Ein▁Hund</s>", "▁Ein▁Hund</s>")
     assert sides["decoder"] == ("<s>▁A▁dog", "<s>▁A▁dog")
@@ -68,19 +70,14 @@ def test_the_output_looked_at_is_the_model_s_own_if_none_is_given() -> None:
 def test_attention_to_the_source_is_what_alignments_are_made_of() -> None:
     run = untrained("transformer")
     alignment = run.align("Ein Hund", "A dog")
-    found = attention_heads(run, "Ein Hund", "A dog")
+    found = trace_heads(run.trace("Ein Hund", "A dog"))
     lower = [head.weights for head in found if head.path == "decoder.layers.0.cross"]  # the last layer but one of two
     assert alignment is not None
     np.testing.assert_allclose(np.mean(lower, axis=0), alignment.weights, atol=1e-6)
 
 
-def test_a_model_without_attention_says_so() -> None:
-    with pytest.raises(ValueError, match="has no attention to look at"):
-        attention_heads(untrained("bottleneck"), TEXT)
-    with pytest.raises(ValueError, match="a target is for task: seq2seq"):
-        attention_heads(untrained("tagger"), "a b", "A B")
-    with pytest.raises(ValueError, match="empty text"):
-        attention_heads(untrained("transformer"), "")
+def test_a_model_without_attention_has_no_heads() -> None:
+    assert heads("bottleneck") == []
 
 
 def test_heads_have_short_names_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sightline.data.sources import Example
 from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Method, Question, attribute
 from sightline.inspection.pictures.attribution import draw_attribution
+from sightline.inspection.samples import example_batch, sample_batches
 from sightline.layers.embedding import Embedding
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
+from sightline.text.tokenizer import END
 from sightline.training.batches import padded_batch
 from sightline.training.sides import labels, tags, translation, windows
+from untrained_runs import PAIRS, untrained
 
 SIZE = 12
 METHODS: tuple[Method, ...] = ("input-gradient", "integrated-gradients", "occlusion")
@@ -118,15 +123,14 @@ KINDS = ("tied", "lstm", "lm", "tagger", "classifier")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("baseline", ["zero", "mean"])
-def test_integrated_gradients_are_complete(kind: str, baseline: Any) -> None:
+def test_integrated_gradients_are_complete(kind: str) -> None:
     """Σ a = f(x) − f(x') (Sundararajan et al. 2017, proposition 1)."""
     model, asked = built(kind)
-    found = attribute(model, asked, numbered(asked), steps=32, baseline=baseline)
+    found = attribute(model, asked, numbered(asked), steps=32)
     total = found.from_source.sum(1) + found.from_target.sum(1)
     assert np.abs(total).max() > 1e-3
     assert found.gaps is not None and np.abs(found.gaps).max() < 1e-4
-    rough = attribute(model, asked, numbered(asked), steps=2, baseline=baseline)
+    rough = attribute(model, asked, numbered(asked), steps=2)
     assert rough.gaps is not None and np.abs(found.gaps).max() <= np.abs(rough.gaps).max() + 1e-6
 
 
@@ -161,29 +165,31 @@ def test_the_first_order_of_input_times_gradient_is_that_of_finite_differences()
     np.testing.assert_allclose((moved - found.scores) / 1e-6, found.from_source[:, 1], rtol=1e-2, atol=1e-5)
 
 
-def test_a_removed_token_is_gone_and_a_masked_one_unknown() -> None:
+def test_an_occluded_token_is_unknown() -> None:
     model, asked = built("lstm")
     masked = attribute(model, asked, numbered(asked), method="occlusion")
-    removed = attribute(model, asked, numbered(asked), method="occlusion", remove=True)
-    without = attribute(model, question([4, 6, 7], [8, 9, 10]), _three(), method="input-gradient").scores
     unknown = attribute(model, question([4, 1, 6, 7], [8, 9, 10]), numbered(asked), method="input-gradient").scores
-    np.testing.assert_allclose(removed.from_source[:, 1], removed.scores - without, atol=1e-5)
     np.testing.assert_allclose(masked.from_source[:, 1], masked.scores - unknown, atol=1e-5)
-
-
-def _three() -> Labels:
-    return numbered(question([4, 6, 7], [8, 9, 10]))
-
-
-def test_a_tagger_cannot_answer_for_a_token_that_was_removed() -> None:
-    model, asked = built("tagger")
-    with pytest.raises(ValueError, match="leave remove out"):
-        attribute(model, asked, numbered(asked), method="occlusion", remove=True)
 
 
 def test_a_batch_of_two_is_refused() -> None:
     with pytest.raises(ValueError, match="this batch has 2"):
         Question.of(padded_batch(translation([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
+
+
+def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() -> None:
+    run = untrained("transformer")
+    texts = {"long": ("Ein Hund bellt. " * 60, "A dog"), "no output": ("Ein Hund", ""), "no text": ("", "A dog")}
+    found = {name: Question.of(example_batch(run.recipe, run.vocabulary, *pair)) for name, pair in texts.items()}
+    assert found["long"].sizes[0] > 256
+    assert found["no output"].wanted.tolist() == [END]
+    assert found["no text"].sizes[0] == 1
+    assert len(sample_batches(run.recipe, run.vocabulary, [Example(*PAIRS[0]), *starmap(Example, texts.values())])) == 1
+    with pytest.raises(ValueError, match="every example is empty on a side or has over 256 tokens"):
+        sample_batches(run.recipe, run.vocabulary, list(starmap(Example, texts.values())))
+    tagger = untrained("tagger")
+    with pytest.raises(ValueError, match="an empty text has no words to look at"):
+        example_batch(tagger.recipe, tagger.vocabulary, " ", "")
 
 
 def test_a_model_is_left_as_it_was_found() -> None:
@@ -217,11 +223,12 @@ def test_words_keep_the_sums_of_their_pieces() -> None:
     assert words.scores.sum() == pytest.approx(found.scores.sum())
 
 
-def test_an_attribution_is_the_same_after_json() -> None:
+def test_an_attribution_is_data() -> None:
     found = attribution()
-    back = Attribution.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert back.to_dict() == found.to_dict()
-    assert back.from_target.shape == (6, 6)
+    data = json.loads(json.dumps(found.to_dict()))
+    assert (data["outputs"], data["source"], data["target"]) == (found.outputs, found.source, found.target)
+    for name in ("scores", "from_source", "from_target", "gaps"):
+        np.testing.assert_allclose(data[name], getattr(found, name), atol=1e-6)
 
 
 def test_shares_of_an_answer_are_one_together_and_make_a_grid() -> None:

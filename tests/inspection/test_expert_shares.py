@@ -66,5 +66,6 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     write_records(tmp_path, train(5, loss=1.0))
     with pytest.raises(ValueError, match="says nothing of experts: the model has none"):
         draw_expert_shares(tmp_path, tmp_path / "a.png")
+    write_records(tmp_path, train(5, experts={"decoder.0": [0.5, 0.5]}, dropped=0.0))
     with pytest.raises(ValueError, match=r"a figure is a \.png, \.svg, \.pdf file; name it so"):
         draw_expert_shares(tmp_path, tmp_path / "a.gif")

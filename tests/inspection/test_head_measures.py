@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sightline.inspection.head_measures import measure_head, shares
+from sightline.inspection.head_measures import measure_head
+from sightline.inspection.heat_map import row_shares
 
 
 def test_one_key_alone_has_no_entropy_and_full_confidence() -> None:
@@ -54,5 +55,5 @@ def test_one_query_with_one_key_has_no_shares_to_tell() -> None:
 
 
 def test_negative_weights_count_by_their_size_and_rows_of_zeros_stay() -> None:
-    found = shares(np.array([[-1.0, 3.0], [0.0, 0.0]], dtype=np.float32))
+    found = row_shares(np.array([[-1.0, 3.0], [0.0, 0.0]], dtype=np.float32))
     assert found.tolist() == [[0.25, 0.75], [0.0, 0.0]]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.inspection.attention_views import attention_heads
+from sightline.inspection.attention_views import trace_heads
 from untrained_runs import untrained
 
 
 def test_local_heads_show_blocks_and_compressed_ones_are_called_by_the_tokens_they_stand_at() -> None:
-    heads = {head.name: head for head in attention_heads(untrained("spans"), "Ein Hund bellt laut.", "A dog barks.")}
+    trace = untrained("spans").trace("Ein Hund bellt laut.", "A dog barks.")
+    heads = {head.name: head for head in trace_heads(trace)}
     local, compressed = (heads[f"decoder.layers.{number}.attention.0"] for number in range(2))
     count = len(local.queries)
     assert local.weights.shape == (count, count)

@@ -12,14 +12,13 @@ from rich.console import Console
 from sightline.cli.inspect import _VIEWS
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.ablation import ablated
-from sightline.inspection.attention_views import attention_heads
+from sightline.inspection.attention_views import alignment_of, trace_heads
 from sightline.inspection.expert_view import routings
 from sightline.inspection.lecture_example import lecture_trace
-from sightline.inspection.trace_heads import alignment_of, trace_heads
 from sightline.inspection.views import NARROWED, VIEWS, Subject, Viewed, look
 from sightline.inspection.walk_through import WalkThrough, turned_paths
 from sightline.inspection.windows_view import first_seen, windows_of
-from untrained_runs import MODELS, untrained
+from untrained_runs import untrained
 
 TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
 
@@ -36,17 +35,6 @@ def test_the_command_names_the_views_there_are() -> None:
     assert ", ".join(VIEWS) == _VIEWS
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("tagger", "classifier", "language-model")])
-def test_the_heads_of_a_trace_are_those_that_attention_heads_finds(name: str) -> None:
-    run = untrained(name)
-    found, wanted = trace_heads(run.trace(TEXT)), attention_heads(run, TEXT)
-    assert [(head.name, head.kind, head.queries, head.keys) for head in found] == [
-        (head.name, head.kind, head.queries, head.keys) for head in wanted
-    ]
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(ours.weights, theirs.weights, atol=1e-5)
-
-
 def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None:
     trace = untrained("transformer").trace(TEXT)
     found = alignment_of(trace_heads(trace))
@@ -54,6 +42,12 @@ def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None
     both = [trace[f"decoder.{layer}.cross.weights"][0] for layer in (0, 1)]
     np.testing.assert_allclose(found.weights, sum(part.mean(0) for part in both).numpy() / 2, atol=1e-6)
     assert alignment_of(trace_heads(untrained("decoder-only").trace(TEXT))) is None
+
+
+def test_what_is_certain_costs_nothing_and_not_minus_nothing() -> None:
+    viewed = look("tokens", Subject(untrained("classifier"), "a b c d"))  # it knows one label
+    assert [str(choice["loss"]) for choice in viewed.record()] == ["0.0"]
+    assert "loss 0.0000" in printed(viewed) and "-0" not in printed(viewed)
 
 
 def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from traced_models import bodies, traced
 from sightline.inspection.latex import latex
 from sightline.inspection.trace import Step, Trace, record_arithmetic
 from sightline.inspection.walk_through import WalkThrough
+from sightline.inspection.walk_values import render_values
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
@@ -162,3 +163,13 @@ def test_a_trace_without_arithmetic_can_be_walked_but_not_explained() -> None:
 )
 def test_formulas_become_latex(plain: str, written: str) -> None:
     assert latex(plain) == written
+
+
+def test_tokens_that_are_written_from_right_to_left_stay_in_their_columns() -> None:
+    """A mark behind each keeps a terminal that reorders them from reordering the numbers, too."""
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(*render_values(torch.tensor([[1.5, 2.5], [3.5, 4.5]]), ["لغة", "cat"], ["dog", "كتاب"]))
+    head, row, _ = capture.get().splitlines()
+    assert head.split() == ["dog", "كتاب\u200e"]
+    assert row.split() == ["لغة\u200e", "1.5", "2.5"]

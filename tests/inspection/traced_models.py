@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from sightline.inspection.trace import Trace, record_arithmetic
-from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 
 # by its path: every folder's conftest.py is called `conftest`
@@ -27,5 +26,5 @@ def traced(model: Any, source: Sequence[int] = (5, 6, 7, 3), target: Sequence[in
         recorder.give("source.tokens", read)
         recorder.give("target.tokens", given)
         features, _ = model.advance(given, model.begin(model.encode(read, Padded.of([len(source)]))))
-        tell_ending(recorder, model.logits(features), torch.tensor([list(target)]))
+        recorder.end(model.logits(features), torch.tensor([list(target)]))
     return recorder.finish()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.alignments import Symmetrize, load_reverse, symmetry
+from sightline.cli.alignments import Directions, Symmetrize, load_reverse, symmetry
 from sightline.cli.options import Device
+from sightline.cli.refusals import check_apart
 from sightline.plural import plural
 
 if TYPE_CHECKING:
-    from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
 
 _WINDOW = 2_048  # pairs aligned together
@@ -61,36 +61,29 @@ def align(
 
     if training == (source is not None or target is not None) or (source is None) != (target is None):
         raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
+    check_apart({"--out": out}, {"--source": source, "--target": target})
     way = symmetry(symmetrize, reverse)
     loaded = Run.load(run, device=device)
     other = load_reverse(reverse, loaded)
-    named = layer is not None or head is not None
-    directions = [
-        (each, Looking((head_at(each.model, layer, head),) if named else (), shift))
-        for each in (loaded, other)
-        if each is not None
-    ]
+
+    def how(each: Run) -> Looking:
+        named = layer is not None or head is not None
+        return Looking((head_at(each.model, layer, head),) if named else (), shift)
+
+    directions = Directions(loaded, how(loaded), way, other, how(other or loaded))
     pairs = _training_pairs(loaded) if training else _pairs(source, target)
     with _writing(out) as write:
-        for line in _aligned(pairs, directions, way):
+        for line in _aligned(pairs, directions):
             write(line)
 
 
-def _aligned(pairs: Iterator[tuple[str, str]], directions: list[tuple[Run, Looking]], symmetrize: str) -> Iterator[str]:
+def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions) -> Iterator[str]:
     """A line for each pair, block by block."""
-    from sightline.inspection.symmetrization import SYMMETRIES
-    from sightline.inspection.word_alignment import align_pairs, pharaoh
+    from sightline.inspection.word_alignment import pharaoh
 
     done = 0
     while window := list(islice(pairs, _WINDOW)):
-        texts = [pair[0] for pair in window], [pair[1] for pair in window]
-        run, looking = directions[0]
-        links = [found.links for found in align_pairs(run, *texts, looking)]
-        for other, its in directions[1:]:
-            back = align_pairs(other, texts[1], texts[0], its)
-            turned = [frozenset((i, j) for j, i in found.links) for found in back]
-            links = [SYMMETRIES[symmetrize](*both) for both in zip(links, turned, strict=True)]
-        yield from map(pharaoh, links)
+        yield from map(pharaoh, directions.links([pair[0] for pair in window], [pair[1] for pair in window]))
         done += len(window)
         print(f"aligned {plural(done, 'pair')}", file=sys.stderr, flush=True)
 

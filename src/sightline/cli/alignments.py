@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +16,7 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.answering.answerer import Prediction
-    from sightline.evaluation.alignment_error import Gold
+    from sightline.evaluation.alignment_error import Gold, Links
     from sightline.evaluation.intervals import Score
     from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
@@ -53,6 +52,17 @@ class AlignmentFile:
     form: str
     how: Looking
 
+    def lines(self, run: Run, texts: list[str], best: list[Prediction]) -> Iterator[str]:
+        """A line for each text with its best output: its pieces and all weights as JSON, or the links of its words."""
+        from sightline.inspection.word_alignment import align_outputs
+
+        if self.form == "json":
+            for text, guess in zip(texts, best, strict=True):
+                yield json.dumps(_looked(run, text, guess), ensure_ascii=False)
+        else:
+            for found in align_outputs(run, texts, [guess.tokens for guess in best], self.how):
+                yield found.pharaoh()
+
 
 def alignment_file(
     run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
@@ -68,35 +78,6 @@ def alignment_file(
     if form == "pharaoh":
         chosen_heads(run.model, how.heads)
     return AlignmentFile(path, form or "json", how)
-
-
-@dataclass(frozen=True)
-class AlignmentWriter:
-    """One line for each text: its pieces and all weights as JSON, or the links between words."""
-
-    file: IO[str]
-    asked: AlignmentFile
-
-    def write(self, run: Run, texts: list[str], best: list[Prediction]) -> None:
-        """The alignments of some texts with their best outputs."""
-        if self.asked.form == "json":
-            for text, guess in zip(texts, best, strict=True):
-                self.file.write(json.dumps(_looked(run, text, guess), ensure_ascii=False) + "\n")
-            return
-        from sightline.inspection.word_alignment import align_outputs
-
-        for found in align_outputs(run, texts, [guess.tokens for guess in best], self.asked.how):
-            self.file.write(found.pharaoh() + "\n")
-
-
-@contextmanager
-def opened(asked: AlignmentFile | None) -> Iterator[AlignmentWriter | None]:
-    """Write alignments inside the block, if they are asked for."""
-    if asked is None:
-        yield None
-    else:
-        with asked.path.open("w", encoding="utf-8") as file:
-            yield AlignmentWriter(file, asked)
 
 
 def looking(heads: str | None, shift: bool) -> Looking:
@@ -129,12 +110,33 @@ class GoldFiles:
 
 @dataclass(frozen=True)
 class Directions:
-    """Whose attention is read: the run's, and that of one for the other direction, if there is one."""
+    """Whose attention is read, and how: the run's, and that of one for the other direction, if there is one."""
 
     run: Run
-    reverse: Run | None
-    symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
     how: Looking
+    symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
+    reverse: Run | None
+    reverse_how: Looking
+
+    def links(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        source_words: Sequence[Sequence[str]] | None = None,
+        target_words: Sequence[Sequence[str]] | None = None,
+    ) -> list[Links]:
+        """The links of each pair of texts, both directions made one."""
+        from sightline.inspection.symmetrization import SYMMETRIES
+        from sightline.inspection.word_alignment import align_pairs
+
+        words = {"source_words": source_words, "target_words": target_words}
+        links = [found.links for found in align_pairs(self.run, sources, targets, self.how, **words)]
+        if self.reverse is None:
+            return links
+        words = {"source_words": target_words, "target_words": source_words}
+        back = align_pairs(self.reverse, targets, sources, self.reverse_how, **words)
+        turned = [frozenset((i, j) for j, i in found.links) for found in back]
+        return [SYMMETRIES[self.symmetrize](*both) for both in zip(links, turned, strict=True)]
 
 
 def symmetry(asked: str | None, reverse: Path | None) -> str:
@@ -167,17 +169,11 @@ def load_reverse(reverse: Path | None, run: Run) -> Run | None:
 def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
     """AER, precision and recall with intervals, and the links found, line by line."""
     from sightline.evaluation.alignment_error import measure_alignments
-    from sightline.inspection.symmetrization import SYMMETRIES
-    from sightline.inspection.word_alignment import align_pairs, pharaoh
+    from sightline.inspection.word_alignment import pharaoh
 
     sources, targets, gold = read_gold_files(files)
     one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
-    found = align_pairs(who.run, one, other, who.how, source_words=sources, target_words=targets)
-    links = [each.links for each in found]
-    if who.reverse is not None:
-        back = align_pairs(who.reverse, other, one, who.how, source_words=targets, target_words=sources)
-        turned = [frozenset((i, j) for j, i in each.links) for each in back]
-        links = [SYMMETRIES[who.symmetrize](*pair) for pair in zip(links, turned, strict=True)]
+    links = who.links(one, other, sources, targets)
     bootstrap = who.run.recipe.evaluation.bootstrap
     scores = [measured.score(bootstrap=bootstrap) for measured in measure_alignments(links, gold)]
     return scores, [pharaoh(each) for each in links]
@@ -200,26 +196,18 @@ def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]],
 
 def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
     """Tokenized sentences as text, in the case that side (0: source) of the run's training text has it."""
+    from sightline.data.preparation import training_examples
     from sightline.text.natural import detokenized, learn_casing, recased
 
     if recase:
-        casing = learn_casing(islice(_training_text(run, side), _CASING_LINES))
+        casing = learn_casing(pair[side] for pair in islice(training_examples(run.recipe), _CASING_LINES))
         sentences = [recased(words, casing) for words in sentences]
     return [detokenized(words) for words in sentences]
 
 
-def _training_text(run: Run, side: int) -> Iterator[str]:
-    from sightline.data.preparation import data_folder
-    from sightline.data.sources import read
-
-    data = run.recipe.data
-    examples = chain.from_iterable(read(part, data_folder(run.recipe), swap=data.swap) for part in data.train)
-    return (example.target if side else example.source for example in examples)
-
-
 def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:
     """Print the scores; write links and scores where that is asked for."""
-    from sightline.files import write_atomically
+    from sightline.files import write_atomically, write_json
 
     scores, lines = score_alignments(files, who)
     how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
@@ -235,4 +223,4 @@ def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None
     if json_file is not None:
         told = [found.to_dict() for found in scores]
         record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": told}
-        write_atomically(json_file, json.dumps([record], indent=2, ensure_ascii=False) + "\n")
+        write_json(json_file, [record], indent=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -46,4 +47,4 @@ def baseline(
         print(f"{report.on}: {plural(report.sentences, 'text')}, {folder.name}")
         for found in report.scores:
             print(f"  {found}  {found.signature}")
-    typer.echo(f"wrote {folder}", err=True)
+    print(f"wrote {folder}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,8 @@ def compare(
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
     for path in filter(None, files.values()):
         check_place(path)
-    check_apart({f"--{form}": path for form, path in files.items()}, {"--source": source, "--reference": reference})
+    read = {"--source": source, "--reference": reference, "--saved": saved}
+    check_apart({f"--{form}": path for form, path in files.items()}, read)
     if figure is not None:
         check_figure(figure)
     with shown() as progress:  # before what takes seconds to import
@@ -107,7 +109,7 @@ def compare(
                 export.write(form, place)
     print_comparison(comparison)
     for path in export.written:
-        typer.echo(f"wrote {path}", err=True)
+        print(f"wrote {path}", file=sys.stderr)
     export.finish()
 
 

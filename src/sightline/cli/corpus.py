@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,24 +16,25 @@ if TYPE_CHECKING:
     from sightline.inspection.corpus_view import CorpusView, Order
     from sightline.run import Run
 
+_SHOWN = 20  # sentences or tokens of the table
+
 
 def show_corpus(
     run: Run,
     on: str,
     *,
-    order: Order = "worst",
-    tokens: bool = False,
-    limit: int = 20,
-    quality: bool = False,
-    csv_file: Path | None = None,
-    json_file: Path | None = None,
-    figure: Path | None = None,
+    order: Order,
+    tokens: bool,
+    quality: bool,
+    csv_file: Path | None,
+    json_file: Path | None,
+    figure: Path | None,
 ) -> None:
     """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
     from rich.console import Console
 
     from sightline.evaluation.metrics import METRICS
-    from sightline.files import check_place, write_atomically
+    from sightline.files import check_place, write_atomically, write_json
     from sightline.inspection.corpus_view import length_table, sentence_table, token_table
     from sightline.inspection.pictures.corpus import draw_lengths
 
@@ -48,7 +48,7 @@ def show_corpus(
     console = Console()
     what = f"{plural(len(view.sentences), 'sentence')}, {view.loss:.3f} nats a token"
     console.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
-    console.print((token_table if tokens else sentence_table)(view, order, limit))
+    console.print((token_table if tokens else sentence_table)(view, order, _SHOWN))
     if run.recipe.task != "language-model":  # whose text is cut into equal parts
         console.print("loss by length", highlight=False)
         console.print(length_table(view.by_length()))
@@ -61,7 +61,7 @@ def show_corpus(
     if json_file is not None:
         lengths = [{"low": each.low, "high": each.high, "scores": each.scores} for each in qualities]
         record = {**view.to_dict(order), **({"metric": metric, "quality": lengths} if lengths else {})}
-        write_atomically(json_file, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+        write_json(json_file, record)
     if figure is not None:
         name = run.folder.name
         draw_lengths(view.by_length(), qualities, figure, name=name, metric=metric, title=f"{name} on {on}")

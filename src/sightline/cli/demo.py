@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +14,6 @@ def demo(
     out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("runs/dates"),
 ) -> None:
     """Train the date translator, score it on dates it never saw, and show where it looked."""
-    import sys
     import time
 
     from rich.console import Console
@@ -44,7 +45,12 @@ def demo(
     picture = out / "alignment.png"
     draw(alignment, picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
     print(f"\nThe same as a picture: {picture}")
-    print(f'Try your own: echo "the 3rd of May 2031" | .venv/bin/sightline predict {out}')
+    print(f'Try your own: echo "the 3rd of May 2031" | {_command()} predict {out}')
+
+
+def _command() -> str:
+    """How to call it again: by its name where that is found, else as it was called now (`.venv/bin/sightline`)."""
+    return "sightline" if shutil.which("sightline") else sys.argv[0]
 
 
 def _one_of_each_length(texts: list[str], count: int) -> list[str]:

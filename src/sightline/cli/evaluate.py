@@ -11,7 +11,7 @@ import typer
 
 from sightline.cli.alignments import Symmetrize
 from sightline.cli.options import Device
-from sightline.cli.refusals import check_aligned, check_apart, check_decoded, check_measured, check_unaligned
+from sightline.cli.refusals import check_apart, check_decoded, refuse
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -26,9 +26,9 @@ from sightline.cli.searching import (
     ReplaceUnknown,
     Utility,
     With,
+    as_options,
     check_searching,
     load_together,
-    option_of,
     searched,
     searching,
 )
@@ -139,9 +139,10 @@ def evaluate(
         min_length=min_length,
     )
     changes = {"beam": beam, "length_penalty": length_penalty, "replace_unknown": replace_unknown, **how}
-    search = {option_of(name): value for name, value in changes.items()}
+    search = as_options(changes)
     check_searching(loaded.recipe, changes, None)
-    check_measured(loaded.recipe, changes)
+    if loaded.recipe.of_text:
+        refuse(search, "says how outputs are found, and a model of text is measured by the text itself; leave it out")
     places = {"--outputs": outputs, "--json": json_file, "--confusion": confusion}
     for path in filter(None, places.values()):
         check_place(path)
@@ -153,23 +154,17 @@ def evaluate(
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
         of_outputs = {"--on": on, "--metrics": metrics, "--lowercase": lowercase, "--confusion": confusion}
-        check_aligned(of_outputs | search)
+        refuse(of_outputs | search, "is about outputs, and --alignments scores the attention; leave one of them out")
         gold = GoldFiles(source, reference, alignments, swap_alignments, recase)
         way = symmetry(symmetrize, reverse)
         other = load_reverse(reverse, loaded)
-        who = Directions(loaded, other, way, looking(alignment_heads, shift))
+        how_read = looking(alignment_heads, shift)
+        who = Directions(loaded, how_read, way, other, how_read)
         report_alignments(gold, who, outputs=outputs, json_file=json_file)
         return
-    check_unaligned(
-        {
-            "--alignment-heads": alignment_heads,
-            "--shift": shift,
-            "--reverse": reverse,
-            "--symmetrize": symmetrize,
-            "--swap-alignments": swap_alignments,
-            "--recase": recase,
-        }
-    )
+    of_links = {"--alignment-heads": alignment_heads, "--shift": shift, "--reverse": reverse}
+    of_links |= {"--symmetrize": symmetrize, "--swap-alignments": swap_alignments, "--recase": recase}
+    refuse(of_links, "says how word alignments are scored; add --alignments FILE, or leave it out")
     for option, value in (("--outputs", outputs), ("--lowercase", lowercase)):
         if loaded.recipe.of_text and value:
             raise ValueError(f"{option}: a model of text is measured by the text itself and writes none; leave it out")
@@ -191,9 +186,7 @@ def evaluate(
 
 def _write(reports: Sequence[Report], told: dict[str, Any], outputs: Path | None, json_file: Path | None) -> None:
     """The outputs of each test set, and all scores beside what is `told` of how they came about."""
-    import json
-
-    from sightline.files import write_atomically
+    from sightline.files import write_atomically, write_json
 
     if outputs is not None:
         for report in reports:
@@ -201,8 +194,7 @@ def _write(reports: Sequence[Report], told: dict[str, Any], outputs: Path | None
             write_atomically(place, "".join(line + "\n" for line in report.outputs))
             print(f"wrote {place}", file=sys.stderr)
     if json_file is not None:
-        record = [{**told, **report.to_dict()} for report in reports]
-        write_atomically(json_file, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        write_json(json_file, [{**told, **report.to_dict()} for report in reports], indent=2)
         print(f"wrote {json_file}", file=sys.stderr)
 
 

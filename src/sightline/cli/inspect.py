@@ -189,19 +189,20 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
         from sightline.inspection.numpy_script import export_script
 
         print(f"wrote {export_script(subject.trace, wanted.numpy)}; run it with python", file=sys.stderr)
-    viewed = look(view, subject) if wanted.of_view or not (wanted.any or cell) else None
-    if wanted.json is not None and viewed is not None:
-        write_atomically(wanted.json, json.dumps(viewed.record(), ensure_ascii=False) + "\n")
-        print(f"wrote {wanted.json}", file=sys.stderr)
-    if wanted.figure is not None and viewed is not None:
-        viewed.picture(wanted.figure)
-        print(f"wrote {wanted.figure}", file=sys.stderr)
+    if wanted.of_view:
+        viewed = look(view, subject)
+        if wanted.json is not None:
+            write_atomically(wanted.json, json.dumps(viewed.record(), ensure_ascii=False) + "\n")
+            print(f"wrote {wanted.json}", file=sys.stderr)
+        if wanted.figure is not None:
+            viewed.picture(wanted.figure)
+            print(f"wrote {wanted.figure}", file=sys.stderr)
     if cell is not None:
         print(_explained(subject.trace, cell))
-    elif not wanted.any and viewed is not None:
+    elif not wanted.any:
         from rich.console import Console
 
-        Console().print(viewed.shown)
+        Console().print(look(view, subject).shown)
 
 
 def _subject(run: str, text: str | None, target: str | None, device: str) -> Subject:

@@ -7,13 +7,18 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from sightline.plural import plural
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
-_BOM = "\ufeff"
+BOM = "\ufeff"
+
+
+def named(file: Path | None) -> Path | None:
+    """The file of an input; None, where nothing or `-` is given, is standard input."""
+    return None if str(file) == "-" else file
 
 
 def lines_of(file: Path | None) -> Iterator[str]:
@@ -24,11 +29,11 @@ def lines_of(file: Path | None) -> Iterator[str]:
     """
     from sightline.data.sources import read_lines
 
-    if file is not None and str(file) != "-":
-        yield from read_lines(file)
+    if (path := named(file)) is not None:
+        yield from read_lines(path)
         return
     for number, line in enumerate(_decoded(sys.stdin.buffer, "standard input")):
-        yield (line.removeprefix(_BOM) if number == 0 else line).rstrip("\n").rstrip("\r")
+        yield (line.removeprefix(BOM) if number == 0 else line).rstrip("\n").rstrip("\r")
 
 
 class Companion:
@@ -63,14 +68,14 @@ def whole_lines(file: Path | None) -> Iterator[str]:
     from sightline.compression import BROKEN, open_bytes
     from sightline.data.sources import DataError
 
-    if file is None or str(file) == "-":
+    if (path := named(file)) is None:
         yield from _marked(_decoded(sys.stdin.buffer, "standard input"))
         return
     empty = True
     try:
-        with open_bytes(file) as content:
+        with open_bytes(path) as content:
             for line in _marked(_decoded(content, str(file))):
-                empty = empty and line in ("", _BOM)
+                empty = empty and line in ("", BOM)
                 yield line
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist; check the name") from error
@@ -93,9 +98,9 @@ def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
 
 def _marked(lines: Iterator[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        if number == 0 and line.startswith(_BOM):
-            yield _BOM
-            line = line[len(_BOM) :]
+        if number == 0 and line.startswith(BOM):
+            yield BOM
+            line = line[len(BOM) :]
         yield line
 
 
@@ -106,25 +111,25 @@ class _End:
         self.error = error
 
 
-class _Reading(Generic[Item]):
+def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
     """Items read by a thread of their own, so that whoever takes them knows whether there are more already."""
+    ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
 
-    def __init__(self, items: Iterator[Item]) -> None:
-        self.ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
-        threading.Thread(target=self._read, args=(items,), daemon=True, name="lines").start()
-
-    def _read(self, items: Iterator[Item]) -> None:
+    def read() -> None:
         try:
             for item in items:
-                self.ready.put(item)
-            self.ready.put(_End())
+                ready.put(item)
+            ready.put(_End())
         except BaseException as error:  # handed on, to be raised where it is seen
-            self.ready.put(_End(error))
+            ready.put(_End(error))
+
+    threading.Thread(target=read, daemon=True, name="lines").start()
+    return ready
 
 
 def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
     """Whatever items are there, up to a window: one by one from a person, many at once from a file."""
-    ready = _Reading(items).ready
+    ready = _read_ahead(items)
     while True:
         window: list[Item] = []
         item = ready.get()

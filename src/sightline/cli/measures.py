@@ -5,12 +5,11 @@ Each function prints what a person reads and writes the files that were asked fo
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import typer
 
@@ -19,7 +18,6 @@ from sightline.plural import plural
 if TYPE_CHECKING:
     from sightline.inspection.attributed import Attribution
     from sightline.inspection.attribution import Method
-    from sightline.inspection.corpus_view import Order
     from sightline.inspection.gradient_flow import Flow
     from sightline.inspection.views import Subject
     from sightline.progress import Progress
@@ -27,6 +25,10 @@ if TYPE_CHECKING:
     from sightline.training.batches import TrainingBatch
 
 
+Choice = TypeVar("Choice", bound=str)
+
+_SENTENCES = 64  # of a test set, whose gradients are looked at
+_STEPS = 64  # of integrated gradients
 _PANEL = "Measures"
 GradientFlow = Annotated[
     bool,
@@ -163,18 +165,21 @@ def show_measure(measure: str, run: Path, asked: MeasureOptions) -> None:
     elif measure == "--expert-shares":
         show_expert_shares(run, _drawn(figure, measure, "shares.png"))
     elif asked.attribute is not None:
-        method = _method(asked.attribute)
+        from sightline.inspection.attribution import Method
+
+        method: Method = _one_of(get_args(Method), "--attribute", asked.attribute, "method")
         if asked.text is None:
             raise ValueError('--attribute looks at a text: sightline inspect RUN "text" --attribute occlusion')
         loaded = Run.load(run, device=asked.device)
         show_attribution(loaded, asked.text, asked.target, method=method, figure=figure, json_file=json_file)
     elif asked.corpus is not None:
         from sightline.cli.corpus import show_corpus
+        from sightline.inspection.corpus_view import ORDERS
 
         show_corpus(
             Run.load(run, device=asked.device),
             asked.corpus,
-            order=_order(asked.sort or "worst"),
+            order=_one_of(ORDERS, "--sort", asked.sort or "worst", "order"),
             tokens=asked.tokens,
             quality=asked.quality,
             csv_file=asked.csv_file,
@@ -190,22 +195,12 @@ def _drawn(figure: Path | None, measure: str, example: str) -> Path:
     return figure
 
 
-def _method(name: str) -> Method:
-    from sightline.inspection.attribution import Method
-
-    found: Method | None = next((each for each in get_args(Method) if each == name), None)
-    if found is None:
-        raise ValueError(f"--attribute {name}: there is no such method; there is {', '.join(get_args(Method))}")
-    return found
-
-
-def _order(name: str) -> Order:
-    from sightline.inspection.corpus_view import ORDERS
-
-    found = next((each for each in ORDERS if each == name), None)
-    if found is None:
-        raise ValueError(f"--sort {name}: there is no such order; there is {', '.join(ORDERS)}")
-    return found
+def _one_of(known: Sequence[Choice], option: str, name: str, what: str) -> Choice:
+    """The choice of that name; refused where there is none."""
+    for each in known:
+        if each == name:
+            return each
+    raise ValueError(f"{option} {name}: there is no such {what}; there is {', '.join(known)}")
 
 
 def measure_corpus(subject: Subject, on: str) -> None:
@@ -224,17 +219,10 @@ def measure_corpus(subject: Subject, on: str) -> None:
 
 
 def show_gradient_flow(
-    runs: Sequence[Path],
-    *,
-    on: str = "validation",
-    figure: Path | None = None,
-    json_file: Path | None = None,
-    layer: str | None = None,
-    relative: bool = False,
-    sentences: int = 64,
-    device: str = "auto",
+    runs: Sequence[Path], *, on: str, figure: Path | None, json_file: Path | None, device: str
 ) -> None:
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
+    from sightline.files import write_json
     from sightline.inspection.gradient_flow import flow_lines
     from sightline.inspection.pictures.figure_files import check_figure
     from sightline.inspection.pictures.flow import draw_flows
@@ -247,17 +235,17 @@ def show_gradient_flow(
         read_config(run)
     labels = _names(runs)
     with shown() as progress:
-        flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, sentences, device, progress)]
+        flows = [flow for run in runs for flow in measure_flows(run, labels[run], on, device, progress)]
     print(f"median of ‖∂L_t/∂h_k‖ on {on}, by the distance between t and k")
     print("\n".join(flow_lines(flows)))
     if json_file is not None:
-        _write(json_file, {"on": on, "sentences": sentences, "flows": [flow.to_dict() for flow in flows]})
+        write_json(json_file, {"on": on, "sentences": _SENTENCES, "flows": [flow.to_dict() for flow in flows]})
     if figure is not None:
-        draw_flows(flows, figure, layer=layer, relative=relative, title=f"How far the gradient reaches, on {on}")
+        draw_flows(flows, figure, title=f"How far the gradient reaches, on {on}")
         print(f"wrote {figure}", file=sys.stderr)
 
 
-def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str, progress: Progress) -> list[Flow]:
+def measure_flows(folder: Path, label: str, on: str, device: str, progress: Progress) -> list[Flow]:
     """One run: the model its recipe describes with fresh weights, and as it was trained."""
     from sightline.experiment import build_model
     from sightline.inspection.gradient_flow import gradient_flow
@@ -266,7 +254,7 @@ def measure_flows(folder: Path, label: str, on: str, sentences: int, device: str
 
     run = _with_gradients(Run.load(folder, device=device))
     examples = list(run.test_examples(on))
-    batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=sentences, device=run.device)
+    batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=_SENTENCES, device=run.device)
     fresh = build_model(run.recipe, run.vocabulary).to(run.device)
 
     def told(when: str) -> Iterator[TrainingBatch]:
@@ -314,46 +302,36 @@ def _names(runs: Sequence[Path]) -> dict[Path, str]:
 
 
 def show_attribution(
-    run: Run,
-    text: str,
-    target: str | None = None,
-    *,
-    method: Method = "integrated-gradients",
-    words: bool = True,
-    steps: int = 64,
-    remove: bool = False,
-    figure: Path | None = None,
-    json_file: Path | None = None,
+    run: Run, text: str, target: str | None, *, method: Method, figure: Path | None, json_file: Path | None
 ) -> None:
     """Which tokens each answer to a text rests on; the answer is the model's own, if none is given."""
     from rich.console import Console
 
+    from sightline.files import write_json
     from sightline.inspection.alignment import render_terminal
     from sightline.inspection.pictures.attribution import draw_attribution
     from sightline.inspection.pictures.figure_files import check_figure
 
     if figure is not None:
         check_figure(figure)
-    found = attribution_of(run, text, target, method=method, steps=steps, remove=remove)
-    shown = found.words() if words and run.recipe.task != "tag" else found
+    found = _attribution(run, text, target, method)
+    shown = found if run.recipe.task == "tag" else found.words()
     console = Console()
     console.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
     console.print(render_terminal(shown.alignment()))
     if found.gaps is not None:
         gap = float(abs(found.gaps).max(initial=0.0))
         console.print(
-            f"completeness: at most {gap:.3f} nats are missing of an answer ({plural(steps, 'step')})", markup=False
+            f"completeness: at most {gap:.3f} nats are missing of an answer ({plural(_STEPS, 'step')})", markup=False
         )
     if json_file is not None:
-        _write(json_file, {"pieces": found.to_dict(), "words": found.words().to_dict()})
+        write_json(json_file, {"pieces": found.to_dict(), "words": found.words().to_dict()})
     if figure is not None:
         draw_attribution(shown, figure, title=f"{run.folder.name}: {method}")
         print(f"wrote {figure}", file=sys.stderr)
 
 
-def attribution_of(
-    run: Run, text: str, target: str | None = None, *, method: Method, steps: int = 64, remove: bool = False
-) -> Attribution:
+def _attribution(run: Run, text: str, target: str | None, method: Method) -> Attribution:
     """The same as data."""
     from sightline.inspection.attribution import Labels, Question, attribute, on_device
     from sightline.inspection.samples import example_batch
@@ -364,10 +342,4 @@ def attribution_of(
     question = Question.of(example_batch(run.recipe, run.vocabulary, text, target))
     labels = Labels.of(question, run.vocabulary, text)
     asked = on_device(question, run.device)
-    return attribute(run.model, asked, labels, method=method, steps=steps, remove=remove)
-
-
-def _write(path: Path, record: Any) -> None:
-    from sightline.files import write_atomically
-
-    write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    return attribute(run.model, asked, labels, method=method, steps=_STEPS)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments, opened
+from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
 from sightline.cli.lines import Companion, escaped, lines_of, windows
 from sightline.cli.options import Device, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
 from sightline.cli.progress import counting
-from sightline.cli.refusals import check_apart, check_prefixes, check_task, check_told
+from sightline.cli.refusals import check_apart, check_prefixes, check_task, refuse
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -30,9 +31,9 @@ from sightline.cli.searching import (
     ReplaceUnknown,
     Utility,
     With,
+    as_options,
     check_searching,
     load_together,
-    option_of,
     phrases_told,
     sampling,
     searching,
@@ -173,19 +174,12 @@ def predict(
     check_alignments(alignments, alignment_format, alignment_heads, shift)
     files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
     check_apart({"--alignments": alignments}, {"the input": file, "--target": target, **files})
-    check_task(
-        loaded,
-        target=target,
-        nbest=nbest,
-        prompt=prompt,
-        form=form,
-        column=column,
-        alignments=alignments,
-        midi=midi,
-    )
+    of_tasks = {"--target": target, "--prompt": prompt, "--format": form, "--column": column, "--midi": midi}
+    check_task(loaded, of_tasks, nbest=nbest, alignments=alignments)
     if target is not None:
         several = None if nbest == 1 else nbest  # one is what there is
-        check_told({**{option_of(key): value for key, value in changes.items()}, "--nbest": several, **files})
+        searched_for = {**as_options(changes), "--nbest": several, **files}
+        refuse(searched_for, "says how outputs are found, and --target tells them; leave one of them out")
     check_prefixes(loaded, prefixes, prompt)
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
@@ -227,7 +221,7 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
     from sightline.cli.tagged_files import form_for, tag_file
 
     chosen = form_for(file, form)
-    if chosen == "text":
+    if chosen is None:
         if column is not None:
             raise ValueError(
                 f"--column {column} is of a file with columns, and this one is plain text; leave it out, or say what "
@@ -309,7 +303,8 @@ def _each_line(
     run, done = asked.run, 0
     short, begun = Shortfalls(run.answerer), UnknownPieces("written as unknown (--prefixes)")
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
-    with opened(alignments) as looks, counting(file) as answered, phrases_told():
+    opened = nullcontext() if alignments is None else alignments.path.open("w", encoding="utf-8")
+    with opened as looks, counting(file) as answered, phrases_told():
         for window in windows(lines_of(file)):
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
@@ -322,8 +317,9 @@ def _each_line(
                 if pieces is not None:
                     for guess in guesses:
                         pieces.take(guess.text)
-            if looks is not None:
-                looks.write(run, window, [guesses[0] for guesses in found])
+            if alignments is not None and looks is not None:
+                best = [guesses[0] for guesses in found]
+                looks.writelines(f"{line}\n" for line in alignments.lines(run, window, best))
             done += len(window)
             sys.stdout.flush()
             answered(done)

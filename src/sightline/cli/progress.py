@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sightline.cli.lines import named
 from sightline.plural import plural
 
 _EVERY = 10.0  # seconds between two lines, at least
@@ -41,7 +42,7 @@ def counting(file: Path | None) -> Iterator[Callable[[int], None]]:
 
     A person who types the lines (no file), or sees the answers come, needs no such thing and gets none.
     """
-    typed = (file is None or str(file) == "-") and sys.stdin.isatty()
+    typed = named(file) is None and sys.stdin.isatty()
     if typed or sys.stdout.isatty():
         yield lambda done: None
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.lines import Companion
+from sightline.cli.refusals import refuse
 
 if TYPE_CHECKING:
     from sightline.decoding.phrases import Phrases
@@ -132,17 +132,19 @@ def option_of(key: str) -> str:
     return {"forbid": "--forbid-everywhere"}.get(key, f"--{key.replace('_', '-')}")
 
 
+def as_options(changes: dict[str, Any]) -> dict[str, Any]:
+    """What is changed in the recipe's `decoding`, under the options that change it."""
+    return {option_of(key): value for key, value in changes.items()}
+
+
 def check_searching(
     recipe: Recipe, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False
 ) -> None:
     """Refuse what has no meaning for the task, or would be left undone."""
     task = recipe.task
     if task in ("classify", "tag", "masked-words"):
-        for name, value in changes.items():
-            if value is not None:
-                raise ValueError(
-                    f"{option_of(name)} is for models that write, and labels are given (task: {task}); leave it out"
-                )
+        why = f"is for models that write, and labels are given (task: {task}); leave it out"
+        refuse(as_options(changes), why)
     if changes["diversity"] is not None and (changes["groups"] or recipe.decoding.groups) == 1:
         raise ValueError("--diversity holds the groups of a beam apart, and there is one group; add --groups N")
     if phrases is not None and (prompt or task in ("classify", "tag", "masked-words")):
@@ -201,18 +203,9 @@ class PhraseFiles:
 
 @contextmanager
 def phrases_told() -> Iterator[None]:
-    """What an output could not be made to say, or not to say, is told on standard error, in one line each."""
+    """Whatever an output could not be made to say, or not to say, is told (cli/errors.py), however often."""
     from sightline.decoding.phrases import PhraseWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", PhraseWarning)
-        before = warnings.showwarning
-
-        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-            if issubclass(category, PhraseWarning):
-                print(f"sightline: {message}", file=sys.stderr)
-            else:
-                before(message, category, *rest, **more)
-
-        warnings.showwarning = show
         yield

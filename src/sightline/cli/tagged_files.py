@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.cli.lines import lines_of, whole_lines, windows
+from sightline.cli.lines import BOM, lines_of, named, whole_lines, windows
 from sightline.cli.shortfalls import Shortfalls, tell
 
 if TYPE_CHECKING:
@@ -16,16 +16,14 @@ if TYPE_CHECKING:
     from sightline.recipe import Recipe
     from sightline.run import Run
 
-_BOM = "\ufeff"
 
-
-def form_for(file: Path | None, asked: str | None) -> Form:
-    """The form of the input: as asked for, else as its name says; standard input is plain text."""
+def form_for(file: Path | None, asked: str | None) -> Form | None:
+    """The form of the input: as asked for, else as its name says. None: plain text, as standard input is."""
     from sightline.data.tagged import form_of
 
     if asked is None:
-        return "text" if file is None or str(file) == "-" else form_of(file)
-    forms: dict[str, Form] = {"conllu": "conllu", "columns": "columns", "text": "text"}
+        return None if (path := named(file)) is None else form_of(path)
+    forms: dict[str, Form | None] = {"conllu": "conllu", "columns": "columns", "text": None}
     if asked not in forms:
         raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
     return forms[asked]
@@ -40,7 +38,7 @@ def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
     from sightline.recipe.data import ColumnsSource, ConlluSource
 
     learned, form = recipe.data.train[0], form_for(file, None)
-    if form == "text" or not isinstance(learned, ConlluSource | ColumnsSource):
+    if form is None or not isinstance(learned, ConlluSource | ColumnsSource):
         return lines_of(file)
     word = learned.word if isinstance(learned, ColumnsSource) else 1
     return (joined(block.words) for block in sentences(lines_of(file), form, word, name=str(file)) if block.words)
@@ -82,7 +80,7 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> Non
     word, label = column_for(run.recipe, form, column)
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
-    name = "standard input" if file is None or str(file) == "-" else str(file)
+    name = "standard input" if named(file) is None else str(file)
     short, done = Shortfalls(run.answerer, unit="sentence"), 0
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         texts = [joined(block.words) for block in window]
@@ -102,7 +100,7 @@ def _tagged(block: Block, labels: list[str], column: str | int) -> list[str]:
 def _without_mark(lines: Iterator[str]) -> Iterator[str]:
     """Lines without a byte-order mark, which is written at once."""
     for number, line in enumerate(lines):
-        if number == 0 and line == _BOM:
-            sys.stdout.buffer.write(_BOM.encode("utf-8"))
+        if number == 0 and line == BOM:
+            sys.stdout.buffer.write(BOM.encode("utf-8"))
         else:
             yield line

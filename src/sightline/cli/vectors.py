@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.options import Device, Threads, use_threads
+from sightline.cli.refusals import check_apart
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def vectors(
     from sightline.training.skipgram import SkipgramOptions, learn_word_vectors
 
     check_place(out)
+    check_apart({"--out": out}, {f"the text {path}": path for path in files})
     use_threads(threads)
     options = SkipgramOptions(
         dim=dim,

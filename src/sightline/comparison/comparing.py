@@ -24,7 +24,7 @@ from sightline.comparison.systems import (
 )
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
-from sightline.comparison.where import Looked, Where, find_where, find_where_labels, training_frequencies
+from sightline.comparison.where import Where, find_where, find_where_labels, training_frequencies
 from sightline.comparison.wording import NOTHING
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import check_outputs_wanted
@@ -66,7 +66,7 @@ def compare(
     check_outputs_wanted(scoring.metrics, {"--beam": beam, "--lowercase": lowercase})
     check_text(contestants, test, scoring)
     decoded = _decode(contestants, test, scoring, progress)
-    systems, looked = _systems(groups, test, scoring, decoded, progress)
+    systems = _systems(groups, test, scoring, decoded, progress)
     return Comparison(
         test=test,
         sentences=len(test.sources),
@@ -74,7 +74,7 @@ def compare(
         metrics=scoring.metrics,
         systems=systems,
         differences=_recipe_differences(groups),
-        where=_where(groups[0], test, scoring, looked, progress),
+        where=_where(groups[0], test, scoring, systems, progress),
         notes=[*notes, *scoring.notes, *run_notes(groups, scoring)],
         decoded_on=_machine((of_models(groups) or groups)[0].contestants[0]),
         of_text=contestants[0].run.recipe.of_text,
@@ -97,12 +97,13 @@ def _decode(
     return take_turns(contestants, test.sources, progress)
 
 
-def _where(baseline: Group, test: TestSet, scoring: Scoring, looked: dict[str, Looked], progress: Progress) -> Where:
+def _where(baseline: Group, test: TestSet, scoring: Scoring, systems: Sequence[System], progress: Progress) -> Where:
     """Where the systems differ, as far as their task leaves anything to look at."""
     first, metric = baseline.contestants[0], scoring.metrics[0]
     task, lowercase = first.run.recipe.task, scoring.folds_case(first)
+    looked = {system.name: system.shown_member(metric) for system in systems}
     if first.run.recipe.of_text or not scoring.needs_outputs:
-        return Where.nowhere(metric, {name: each.run for name, each in looked.items()})
+        return Where.nowhere(metric, {name: each.name for name, each in looked.items()})
     if task != "seq2seq":
         return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
     frequencies = training_frequencies(first.run, baseline.name, progress)
@@ -111,11 +112,10 @@ def _where(baseline: Group, test: TestSet, scoring: Scoring, looked: dict[str, L
 
 def _systems(
     groups: Sequence[Group], test: TestSet, scoring: Scoring, decoded: dict[str, Decoded], progress: Progress
-) -> tuple[list[System], dict[str, Looked]]:
-    """Score every run and judge every system; also which outputs stand for each."""
+) -> list[System]:
+    """Score every run and judge every system."""
     systems: list[System] = []
     first: list[dict[MetricName, Measurement]] = []
-    looked: dict[str, Looked] = {}
     for number, group in enumerate(groups):
         progress("scoring and testing", number, len(groups))
         own = [measured(each, test, decoded[each.name].outputs, scoring) for each in group.contestants]  # of each seed
@@ -135,10 +135,8 @@ def _systems(
                 if systems and name in first[0]
             },
         )
-        shown = system.shown_member(scoring.metrics[0])
         systems.append(system)
-        looked[group.name] = Looked(shown.name, shown.outputs)
-    return systems, looked
+    return systems
 
 
 def _member(

@@ -103,7 +103,7 @@ def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale:
         if not system.has_model:
             continue
         lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
-        look = _look(number, len(comparison.systems))
+        look = _look(number)
         if not lines:
             absent.append(_short(system.name))
         elif len(lines) > 1:
@@ -201,7 +201,7 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
     for number, (system, cost) in enumerate(zip(comparison.systems, costs, strict=True)):
         if not cost:
             continue
-        quality, colour = system.qualities[metric], _look(number, len(comparison.systems))["color"]
+        quality, colour = system.qualities[metric], _look(number)["color"]
         move = ScaledTranslation(aside[number] / 72, 0, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
         look: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
         # an interval of resamples need not hold the value, and where it should, rounding may put it outside
@@ -284,10 +284,9 @@ def _asides(costs: Sequence[float | None]) -> list[float]:
 # --- both --------------------------------------------------------------------------------------------------------
 
 
-def _look(number: int, systems: int) -> dict[str, Any]:
+def _look(number: int) -> dict[str, Any]:
     """Colour and stroke of a system."""
-    colour = _FEW[number % len(_FEW)]
-    return {"color": colour, "linestyle": _STROKES[number // len(_FEW) % len(_STROKES)] if systems > len(_FEW) else "-"}
+    return {"color": _FEW[number % len(_FEW)], "linestyle": _STROKES[number // len(_FEW) % len(_STROKES)]}
 
 
 def _level(number: int) -> dict[str, Any]:
@@ -302,9 +301,8 @@ def _marker(number: int) -> str:
 def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
     from matplotlib.lines import Line2D
 
-    count = len(comparison.systems)
     handles = [
-        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number, count))
+        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number))
         if system.has_model
         else Line2D([], [], linewidth=1.4, **_level(number))
         for number, system in enumerate(comparison.systems)

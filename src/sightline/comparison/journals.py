@@ -11,8 +11,6 @@ from sightline.run_folder import journal
 
 Validation = dict[str, float]  # step, tokens, seconds, loss, and, where they were written down, flops and metrics
 
-_NUMBERS = int | float
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -65,4 +63,4 @@ def _largest(records: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -18,14 +18,11 @@ from sightline.comparison.tables import (
     Column,
     Table,
     differences_table,
-    frequency_table,
-    label_table,
-    length_table,
     luck_table,
     main_table,
     ngram_table,
-    position_table,
     runs_table,
+    where_tables,
     word_table,
 )
 from sightline.comparison.where import Contrast
@@ -161,10 +158,9 @@ def _where(comparison: Comparison) -> str:
         return "<p>Language models are measured by the text itself: they wrote nothing that could differ.</p>"
     if not comparison.writes:
         return "<p>No metric here looks at outputs, so nothing was decoded that could differ.</p>"
-    tables = [make(comparison) for make in (label_table, length_table, frequency_table, position_table)]
     note = looked_at(comparison)
     parts = [_notes([note])] if note else []
-    parts += [_titled(table) for table in tables if table.rows]
+    parts += [_titled(table) for table in where_tables(comparison)]
     parts += [
         _contrast(comparison, contrast, unfolded=len(comparison.others) == 1) for contrast in comparison.where.contrasts
     ]
@@ -178,7 +174,8 @@ def _contrast(comparison: Comparison, contrast: Contrast, *, unfolded: bool) -> 
     for what, changed in (("gained", found.improved), ("lost", found.worsened)):
         if changed:
             title = f"Sentences where {contrast.system} {what} most ({comparison.where.sentence_metric})"
-            parts.append(f"<h3>{escape(title)}</h3>" + _sentences(changed, baseline, contrast.system))
+            shown = "".join(_sentence(each, baseline, contrast.system) for each in changed)
+            parts.append(f"<h3>{escape(title)}</h3>{shown}")
     for make in (ngram_table, word_table):
         pair = [make(comparison, contrast, ahead=ahead) for ahead in (True, False)]
         shown = "".join(f"<div>{_titled(table)}</div>" for table in pair if table.rows)
@@ -186,10 +183,6 @@ def _contrast(comparison: Comparison, contrast: Contrast, *, unfolded: bool) -> 
     content = "".join(parts) or "<p>The outputs do not differ.</p>"
     title = escape(f"{contrast.system} against {baseline}")
     return f"<details{' open' if unfolded else ''}><summary>{title}</summary>{content}</details>"
-
-
-def _sentences(changed: Iterable[ChangedSentence], baseline: str, system: str) -> str:
-    return "".join(_sentence(each, baseline, system) for each in changed)
 
 
 def _sentence(each: ChangedSentence, baseline: str, system: str) -> str:

@@ -20,10 +20,6 @@ _FOLDER = "data.folder"
 _UNSEEN = ("data.tests.",)
 # Keys that cannot change what is learned; the last two only how fast, and in the last digits.
 _IDLE = {f"training.{key}" for key in ("tensorboard", "keep", "log_every", "samples", "device", "threads")}
-_FILE_KEYS = {
-    "text": ("source", "target"),
-    **dict.fromkeys(("tsv", "jsonl", "pattern", "plain", "conllu", "columns", "chorales"), ("file",)),
-}
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def _places(recipe: Recipe) -> dict[str, str]:
     return {
         f"{path}.{key}": str((folder / Path(getattr(source, key)).expanduser()).resolve())
         for path, source in sources.items()
-        for key in _FILE_KEYS.get(source.kind, ())
+        for key in source.file_keys
     }
 
 

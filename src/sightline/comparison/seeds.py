@@ -55,15 +55,15 @@ class SeedTest:
 
 
 def randomization(
-    baseline: Sequence[Measurement], system: Sequence[Measurement], *, trials: int = TRIALS, seed: int = SEED
+    baseline: Sequence[Measurement], system: Sequence[Measurement], *, trials: int = TRIALS
 ) -> Significance:
     """Approximate randomization between the means of two systems' runs (see above); of one run each, sacreBLEU's."""
     if len(baseline) == len(system) == 1:
-        return approximate_randomization(baseline[0], system[0], trials=trials, seed=seed)
+        return approximate_randomization(baseline[0], system[0], trials=trials, seed=SEED)
     _check(baseline, system)
     sums = [each.statistics.sum(axis=0) for each in (*baseline, *system)]  # (K,) each
     distances: list[Numbers] = []
-    for kept in coin_flips(trials, baseline[0].count, seed):
+    for kept in coin_flips(trials, baseline[0].count, SEED):
         parts = [kept @ each.statistics for each in (*baseline, *system)]  # (r, K) each
         rest = [total - part for total, part in zip(sums, parts, strict=True)]
         apart = np.zeros(len(kept))
@@ -72,22 +72,22 @@ def randomization(
                 first, second = parts[i] + rest[j], rest[i] + parts[j]
                 apart += finite_scores(baseline[i], first) - finite_scores(baseline[i], second)
         distances.append(np.abs(apart) / (len(baseline) * len(system)))
-    return _judged("approximate randomization", baseline, system, np.concatenate(distances), seed)
+    return _judged("approximate randomization", baseline, system, np.concatenate(distances))
 
 
 def bootstrap(
-    baseline: Sequence[Measurement], system: Sequence[Measurement], *, samples: int = SAMPLES, seed: int = SEED
+    baseline: Sequence[Measurement], system: Sequence[Measurement], *, samples: int = SAMPLES
 ) -> Significance:
     """Paired bootstrap between the means of two systems' runs; of one run each, sacreBLEU's."""
     if len(baseline) == len(system) == 1:
-        return paired_bootstrap(baseline[0], system[0], samples=samples, seed=seed)
+        return paired_bootstrap(baseline[0], system[0], samples=samples, seed=SEED)
     _check(baseline, system)
     together = (*baseline, *system)
-    drawn = np.hsplit(resampled_sums(np.hstack([each.statistics for each in together]), samples, seed), len(together))
+    drawn = np.hsplit(resampled_sums(np.hstack([each.statistics for each in together]), samples, SEED), len(together))
     scores = [finite_scores(each, sums) for each, sums in zip(together, drawn, strict=True)]  # (R,) each
     theirs, ours = np.mean(scores[: len(baseline)], axis=0), np.mean(scores[len(baseline) :], axis=0)
     distances = np.abs(ours - theirs)
-    return _judged("paired bootstrap", baseline, system, distances - distances.mean(), seed)
+    return _judged("paired bootstrap", baseline, system, distances - distances.mean())
 
 
 def seed_test(baseline: Sequence[float], system: Sequence[float]) -> SeedTest | None:
@@ -161,8 +161,7 @@ def _judged(
     baseline: Sequence[Measurement],
     system: Sequence[Measurement],
     drawn: Numbers,
-    seed: int,
 ) -> Significance:
     theirs, ours = (fmean(each.value for each in side) for side in (baseline, system))
     rounding = 1e-10 * (abs(ours) + abs(theirs))  # means of means round more than a single score
-    return judge_draws(test, baseline[0], theirs, ours, drawn, seed, above=rounding, rounding=rounding)
+    return judge_draws(test, baseline[0], theirs, ours, drawn, SEED, above=rounding, rounding=rounding)

@@ -65,19 +65,11 @@ def _same_outputs(baseline: System, system: System) -> bool:
 
 def footnotes(comparison: Comparison) -> list[str]:
     """What a reader of the table needs to know; signatures come last."""
-    notes = [
-        f"{comparison.test.name}: {_size(comparison)}. Baseline: {comparison.baseline.name}. "
-        + (
-            "All runs have these test sets too: " + ", ".join(comparison.other_tests) + "."
-            if comparison.other_tests
-            else ""
-        )
-    ]
-    notes.append(_value_note(comparison))
-    notes.append(_test_note(comparison))
-    notes += _many_notes(comparison)
-    notes.append(_cost_note(comparison))
-    notes += comparison.notes
+    first = f"{comparison.test.name}: {_size(comparison)}. Baseline: {comparison.baseline.name}."
+    if comparison.other_tests:
+        first += f" All runs have these test sets too: {', '.join(comparison.other_tests)}."
+    notes = [first, _value_note(comparison), _test_note(comparison), *_many_notes(comparison)]
+    notes += [_cost_note(comparison), *comparison.notes]
     return [*(note.strip() for note in notes), *signatures(comparison)]
 
 

@@ -217,7 +217,13 @@ def differences_table(comparison: Comparison) -> Table:
     return Table("What differs in the recipes", columns, rows, notes)
 
 
-def length_table(comparison: Comparison) -> Table:
+def where_tables(comparison: Comparison) -> list[Table]:
+    """Where systems differ: by label, length, frequency and place; only those that have something to show."""
+    makers = (_label_table, _length_table, _frequency_table, _position_table)
+    return [table for table in (make(comparison) for make in makers) if table.rows]
+
+
+def _length_table(comparison: Comparison) -> Table:
     where = comparison.where
     columns = [Column("words"), Column("sentences"), *(Column(system.name) for system in comparison.systems)]
     rows = [
@@ -227,7 +233,7 @@ def length_table(comparison: Comparison) -> Table:
     return Table(f"{where.corpus_metric} by length of the reference", columns, rows)
 
 
-def label_table(comparison: Comparison) -> Table:
+def _label_table(comparison: Comparison) -> Table:
     """F1 of every label, of classifiers and taggers."""
     columns = [Column("label", number=False), Column("wanted"), *(Column(system.name) for system in comparison.systems)]
     rows = [
@@ -237,7 +243,7 @@ def label_table(comparison: Comparison) -> Table:
     return Table("F1 of each label", columns, rows)
 
 
-def frequency_table(comparison: Comparison) -> Table:
+def _frequency_table(comparison: Comparison) -> Table:
     where = comparison.where
     columns = [Column("seen"), Column("wanted"), *(Column(system.name) for system in comparison.systems)]
     rows = [
@@ -251,7 +257,7 @@ def frequency_table(comparison: Comparison) -> Table:
     return Table("F1 of words by how often they were seen", columns, rows, [f"Counted in {where.counted_in}."])
 
 
-def position_table(comparison: Comparison) -> Table:
+def _position_table(comparison: Comparison) -> Table:
     columns = [Column("fifth of the sentence", number=False), *(Column(system.name) for system in comparison.systems)]
     rows = [
         [_ORDINALS[part.part - 1], *(wording.share(recall.recall) for recall in part.systems.values())]

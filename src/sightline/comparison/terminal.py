@@ -14,13 +14,10 @@ from sightline.comparison.sentences import answers, footnotes, looked_at
 from sightline.comparison.tables import (
     Table,
     differences_table,
-    frequency_table,
-    label_table,
-    length_table,
     luck_table,
     main_table,
     narrow_tables,
-    position_table,
+    where_tables,
     word_table,
 )
 from sightline.comparison.where import Contrast
@@ -97,13 +94,10 @@ def _blocks(comparison: Comparison, *, width: int | None) -> Iterator[Block]:
     yield _narrowed(differences_table(comparison), width)
     if note := looked_at(comparison):
         yield Block("Where they differ", None, [Line.plain(note)])
-    makers = (label_table, length_table, frequency_table, position_table)
-    for table in (make(comparison) for make in makers):
-        if table.rows:
-            yield _narrowed(table, width)
-    if not comparison.where.contrasts:
-        return
-    yield from _contrast(comparison, _shown_contrast(comparison))
+    for table in where_tables(comparison):
+        yield _narrowed(table, width)
+    if comparison.where.contrasts:
+        yield from _contrast(comparison, _shown_contrast(comparison))
 
 
 def _block(table: Table) -> Block:

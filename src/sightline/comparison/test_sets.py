@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sightline.comparison.systems import Contestant
 from sightline.data.preparation import other_direction
-from sightline.data.sources import DataError, Example, read
+from sightline.data.sources import DataError, Example, read, short
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.recipe import Recipe
@@ -60,8 +60,9 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
     if isinstance(on, TestSet):
         _check_not_empty(on)
         return on, []
-    name = _common_name(contestants) if on is None else on
     first = contestants[0]
+    shared = [name for name in _tests(first) if all(name in _tests(other) for other in contestants)]
+    name = _first_of(shared, contestants) if on is None else on
     examples = _examples(first, name)
     seen = {_origin(first, name)}
     for other in contestants[1:]:
@@ -72,7 +73,6 @@ def common_test_set(contestants: Sequence[Contestant], on: str | TestSet | None)
         _check_same(name, first, examples, other, _examples(other, name))
     test = TestSet.of(name, examples, gathered=all(each.run.recipe.gathers(name) for each in contestants))
     _check_not_empty(test)
-    shared = [each for each in first.run.recipe.data.tests if all(each in _tests(other) for other in contestants)]
     return test, [each for each in shared if each != name]
 
 
@@ -88,11 +88,10 @@ def _check_direction(contestants: Sequence[Contestant]) -> None:
             )
 
 
-def _common_name(contestants: Sequence[Contestant]) -> str:
-    names = _tests(contestants[0])
-    for name in names:
-        if all(name in _tests(other) for other in contestants):
-            return name
+def _first_of(shared: Sequence[str], contestants: Sequence[Contestant]) -> str:
+    """The first test set that all have; where nobody has any, the validation."""
+    if shared:
+        return shared[0]
     if not any(_tests(contestant) for contestant in contestants):
         return "validation"
     have = "; ".join(f"{each.name} has {', '.join(_tests(each)) or 'none'}" for each in contestants)
@@ -131,7 +130,7 @@ def _check_same(name: str, first: Contestant, ours: list[Example], other: Contes
             )
         else:
             side = "source" if one.source != two.source else "target"
-            what = f"line {number:,} has the {side} {_short(getattr(one, side))} and {_short(getattr(two, side))}"
+            what = f"line {number:,} has the {side} {short(getattr(one, side))} and {short(getattr(two, side))}"
         raise RunError(
             f"the test set {name} of {first.name} is not that of {other.name}: {what}. Scores on different texts "
             f"cannot be compared; {_REMEDY}"
@@ -141,7 +140,3 @@ def _check_same(name: str, first: Contestant, ours: list[Example], other: Contes
 def _check_not_empty(test: TestSet) -> None:
     if not test.sources:
         raise RunError(f"the test set {test.name} has no sentences, so there is nothing to compare; {_REMEDY}")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

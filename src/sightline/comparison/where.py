@@ -6,15 +6,15 @@ Of a system with several seeds one run is looked at, the one nearest to the mean
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.data.preparation import data_folder
-from sightline.data.sources import DataError, read
+from sightline.data.preparation import training_examples
+from sightline.data.sources import DataError
 from sightline.evaluation.breakdowns import (
     FrequencyBucket,
     LengthBucket,
@@ -42,6 +42,7 @@ from sightline.progress import Progress
 from sightline.recipe import MetricName, TaskName
 
 if TYPE_CHECKING:
+    from sightline.comparison.results import Member
     from sightline.run import Run
 
 _MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
@@ -99,14 +100,6 @@ class Where:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """The outputs of the run that stands for a system."""
-
-    run: str
-    outputs: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Frequencies:
     """How often words stand in a text, and in which."""
 
@@ -125,14 +118,14 @@ class Frequencies:
 
 def find_where(
     test: TestSet,
-    looked: Mapping[str, Looked],
+    looked: Mapping[str, Member],
     metric: MetricName,
     frequencies: Frequencies,
     *,
     lowercase: bool,
     progress: Progress,
 ) -> Where:
-    """Look for differences between systems; the first one is the baseline."""
+    """Look for differences between systems, each by the run that stands for it; the first one is the baseline."""
     outputs = {name: each.outputs for name, each in looked.items()}
     whole: MetricName = metric if METRICS[metric].needs_outputs else "chrf"
     single = _OF_SENTENCES.get(whole, whole)
@@ -164,7 +157,7 @@ def find_where(
         corpus_metric=METRICS[whole].label,
         sentence_metric=METRICS[single].label,
         counted_in=frequencies.source,
-        runs={name: each.run for name, each in looked.items()},
+        runs={name: each.name for name, each in looked.items()},
         lengths=lengths,
         frequencies=by_frequency,
         positions=by_position,
@@ -174,7 +167,7 @@ def find_where(
 
 def find_where_labels(
     test: TestSet,
-    looked: Mapping[str, Looked],
+    looked: Mapping[str, Member],
     metric: MetricName,
     task: TaskName,
     *,
@@ -211,7 +204,7 @@ def find_where_labels(
         corpus_metric=METRICS[metric].label,
         sentence_metric=METRICS[metric].label,
         counted_in="",
-        runs={name: each.run for name, each in looked.items()},
+        runs={name: each.name for name, each in looked.items()},
         lengths=[],
         frequencies=[],
         positions=[],
@@ -222,19 +215,11 @@ def find_where_labels(
 
 def training_frequencies(run: Run, name: str, progress: Progress) -> Frequencies:
     """The words of the text a run learned to write, where it can be read; else those of the references."""
-    data = run.recipe.data
-
-    def targets() -> Iterator[str]:
-        for source in data.train:
-            for example in read(source, data_folder(run.recipe), swap=data.swap):
-                yield example.target
-
-    most = min(data.limit or _MOST_COUNTED, _MOST_COUNTED)
     counts: Counter[str] = Counter()
     done = 0
-    texts = targets()
+    texts = islice((example.target for example in training_examples(run.recipe)), _MOST_COUNTED)
     try:
-        while some := list(islice(texts, min(_TOLD_EVERY, most - done))):
+        while some := list(islice(texts, _TOLD_EVERY)):
             counts.update(word_frequencies(some))
             done += len(some)
             progress("counting the words of the training text", done, 0)

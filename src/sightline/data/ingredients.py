@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sightline.data.links import Links, in_step
 from sightline.data.sources import Example, read, source_files
 from sightline.files import checksum, write_atomically
-from sightline.recipe.data import AnySource, Clean, DatesSource, SequencesSource
+from sightline.recipe.data import AnySource, Clean, DatesSource
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
 
@@ -99,16 +99,13 @@ class Ingredients:
 
 def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, Any]:
     """What a source gives, whatever its files are called."""
-    said = source.model_dump(mode="json", exclude={"weight"})
+    said = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
     if isinstance(source, DatesSource):
-        return said | {"babel": version("babel")}  # the forms of dates are Babel's
-    if isinstance(source, SequencesSource):
-        return said
-    files = [content_hash(path, cache) for path in source_files(source, folder)]
-    suffixes = [path.suffix for path in source_files(source, folder)]
-    for key in ("file", "source", "target") if source.kind == "text" else ("file",):
-        said.pop(key, None)
-    return said | {"files": files, "suffixes": suffixes}
+        said["babel"] = version("babel")  # the forms of dates are Babel's
+    if paths := source_files(source, folder):
+        said["files"] = [content_hash(path, cache) for path in paths]
+        said["suffixes"] = [path.suffix for path in paths]
+    return said
 
 
 def content_hash(path: Path, cache: Path) -> str:

@@ -26,6 +26,7 @@ HIGHEST = 127  # the highest pitch MIDI knows; the lowest is 0
 
 _WORDS: dict[str, int | None] = {REST: None} | {str(pitch): pitch for pitch in range(HIGHEST + 1)}
 
+_BEAT = 750_000  # microseconds of a quarter note: 80 a minute
 _TICKS = 120  # a 16th, of the 480 that a quarter note commonly has
 _CHOIR = 52  # "Choir Aahs" in General MIDI, which counts programs from 0 in the file and from 1 in print
 _VELOCITY = 80
@@ -213,19 +214,16 @@ def transposed(chorale: Chorale, semitones: int) -> Chorale:
     return Chorale(cast("tuple[Step, ...]", tuple(moved)))
 
 
-def write_midi(chorale: Chorale, path: Path, *, tempo: float = 80) -> None:
-    """Write a standard MIDI file, format 1: a track for the tempo (quarter notes a minute), then one for each voice.
+def write_midi(chorale: Chorale, path: Path) -> None:
+    """Write a standard MIDI file, format 1: a track for the tempo, then one for each voice.
 
     A pitch that repeats in a voice is one held note. The time signature is 4/4: the corpus has no bars.
     """
     if not chorale.steps:
         raise ValueError(f"{path}: the piece has no steps, so there is nothing to hear; give one that has")
-    beat = round(60_000_000 / tempo) if tempo > 0 else 0  # microseconds, which have three bytes in the file
-    if not 0 < beat < 1 << 24:
-        raise ValueError(f"tempo: {tempo} quarter notes a minute cannot be written; try 60 to 120")
     length = len(chorale.steps) * _TICKS
     signature = bytes([4, 2, 24, 8])  # 4 over 2 to the 2nd; 24 clocks a click; 8 32nds a quarter
-    tracks = [_track([(0, _meta(0x58, signature)), (0, _meta(0x51, beat.to_bytes(3, "big")))], length)]
+    tracks = [_track([(0, _meta(0x58, signature)), (0, _meta(0x51, _BEAT.to_bytes(3, "big")))], length)]
     tracks += [_track(_voice_events(chorale, index), length) for index in range(len(VOICES))]
     header = b"".join(number.to_bytes(2, "big") for number in (1, len(tracks), 4 * _TICKS))
     write_atomically(path, _chunk(b"MThd", header) + b"".join(tracks))

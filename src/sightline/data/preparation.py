@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import numpy as np
 
 from sightline.data.ingredients import Dropped, Ingredients
-from sightline.data.sources import BUILT_IN, DataError, Example, folder_here, read, resolve_folder, source_files
+from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
 from sightline.data.variants import Variants
 from sightline.plural import plural
@@ -66,7 +66,7 @@ def _reads_files(recipe: Recipe) -> bool:
     data = recipe.data
     sources = (*data.train, data.validation, *data.tests.values())
     beside = recipe.model.word_vectors is not None or recipe.training.guided_alignment is not None
-    return beside or not all(isinstance(source, BUILT_IN) for source in sources)
+    return beside or any(source.file_keys for source in sources)
 
 
 def run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -107,13 +107,10 @@ def guiding_file(recipe: Recipe) -> Path | None:
 
 
 def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -> Iterator[Example]:
-    count = 0
-    for source in sources:
-        for example in read(source, data_folder(recipe), swap=recipe.data.swap, labelled=recipe.task == "tag"):
-            if limit is not None and count >= limit:
-                return
-            count += 1
-            yield Example("", example.target) if recipe.of_text else example
+    how = {"swap": recipe.data.swap, "labelled": recipe.task == "tag"}
+    every = chain.from_iterable(read(source, data_folder(recipe), **how) for source in sources)
+    for example in islice(every, limit):
+        yield Example("", example.target) if recipe.of_text else example
 
 
 def training_examples(recipe: Recipe) -> Iterator[Example]:

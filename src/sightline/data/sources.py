@@ -37,7 +37,6 @@ from sightline.text.labels import uneven_labels
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
-BUILT_IN = (DatesSource, SequencesSource)  # text that is made, and read from no file
 
 
 class DataError(ValueError):
@@ -110,10 +109,7 @@ def _no_folder(folder: str, places: Sequence[Path]) -> DataError:
 
 def source_files(source: AnySource, folder: Path | None) -> list[Path]:
     """The files a source reads; all of them exist."""
-    if isinstance(source, BUILT_IN):
-        return []
-    names = [source.source, source.target] if isinstance(source, TextSource) else [source.file]
-    paths = [(folder or Path()) / Path(name).expanduser() for name in names]
+    paths = [(folder or Path()) / Path(getattr(source, key)).expanduser() for key in source.file_keys]
     for path in paths:
         if path.is_file():
             continue

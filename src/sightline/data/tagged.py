@@ -1,4 +1,4 @@
-"""Files with one word a line, to sentences and back: CoNLL-U, columns (CoNLL-2003 and its kin), or plain text.
+"""Files with one word a line, to sentences and back: CoNLL-U, or columns (CoNLL-2003 and its kin).
 
 A tagged sentence is an `Example`: its words joined by single spaces, its labels likewise. A space inside a word or a
 label stands there as U+00A0, so that both sides always count alike. For prediction a sentence is a `Block`, which
@@ -41,10 +41,10 @@ def joined(words: Iterable[str]) -> str:
     return " ".join(word.replace(" ", INNER_SPACE) for word in words)
 
 
-def form_of(path: Path) -> Form:
-    """What a file's name says of its form; a compressed file's, without the suffix that says so."""
+def form_of(path: Path) -> Form | None:
+    """What a file's name says of its form (None: it is plain text), without the suffix of a compressed one."""
     plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
-    return _FORMS.get(plain.suffix.lower(), "text")
+    return _FORMS.get(plain.suffix.lower())
 
 
 def read_conllu(path: Path, column: str = "upos") -> Iterator[Example]:
@@ -68,8 +68,6 @@ def sentences(lines: Iterable[str], form: Form, word: int = 1, *, name: str = "t
     words. `word` is the column of the words, in column files; `name` is what errors call the input. Lines may come
     with their line ends or without, and keep them.
     """
-    if form == "text":
-        return _text(lines, name)
     if form == "conllu":
         return _blocks(lines, ConlluLines(name))
     if word < 1:
@@ -159,20 +157,6 @@ class Block:
         return f"{self.name}, line {self.first + row}"
 
 
-class TextBlock(Block):
-    """A line of plain text; tagged, it is a line of labels."""
-
-    def labels(self, column: str | int | None = None) -> list[str]:
-        """There are none in plain text."""
-        raise ValueError(f"{self._where(0)}: plain text has no labels; use CoNLL-U or columns")
-
-    def tagged(self, labels: Sequence[str], column: str | int | None = None) -> list[str]:
-        """The labels in a line, separated by spaces."""
-        self._check(labels)
-        (line,) = self.lines
-        return [joined(labels) + line[len(_body(line)) :]]
-
-
 def _blocks(lines: Iterable[str], layout: ConlluLines | ColumnLines) -> Iterator[Block]:
     kept: list[str] = []
     words: dict[int, str] = {}  # by their places among the lines
@@ -201,12 +185,6 @@ def _block(lines: list[str], words: dict[int, str], layout: ConlluLines | Column
         name=layout.name,
         first=last - len(lines) + 1,
     )
-
-
-def _text(lines: Iterable[str], name: str) -> Iterator[Block]:
-    for number, line in enumerate(lines, 1):
-        words = tuple(NOT_SPACE.findall(_body(line)))
-        yield TextBlock((line,), words, rows=(), separator=" ", form="text", name=name, first=number)
 
 
 def _read(blocks: Iterator[Block], column: str | int) -> Iterator[Example]:

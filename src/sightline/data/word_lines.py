@@ -11,7 +11,7 @@ from typing import Literal
 from sightline.data.sources import DataError, short
 from sightline.plural import plural
 
-Form = Literal["conllu", "columns", "text"]
+Form = Literal["conllu", "columns"]
 
 INNER_SPACE = "\u00a0"
 NOT_SPACE = re.compile("[^ ]+")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.evaluation.intervals import Numbers
-from sightline.evaluation.labels import label_pairs, token_pairs
+from sightline.evaluation.labels import label_pairs, percentage, token_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +56,17 @@ class Confusion:
     @property
     def precision(self) -> Numbers:
         """Of the items given a label, the percentage that has it: (C,); 0 where none was given it."""
-        return _percentage(self.counts.diagonal(), self.counts.sum(axis=0))
+        return percentage(self.counts.diagonal(), self.counts.sum(axis=0))
 
     @property
     def recall(self) -> Numbers:
         """Of the items that have a label, the percentage that was given it: (C,); 0 where none has it."""
-        return _percentage(self.counts.diagonal(), self.support)
+        return percentage(self.counts.diagonal(), self.support)
 
     @property
     def f1(self) -> Numbers:
         """2·tp / (2·tp + fp + fn) of each label, in percent: (C,). Their mean is macro F1."""
-        return _percentage(2 * self.counts.diagonal(), self.counts.sum(axis=0) + self.support)
+        return percentage(2 * self.counts.diagonal(), self.counts.sum(axis=0) + self.support)
 
     def mistakes(self, most: int) -> list[tuple[str, str, int]]:
         """The most frequent confusions: (right label, label given, how often), the most frequent first."""
@@ -96,8 +96,3 @@ def _counted(pairs: Iterable[tuple[str, str]], first: Sequence[str]) -> Confusio
     for given, wanted in known:
         counts[place[wanted], place[given]] += 1
     return Confusion(labels, counts)
-
-
-def _percentage(part: NDArray[np.int64], whole: NDArray[np.int64]) -> Numbers:
-    result: Numbers = 100 * np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
-    return result

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sightline.evaluation.breakdowns import check_parallel, check_positive
+from sightline.evaluation.gleu import ngrams
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
 from sightline.plural import plural
@@ -209,12 +210,12 @@ def _paired_matches(
     wanted: Counter[Ngram] = Counter()
     paired: defaultdict[Ngram, _Paired] = defaultdict(_Paired)
     for several, before, after in zip(references, baseline, system, strict=True):
-        there = _ngrams(several[0], longest)
+        there = ngrams(words(several[0]), longest)
         for other in several[1:]:
-            there |= _ngrams(other, longest)
+            there |= ngrams(words(other), longest)
         wanted.update(there)
-        first = _ngrams(before, longest)
-        second = first if before == after else _ngrams(after, longest)
+        first = ngrams(words(before), longest)
+        second = first if before == after else ngrams(words(after), longest)
         for ngram in there.keys() & (first.keys() | second.keys()):
             count, each = there[ngram], paired[ngram]
             in_first, in_second = min(count, first[ngram]), min(count, second[ngram])
@@ -227,14 +228,6 @@ def _paired_matches(
     for ngram, each in paired.items():
         each.wanted = wanted[ngram]
     return paired
-
-
-def _ngrams(text: str, longest: int) -> Counter[Ngram]:
-    split = words(text)
-    counts: Counter[Ngram] = Counter()
-    for n in range(1, longest + 1):
-        counts.update(zip(*(split[start:] for start in range(n)), strict=False))
-    return counts
 
 
 def _likelihood_ratio(only_first: int, only_second: int) -> float:

@@ -100,7 +100,7 @@ def rate(sums: Numbers) -> Numbers:
 
 
 def share(sums: Numbers) -> Numbers:
-    """What is right per hundred of (M, 2) sums, right ones and all."""
+    """100 Σ right / Σ all of (M, 2) sums; also the mean of scores from 0 to 1, where all is how many there are."""
     result: Numbers = 100 * sums[:, 0] / sums[:, 1]
     return result
 

@@ -42,10 +42,6 @@ class Score:
         """For JSON, where an interval that was not asked for is null."""
         return {key: None if value != value else value for key, value in asdict(self).items() if key != "digits"}
 
-    def beats(self, other: float) -> bool:
-        """Whether this value is strictly better than `other`; a value that is not a number never is."""
-        return self.value > other if self.better == "higher" else self.value < other
-
 
 def interval(
     statistics: Sequence[Sequence[float]] | Numbers,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.evaluation.errors import conditions, even, exact_match, share
 from sightline.evaluation.intervals import Numbers
@@ -188,9 +189,7 @@ def _is_tag(label: str) -> bool:
 def _label_f1(counts: Numbers) -> Numbers:
     """F1 of counts (..., tp fp fn), 0 where there are none."""
     right = 2 * counts[..., 0]
-    every = right + counts[..., 1] + counts[..., 2]
-    result: Numbers = 100 * np.divide(right, every, out=np.zeros_like(right), where=every > 0)
-    return result
+    return percentage(right, right + counts[..., 1] + counts[..., 2])
 
 
 def _macro_f1(sums: Numbers) -> Numbers:
@@ -201,6 +200,10 @@ def _macro_f1(sums: Numbers) -> Numbers:
 
 
 def _span_f1(sums: Numbers) -> Numbers:
-    both, every = 2 * sums[:, 0], sums[:, 1] + sums[:, 2]
-    result: Numbers = 100 * np.divide(both, every, out=np.zeros_like(both), where=every > 0)
+    return percentage(2 * sums[:, 0], sums[:, 1] + sums[:, 2])
+
+
+def percentage(part: Numbers | NDArray[np.int64], whole: Numbers | NDArray[np.int64]) -> Numbers:
+    """Parts of wholes in percent; 0 of nothing."""
+    result: Numbers = 100 * np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
     return result

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
 from sightline.plural import plural
@@ -101,7 +102,7 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
         name=METRICS[metric].label,
         better="higher",
         statistics=np.stack([mended.right, mended.answers], axis=1),
-        values=lambda sums: 100 * sums[:, 0] / sums[:, 1],
+        values=share,
         conditions={**told, "bs": None, "seed": None, "unit": "token", "version": f"sightline-{version()}"},
         against=fingerprint("tokens", mended.answers),
         detail=f"{right:,} of {plural(answers, 'hidden token')} likeliest at their places",

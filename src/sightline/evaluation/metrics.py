@@ -30,7 +30,6 @@ __all__ = [
     "measure",
     "measure_bits_per_character",
     "measure_perplexity",
-    "perplexity",
     "score",
 ]
 
@@ -105,8 +104,10 @@ def measure(
         raise ValueError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
     measurer = METRICS[name].measure
     if measurer is None:
-        call = "perplexity(nll, tokens)" if name == "perplexity" else "measure_bits_per_character(nll, characters)"
-        raise ValueError(f"{name} is made of log-probabilities, not of texts; call {call}")
+        call = {"perplexity": "measure_perplexity", "bits-per-character": "measure_bits_per_character"}
+        raise ValueError(
+            f"{name} is made of log-probabilities, not of texts; call {call.get(name, 'measure_mended')} with those"
+        )
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{plural(len(hypotheses), 'output')} and references for {len(references)}: "
@@ -157,11 +158,6 @@ def measure_perplexity(nll: ArrayLike, tokens: ArrayLike, *, copied: bool = Fals
         against=fingerprint("tokens", statistics[:, 1]),  # a tokenizer that cuts otherwise makes another perplexity
         detail=f"{total / length:.4f} nats per token, {plural(int(length), 'token')}",
     )
-
-
-def perplexity(nll: ArrayLike, tokens: ArrayLike, *, bootstrap: int = 1000, seed: int = 12345) -> Score:
-    """exp(total negative log-likelihood / number of tokens), from the sums (in nats) and counts of each sentence."""
-    return measure_perplexity(nll, tokens).score(bootstrap=bootstrap, seed=seed)
 
 
 def measure_bits_per_character(nll: ArrayLike, characters: ArrayLike, *, text: str | None = None) -> Measurement:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sightline.evaluation.intervals import Numbers
+from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.text.scripts import SCRIPTS, UNSPACED
 from sightline.text.sentences import RULES, sentences
@@ -97,13 +97,7 @@ def rouge(
         name=LABELS[name],
         better="higher",
         statistics=np.stack([np.asarray(scores, np.float64), np.ones(len(scores))], axis=1),  # (N, 2)
-        values=mean,
+        values=share,
         conditions=conditions,
         against=fingerprint("references", references),
     )
-
-
-def mean(sums: Numbers) -> Numbers:
-    """100 Σ F / N of (M, 2) sums."""
-    result: Numbers = 100 * sums[:, 0] / sums[:, 1]
-    return result

@@ -53,14 +53,8 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
-        if self.tokens is not None:
-            found["tokens"] = self.tokens
-        if self.unknown:
-            found["unknown"] = self.unknown
-        if self.cut:
-            found["cut"] = self.cut
-        if self.unlearned:
-            found["unlearned"] = self.unlearned
+        counts = {"tokens": self.tokens, "unknown": self.unknown, "cut": self.cut, "unlearned": self.unlearned}
+        found |= {name: count for name, count in counts.items() if count}
         if self.confusion is not None:
             found["confusion"] = self.confusion.to_dict()
         return found

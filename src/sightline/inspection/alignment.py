@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,18 +34,6 @@ class Alignment:
         """For JSON; weights are kept to six digits."""
         rows = [[round(float(weight), 6) for weight in row] for row in self.weights]
         return {"source": list(self.source), "target": list(self.target), "weights": rows}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Alignment:
-        """What `to_dict` made, read back."""
-        return cls(list(data["source"]), list(data["target"]), np.array(data["weights"], dtype=np.float32))
-
-    def pharaoh(self) -> str:
-        """The strongest link of each target token as `source-target` pairs from 0, the format word aligners write."""
-        if not self.source:
-            return ""
-        strongest = self.weights.argmax(axis=1)
-        return " ".join(f"{i}-{j}" for j, i in enumerate(strongest) if self.weights[j, i] > 0)
 
     def scaled(self) -> NDArray[np.float32]:
         """Weights for showing, at most 1: as they are, unless (linear attention) they are no shares of one."""

@@ -1,16 +1,16 @@
 """The attention of all layers and heads of a model for one text: what each looks at, and what it is like.
 
-    heads = attention_heads(run, "Ein Hund bellt.")
+    heads = trace_heads(run.trace("Ein Hund bellt."))
     rich.print(heads_table(heads))
     draw_head_grid([head for head in heads if head.kind == "cross"], Path("cross.png"))  # pictures/heads.py
 
-All of it is read from the taps of one forward pass over the text and its output.
+All of it is read from a trace of one pass over the text and its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -19,17 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.answering.answerer import Answerer
-from sightline.decoding.padding import pad_tokens
-from sightline.decoding.scoring import begun
+from sightline.inspection.alignment import Alignment
 from sightline.inspection.head_measures import HeadMeasures, measure_head
-from sightline.layers.layout import Padded
+from sightline.inspection.trace import Step, Trace
+from sightline.inspection.walk_through import layer_of, looks_at_source
 from sightline.layers.scores import Score
-from sightline.layers.tap import TapModule, Tapped, listen
-from sightline.models.language_model import DecoderOnly
+from sightline.layers.tap import TapModule
 from sightline.recipe import Recipe
-from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
-from sightline.training.batches import padded_batch
-from sightline.training.sides import sides_of
+from sightline.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -53,24 +50,7 @@ class Loaded(Protocol):
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]: ...
     def predict_nbest(self, texts: Sequence[str]) -> list[list[Any]]: ...
-
-
-class Weighed(Protocol):
-    """A recorded tensor with its name: what a tap told, or a step of a trace."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def tensor(self) -> torch.Tensor: ...
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The tokens along the sides of each kind of attention: (queries, keys)."""
-
-    encoder: tuple[list[str], list[str]]
-    decoder: tuple[list[str], list[str]]
-    cross: tuple[list[str], list[str]]
+    def trace(self, text: str, target: str | None = None) -> Trace: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,49 +81,53 @@ class Head:
         return {"name": self.name, "kind": self.kind, **sides, "weights": rows, **self.measures.to_dict()}
 
 
-def attention_heads(run: Loaded, text: str, target: str | None = None) -> list[Head]:
-    """Every head of the run's model over a text and its output (the model's own, if no `target` is given)."""
-    heard: list[Tapped] = []
+def trace_heads(trace: Trace, *, layer: int | None = None, head: int | None = None) -> list[Head]:
+    """All heads of a recorded pass as they were first computed, or those of a layer or a number; none: nothing attends.
 
-    def hear(tapped: Tapped) -> None:
-        if tapped.name.endswith(".weights"):  # the rest would only take memory
-            heard.append(replace(tapped, tensor=tapped.tensor.detach().clone()))  # later steps may write into it
-
+    Of a decoder that looks anew for every token the rows stand below one another.
+    """
+    found: dict[str, list[Step]] = {}
+    for step in trace:
+        if step.point == "weights" and len(step.shape) == 4:
+            found.setdefault(step.path, []).append(step)
     heads = []
-    if attentions(run.model):
-        source, output = _ids(run, text, target)
-        with torch.inference_mode(), listen(run.model, hear):
-            writes = run.recipe.task in ("seq2seq", "language-model")
-            labels = _write(run, text, source, output) if writes else _label(run, text, source)
-        heads = heads_of(heard, run.model, labels)
-    if not heads:
-        raise ValueError(f"this model (task: {run.recipe.task}) has no attention to look at; nothing in it has heads")
-    return heads
+    for path, steps in found.items():
+        if layer is not None and layer_of(steps[0].name) != layer:
+            continue
+        weights = _joined([step.tensor[0].float().cpu().numpy() for step in steps])  # (H, T, S)
+        kind: Kind = "cross" if looks_at_source(steps[0]) else "encoder" if path.startswith("encoder") else "decoder"
+        queries, keys = _sides(trace, kind, path, weights.shape[2])
+        heads += [Head(kind, path, number, queries, keys, own) for number, own in enumerate(weights)]
+    return heads if head is None else [each for each in heads if each.number == head]
 
 
-def heads_of(trace: Iterable[Weighed], model: Any, labels: Labels) -> list[Head]:
-    """The heads in a recorded pass over one text, in the order in which they were first computed."""
-    found: dict[str, list[NDArray[np.float32]]] = {}
-    for tapped in trace:
-        if tapped.name.endswith(".weights"):
-            found.setdefault(tapped.name.removesuffix(".weights"), []).append(tapped.tensor[0].float().cpu().numpy())
-    heads = []
-    for path, parts in found.items():
-        kind = kind_of(path, getattr(model, "looks", ()))
-        queries, keys = getattr(labels, kind)
-        joined = _joined(parts)  # (H, T, S)
-        keys = _standing(keys, joined.shape[2], model, path)
-        heads += [Head(kind, path, number, queries, keys, weights) for number, weights in enumerate(joined)]
-    return heads
+def _joined(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """(H, t, s) each, one after the other → (H, T, S): queries that came later may have seen more keys."""
+    keys = max(part.shape[2] for part in parts)
+    wide = [np.pad(part, ((0, 0), (0, 0), (0, keys - part.shape[2]))) for part in parts]
+    return np.concatenate(wide, axis=1)
 
 
-def _standing(keys: list[str], count: int, model: Any, path: str) -> list[str]:
-    """What stands at each of `count` keys. Compressed ones (layers/spans.py) are called by the token they stand at."""
-    if count >= len(keys):
-        return keys
-    modules = dict(model.named_modules()) if isinstance(model, torch.nn.Module) else {}
-    stride = getattr(getattr(modules.get(path), "span", None), "stride", None)
-    return [f"{number + 1}." for number in range(count)] if stride is None else keys[::stride][:count]
+def _sides(trace: Trace, kind: Kind, path: str, count: int) -> tuple[list[str], list[str]]:
+    """The tokens that look, and those that stand at `count` keys."""
+    names = {"encoder": ("source", "source"), "decoder": ("given", "given"), "cross": ("target", "source")}[kind]
+    queries, keys = (list(trace.about.get(f"{name}_tokens", ())) for name in names)
+    if count < len(keys):  # compressed ones (layers/spans.py) are called by the token they stand at, if that is known
+        stride = trace.about.get("key_strides", {}).get(path)
+        keys = keys[::stride][:count] if stride else [f"{number + 1}." for number in range(count)]
+    return queries, keys
+
+
+def alignment_of(heads: Sequence[Head]) -> Alignment | None:
+    """What each token of the output looked at in the source: the mean of all heads that do; None where none does."""
+    cross = [head for head in heads if head.kind == "cross"]
+    if not cross or cross[0].weights.shape != (len(cross[0].queries), len(cross[0].keys)):
+        return None
+    mean = np.mean([head.weights for head in cross], axis=0)  # (T, S)
+    return Alignment(cross[0].keys, cross[0].queries, mean)
+
+
+# --- names of heads ----------------------------------------------------------------------------------------------
 
 
 def attentions(model: Any) -> dict[str, int]:
@@ -179,63 +163,6 @@ def short_name(name: str) -> str:
     words = {"layers": None, "attentions": None, "attention": "self", "cross": "cross"}
     parts = [words.get(part, part) for part in name.split(".")]
     return ".".join(part for part in parts if part is not None)
-
-
-def kind_of(path: str, looks: Sequence[str]) -> Kind:
-    """Which attention a module's is."""
-    if path in looks:
-        return "cross"
-    return "encoder" if path.startswith("encoder") else "decoder"
-
-
-def _joined(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """(H, t, s) each, one after the other → (H, T, S): queries that came later may have seen more keys."""
-    keys = max(part.shape[2] for part in parts)
-    wide = [np.pad(part, ((0, 0), (0, 0), (0, keys - part.shape[2]))) for part in parts]
-    return np.concatenate(wide, axis=1)
-
-
-# --- the pass ----------------------------------------------------------------------------------------------------
-
-
-def _ids(run: Loaded, text: str, target: str | None) -> tuple[list[int], list[int]]:
-    """What is read and what is written, without marks. (A language model writes the text itself.)"""
-    task = run.recipe.task
-    if target is not None and task != "seq2seq":
-        raise ValueError(f"a target is for task: seq2seq, and this run is task: {task}; leave it out")
-    if task == "language-model":
-        return [], run.vocabulary.target.encode(text)
-    if task == "tag":
-        return [piece for word in run.vocabulary.encode_words([text])[0] for piece in word], []
-    source = run.encode_sources([text])[0]
-    if task in ("classify", "masked-words"):
-        return source, []
-    if not source:
-        raise ValueError("there is nothing to look at in an empty text; give a sentence")
-    return source, run.predict_nbest([text])[0][0].tokens if target is None else run.vocabulary.target.encode(target)
-
-
-def _write(run: Loaded, text: str, source: list[int], output: list[int]) -> Labels:
-    """All tokens of the output at once, behind the source."""
-    model, device = run.model, run.device
-    model.advance(pad_tokens([[START, *output]], device), begun(model, [source], device))
-    read = [*run.vocabulary.source.show_unknown(run.vocabulary.source.pieces(source), text), SPECIALS[END]]
-    written = run.vocabulary.target.pieces(output)
-    given = [SPECIALS[START], *written]
-    if isinstance(model, DecoderOnly):
-        given = [*read, *given]
-    return Labels((read, read), (given, given), ([*written, SPECIALS[END]], read))
-
-
-def _label(run: Loaded, text: str, source: list[int]) -> Labels:
-    """What an encoder with labels reads."""
-    ids = np.asarray(source, np.int64)
-    batch = padded_batch(sides_of(run.recipe)([ids], [np.ones_like(ids)]), np.zeros(1, np.int64))
-    assert batch.source is not None
-    tokens = batch.source.to(run.device)
-    run.model(tokens, Padded.of([tokens.shape[1]], run.device))
-    read = run.vocabulary.source.show_unknown(run.vocabulary.source.pieces(tokens[0].tolist()), text)
-    return Labels((read, read), ([], []), ([], []))
 
 
 # --- the table ---------------------------------------------------------------------------------------------------

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sightline.inspection.alignment import Alignment
+from sightline.inspection.heat_map import Numbers, row_shares
 from sightline.text.tokenizer import SPACE
 from sightline.text.word_pieces import word_groups
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +40,8 @@ class Attribution:
 
     def shares(self) -> tuple[Numbers, Numbers]:
         """(A, S) and (A, T): the size of each as a share of all that the answer has."""
-        both = np.abs(np.concatenate([self.from_source, self.from_target], axis=1))
-        total = both.sum(axis=1, keepdims=True)
-        shares: Numbers = np.divide(both, total, out=np.zeros_like(both), where=total > 0)
-        return shares[:, : len(self.source)], shares[:, len(self.source) :]
+        both = row_shares(np.concatenate([self.from_source, self.from_target], axis=1))
+        return both[:, : len(self.source)], both[:, len(self.source) :]
 
     def alignment(self) -> Alignment:
         """The shares as a grid: source tokens, then target tokens (with » before them, where there are both)."""
@@ -88,25 +84,6 @@ class Attribution:
             "from_target": rows(self.from_target),
             **({} if self.gaps is None else {"gaps": rows(self.gaps)}),
         }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Attribution:
-        """What `to_dict` made, read back."""
-
-        def numbers(key: str, *shape: int) -> Numbers:
-            return np.array(data[key], np.float64).reshape(shape)
-
-        count = len(data["outputs"])
-        return cls(
-            method=data["method"],
-            outputs=list(data["outputs"]),
-            scores=numbers("scores", count),
-            source=list(data["source"]),
-            from_source=numbers("from_source", count, len(data["source"])),
-            target=list(data["target"]),
-            from_target=numbers("from_target", count, len(data["target"])),
-            gaps=numbers("gaps", count) if "gaps" in data else None,
-        )
 
 
 def _joined(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> list[str]:

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.inspection.attributed import Attribution, Numbers
+from sightline.inspection.attributed import Attribution
 from sightline.inspection.gradient_flow import at_rest
+from sightline.inspection.heat_map import Numbers
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
 from sightline.text.tokenizer import PAD, UNK, Vocabulary
 from sightline.training.batches import TrainingBatch
 
 Method = Literal["input-gradient", "integrated-gradients", "occlusion"]
-Baseline = Literal["zero", "mean"]
 _TOKENS = 4_096  # of all rows of a forward pass together
 
 
@@ -139,21 +139,17 @@ def attribute(
     *,
     method: Method = "integrated-gradients",
     steps: int = 64,
-    baseline: Baseline = "zero",
-    remove: bool = False,
 ) -> Attribution:
-    """Attribute every answer to every token.
+    """Attribute every answer to every token; `steps` are those of integrated gradients.
 
-    `steps` and `baseline` (what says nothing) are for integrated gradients, `remove` for occlusion: an occluded token
-    becomes <unk>; with `remove` tokens of the source are taken out (those of the target stay in their places, or the
-    answers behind them would be others).
+    Their baseline x' is zeros, and an occluded token becomes <unk>: were it taken out, those behind it would move.
     """
     with at_rest(model):
         gaps: Numbers | None = None
         if method == "occlusion":
-            scores, found = _occlude(model, question, remove)
+            scores, found = _occlude(model, question)
         elif method == "integrated-gradients":
-            scores, found, gaps = _integrate(model, question, steps, baseline)
+            scores, found, gaps = _integrate(model, question, steps)
         else:
             scores, found = _input_gradient(model, question)
     reads, _ = question.sizes
@@ -199,35 +195,28 @@ def _input_gradient(model: nn.Module, question: Question) -> tuple[Numbers, Numb
     return _numbers(scores), _numbers(rows)
 
 
-def _integrate(
-    model: nn.Module, question: Question, steps: int, baseline: Baseline
-) -> tuple[Numbers, Numbers, Numbers]:
-    ends = _vectors(model, question)
-    starts = [_baseline(model, part, baseline) for part in ends]
-    ways = [end - start for end, start in zip(ends, starts, strict=True)]
-    along = _along(model, question, starts, ways, 4 * steps)
+def _integrate(model: nn.Module, question: Question, steps: int) -> tuple[Numbers, Numbers, Numbers]:
+    ends = _vectors(model, question)  # from zeros, so they are the ways too
+    along = _along(model, question, ends, 4 * steps)
     nodes = _nodes(along, steps)
     rows = []
     for answers in _chunks(question):
-        sums = [torch.zeros(1, device=part.device) for part in ways]
+        sums = [torch.zeros(1, device=part.device) for part in ends]
         for node, weight in nodes:
-            between = [start + node * way for start, way in zip(starts, ways, strict=True)]
-            _, gradients = _gradients(model, question, between, answers)
+            _, gradients = _gradients(model, question, [node * end for end in ends], answers)
             sums = [total + weight * gradient for total, gradient in zip(sums, gradients, strict=True)]
-        rows.append(_dot(ways, sums))
+        rows.append(_dot(ends, sums))
     found = _numbers(rows)
     return along[-1], found, along[-1] - along[0] - found.sum(1)
 
 
-def _along(
-    model: nn.Module, question: Question, starts: Sequence[Tensor], ways: Sequence[Tensor], parts: int
-) -> Numbers:
+def _along(model: nn.Module, question: Question, ends: Sequence[Tensor], parts: int) -> Numbers:
     """(parts + 1, A): the answers' log p on the way from the baseline to the input."""
-    shares = torch.linspace(0, 1, parts + 1, device=starts[0].device)
+    shares = torch.linspace(0, 1, parts + 1, device=ends[0].device)
     with torch.no_grad():
         return _numbers(
             [
-                _entered(model, question, [s + some[:, None, None] * w for s, w in zip(starts, ways, strict=True)])
+                _entered(model, question, [some[:, None, None] * end for end in ends])
                 for some in shares.split(max(1, _TOKENS // max(1, sum(question.sizes))))
             ]
         )
@@ -248,22 +237,11 @@ def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
     return [(float(m + sign * h / 3**0.5), float(h)) for m, h in zip(middle, half, strict=True) for sign in (-1, 1)]
 
 
-def _baseline(model: nn.Module, vectors: Tensor, kind: Baseline) -> Tensor:
-    """What says nothing: zeros, or the mean vector of the vocabulary."""
-    if kind == "zero":
-        return torch.zeros_like(vectors)
-    tables = [module for module in model.modules() if isinstance(module, Embedding)]
-    mean = torch.stack([table.weight.detach().mean(0) * table.scale for table in tables]).mean(0)
-    return mean.expand_as(vectors)
-
-
-def _occlude(model: nn.Module, question: Question, remove: bool) -> tuple[Numbers, Numbers]:
+def _occlude(model: nn.Module, question: Question) -> tuple[Numbers, Numbers]:
     whole = _asked(model, question, _rows(question.source, 1), _rows(question.given, 1))  # (1, A)
     lost = []
     if question.source is not None:
-        if remove and question.given is None and len(question.wanted) > 1:
-            raise ValueError("a tagger answers at each token, so none can be removed; leave remove out: it is masked")
-        varied = _without(question.source) if remove else _masked(question.source)
+        varied = _masked(question.source)
         lost.append(whole - _asked(model, question, varied, _rows(question.given, len(varied))))
     if question.given is not None:
         varied = _masked(question.given)
@@ -287,14 +265,6 @@ def _asked(model: nn.Module, question: Question, sources: Tensor | None, given: 
 def _masked(tokens: Tensor) -> Tensor:
     """(N,) → (N, N): in row n token n is unknown."""
     return torch.where(torch.eye(len(tokens), dtype=torch.bool, device=tokens.device), UNK, tokens)
-
-
-def _without(tokens: Tensor) -> Tensor:
-    """(N,) → (N, N − 1): in row n token n is missing."""
-    if len(tokens) < 2:
-        raise ValueError("a source of one token cannot lose it; leave remove out: it is masked")
-    keep = ~torch.eye(len(tokens), dtype=torch.bool, device=tokens.device)
-    return tokens.expand(len(tokens), -1)[keep].view(len(tokens), -1)
 
 
 def _dot(vectors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ forbidden, the last one is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -127,16 +127,10 @@ class BeamRecord:
         head = {"beam": self.beam, "nbest": self.nbest_wanted, "groups": self.groups, "steps": self.steps}
         return {**head, "outputs": outputs, "nodes": [asdict(node) for node in self.nodes]}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> BeamRecord:
-        """What `to_dict` made, read back."""
-        nodes = [Node(**node) for node in data["nodes"]]
-        return cls(data["beam"], data["nbest"], data["groups"], nodes, [], data["steps"])
-
     # --- as a tree -----------------------------------------------------------------------------------------------
 
-    def tree(self, *, dropped: bool = False) -> Tree:
-        """For a terminal: what led to finished outputs or to the end, and on demand what was dropped on the way.
+    def tree(self) -> Tree:
+        """For a terminal: what led to finished outputs or to the end.
 
         Where nothing branches off, tokens stand in one line.
         """
@@ -144,23 +138,23 @@ class BeamRecord:
         from rich.tree import Tree
 
         outputs, best = [node.number for node in self.outputs()], self.best()
-        children = self.children(dropped=dropped)
+        children = self.children()
         root = Tree(Text(f"beam {self.beam}, {plural(self.steps, 'step')}", style="bold"))
         waiting = [(root, node) for node in reversed(children.get(None, []))]
         while waiting:
             branch, node = waiting.pop()
             run = unbranched(node, children, best)
-            grown = branch.add(_line(run, outputs, best, leaf=run[-1].number not in children))
+            grown = branch.add(_line(run, outputs, best))
             waiting += [(grown, child) for child in reversed(children.get(run[-1].number, []))]
         return root
 
-    def children(self, *, dropped: bool = False) -> Children:
-        """What continues each node, on the way to anything that finished or was there at the end; or all."""
+    def children(self) -> Children:
+        """What continues each node, on the way to anything that finished or was there at the end."""
         ends = [node for node in self.nodes if node.fate in ("finished", "sentence done", "group done")]
         wanted = {each.number for node in ends for each in self.line(node)}
         children: Children = {}
         for node in self.nodes:
-            if dropped or node.number in wanted:
+            if node.number in wanted:
                 children.setdefault(node.parent, []).append(node)
         return children
 
@@ -173,20 +167,23 @@ def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
     return run
 
 
-def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int], *, leaf: bool) -> Text:
+def ending(node: Node, outputs: Sequence[int]) -> str:
+    """How a hypothesis ended, in words; nothing where it went on."""
+    if node.fate == "finished":
+        place = f", output {outputs.index(node.number) + 1}" if node.number in outputs else ""
+        return f"finished: score {node.score:.3f}{place}"
+    return "" if node.fate == "continued" else node.fate
+
+
+def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
     """Tokens that follow one another, what they add up to, and how it ended."""
     from rich.text import Text
 
     last = run[-1]
     line = Text(" ".join(visible(node.piece) for node in run), style="bold" if last.number in best else "")
     line.append(f"  {last.log_probability:.2f}", style="dim")
-    if last.fate == "finished":
-        place = f", output {outputs.index(last.number) + 1}" if last.number in outputs else ""
-        line.append(f"  finished: score {last.score:.3f}{place}", style="green")
-    elif last.fate != "continued":
-        line.append(f"  {last.fate}", style="dim italic")
-    elif leaf:
-        line.append("  all that follows outscored", style="dim italic")
+    if ended := ending(last, outputs):
+        line.append(f"  {ended}", style="green" if last.fate == "finished" else "dim italic")
     return line
 
 

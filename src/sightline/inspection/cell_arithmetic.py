@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from sightline.inspection.arithmetic import Ref
-from sightline.inspection.expert_operations import expert
 from sightline.inspection.numpy_script import arguments_of
-from sightline.inspection.operations import MOVING, OPERATIONS
+from sightline.inspection.operations import MOVING, OPERATIONS, expert
 from sightline.inspection.trace import Step
 
 Cell = tuple[int, ...]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.inspection.pictures.figure_files import INK, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.coloured_cells import colour_map
+from sightline.inspection.pictures.figure_files import INK, new_picture
 from sightline.run_folder import journal
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def read_expert_shares(run: Path) -> ExpertShares:
 
 def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> None:
     """Draw what a run wrote down into a file; its suffix (.png, .svg or .pdf) chooses the format."""
-    check_figure(path)
     found = read_expert_shares(run)
     heading = title or f"Share of each expert: {run.name}"
     style = {
@@ -70,8 +69,8 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
     }
     heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in found.shares.values()]
     height = sum(heights) + 0.5 * len(heights) + 2.0
-    with drawing(plain_style(fonts_for(heading), style)):
-        figure = new_figure(figsize=(9.0, height), facecolor="white", layout="constrained")
+    shape = {"figsize": (9.0, height), "layout": "constrained"}
+    with new_picture(path, heading, style, dpi=150, margin=None, **shape) as figure:
         rows = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[*heights, 0.9], squeeze=False)[:, 0]
         most = max(float(_times(shares).max()) for shares in found.shares.values())
         peak = max(2.0, min(4.0, most))
@@ -80,7 +79,6 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
         _draw_dropped(rows[-1], found)
         _colour_bar(figure, image, list(rows[:-1]), peak, more=most > peak)
         figure.suptitle(heading, x=0.01, ha="left", fontsize=11)
-        write_figure(figure, path, dpi=150, margin=None)
 
 
 def _times(shares: np.ndarray) -> np.ndarray:
@@ -97,14 +95,14 @@ def _edges(steps: np.ndarray) -> np.ndarray:
 
 def _draw_layer(axes: Axes, layer: str, shares: np.ndarray, steps: np.ndarray, peak: float) -> QuadMesh:
     """One band an expert, the first one on top."""
-    from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
+    from matplotlib.colors import TwoSlopeNorm
 
     count = shares.shape[1]
     image = axes.pcolormesh(
         _edges(steps),
         np.arange(count + 1) - 0.5,
         _times(shares).T,
-        cmap=LinearSegmentedColormap.from_list("shares", list(_LITTLE_TO_MUCH)),
+        cmap=colour_map(_LITTLE_TO_MUCH),
         norm=TwoSlopeNorm(1.0, 0.0, peak),
         rasterized=True,
     )

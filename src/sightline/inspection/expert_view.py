@@ -53,13 +53,12 @@ def routings(trace: Trace, *, layer: int | None = None) -> list[Routing]:
     """Every layer of experts in a trace, or one; none where the model has none."""
     found: dict[str, list[torch.Tensor]] = {}
     for step in trace:
-        if step.name.endswith(".gates") and (layer is None or layer_of(step.name) == layer):
-            found.setdefault(step.name.removesuffix(".gates"), []).append(step.tensor)
-    about = trace.about
+        if step.point == "gates" and (layer is None or layer_of(step.name) == layer):
+            found.setdefault(step.path, []).append(step.tensor)
     made = []
     for path, parts in found.items():
         gates = torch.cat(parts, dim=1)[0].float().cpu().numpy()  # (T, E)
-        tokens = list(about.get("given_tokens" if path.startswith("decoder") else "source_tokens", ()))
+        tokens = list(trace.read_by(path))
         labels = tokens if len(tokens) == len(gates) else [str(place) for place in range(len(gates))]
         made.append(Routing(path, labels, gates))
     return made

@@ -76,10 +76,9 @@ class Flow:
     when: str  # "initialisation" or "trained"
     sides: dict[Side, dict[str, Curve]]
 
-    def curve(self, side: Side, layer: str | None = None) -> Curve | None:
-        """Of the layer of that name, or of the top one; None where there is none."""
-        layers = self.sides.get(side, {})
-        return layers.get(layer) if layer is not None else next(reversed(layers.values()), None)
+    def curve(self, side: Side) -> Curve | None:
+        """Of the top layer; None where there is none."""
+        return next(reversed(self.sides.get(side, {}).values()), None)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

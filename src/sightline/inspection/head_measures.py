@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Numbers = NDArray[np.float64]
+from sightline.inspection.heat_map import Numbers, row_shares
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,6 @@ class HeadMeasures:
     def to_dict(self) -> dict[str, float | None]:
         """For JSON, which knows no nan."""
         return {name: None if math.isnan(value) else value for name, value in asdict(self).items()}
-
-
-def shares(weights: NDArray[np.float32]) -> Numbers:
-    """Rows (T, S) that add up to one; a row of zeros stays one."""
-    sizes = np.abs(weights.astype(np.float64))
-    totals = sizes.sum(axis=1, keepdims=True)
-    result: Numbers = np.divide(sizes, totals, out=np.zeros(sizes.shape), where=totals > 0)
-    return result
 
 
 def entropy(p: Numbers) -> Numbers:
@@ -76,7 +68,7 @@ def measure_head(weights: NDArray[np.float32], *, causal: bool = False) -> HeadM
     end."""
     queries, keys = weights.shape
     seen = np.arange(1, queries + 1) + (keys - queries) if causal else np.full(queries, keys)
-    p = shares(weights)
+    p = row_shares(weights)
     if causal and keys < queries:  # compressed ones: a query sees those that it gives any weight
         seen = (p > 0).sum(axis=1)
     return HeadMeasures(

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,24 +47,24 @@ class Scale:
 
     def levels(self, values: Numbers) -> NDArray[np.uint8]:
         """The place of each number in the palette."""
-        shares = np.clip((np.nan_to_num(values, posinf=self.high, neginf=self.low) - self.low) / self.span, 0, 1)
-        found = np.round(shares * (LEVELS - 1)).astype(np.uint8)
+        found = np.round(self._shares(values) * (LEVELS - 1)).astype(np.uint8)
         found[np.isneginf(values)] = LEVELS
         found[np.isnan(values)] = LEVELS + 1
         return found
 
-    @property
-    def span(self) -> float:
-        return self.high - self.low
-
     def encoded(self, values: Numbers) -> str:
         """The numbers to five digits of the scale, two bytes each, for the page's script."""
-        shares = np.clip((np.nan_to_num(values, posinf=self.high, neginf=self.low) - self.low) / self.span, 0, 1)
-        found = np.round(shares * _STEPS).astype("<u2")
+        found = np.round(self._shares(values) * _STEPS).astype("<u2")
         found[np.isneginf(values)] = _LOW_INFINITE
         found[np.isposinf(values)] = _HIGH_INFINITE
         found[np.isnan(values)] = _NOT_A_NUMBER
         return base64.b64encode(found.tobytes()).decode("ascii")
+
+    def _shares(self, values: Numbers) -> Numbers:
+        """How far each number is on the way from the palest colour to the deepest, from 0 to 1."""
+        finite = np.nan_to_num(values, posinf=self.high, neginf=self.low)
+        shares: Numbers = np.clip((finite - self.low) / (self.high - self.low), 0, 1)
+        return shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,14 @@ class HeatMap:
     def png(self) -> bytes:
         """One pixel a number."""
         return indexed_png(self.scale.levels(self.values), palette(self.scale.signed))
+
+
+def row_shares(values: NDArray[Any]) -> Numbers:
+    """The size of each number as a share of its row (R, C); a row of zeros stays one."""
+    sizes = np.abs(values.astype(np.float64))
+    totals = sizes.sum(axis=1, keepdims=True)
+    result: Numbers = np.divide(sizes, totals, out=np.zeros(sizes.shape), where=totals > 0)
+    return result
 
 
 def _largest(values: Numbers, down: int, across: int) -> Numbers:

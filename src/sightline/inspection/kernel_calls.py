@@ -119,12 +119,10 @@ def _slice(given: Arguments, result: Tensor, number: int) -> Call:
     return "cut", {"x": given["self"], "axis": axis, "start": start, "stop": stop, "step": step}
 
 
-def _select(given: Arguments, result: Tensor, number: int) -> Call:
-    return "pick", {"x": given["self"], "axis": given["dim"] % (result.dim() + 1), "index": given["index"]}
-
-
-def _one_of(given: Arguments, result: Tensor, number: int) -> Call:
-    return "pick", {"x": given["self"], "axis": given["dim"] % (result.dim() + 1), "index": number}
+def _picked(given: Arguments, result: Tensor, number: int) -> Call:
+    """What `select` takes, or one of all that `unbind` gives."""
+    axis = given["dim"] % (result.dim() + 1)
+    return "pick", {"x": given["self"], "axis": axis, "index": given.get("index", number)}
 
 
 def _part(given: Arguments, result: Tensor, number: int) -> Call:
@@ -218,8 +216,8 @@ _OTHERS: dict[str, Translation] = {
     "aten::expand": lambda given, result, number: ("broadcast", {"x": given["self"], "shape": list(result.shape)}),
     "aten::expand_as": lambda given, result, number: ("broadcast", {"x": given["self"], "shape": list(result.shape)}),
     "aten::slice": _slice,
-    "aten::select": _select,
-    "aten::unbind": _one_of,
+    "aten::select": _picked,
+    "aten::unbind": _picked,
     "aten::chunk": _part,
     "aten::split": _part,
     "aten::split_with_sizes": _part,
@@ -257,8 +255,6 @@ def in_our_words(kernel: str, given: Arguments, result: Tensor, number: int) -> 
         return None
     name, names = _PLAIN[kernel]
     arguments = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
-    return name, _whole_axes(arguments, result) if name in ("softmax", "cut") else arguments
-
-
-def _whole_axes(arguments: dict[str, Any], result: Tensor) -> dict[str, Any]:
-    return arguments | {"axis": _axis(arguments["axis"], result)}
+    if name == "softmax":
+        arguments["axis"] = _axis(arguments["axis"], result)
+    return name, arguments

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from sightline.inspection.trace import Trace, record_arithmetic
-from sightline.inspection.trace_ending import tell_ending
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
@@ -55,7 +54,7 @@ def lecture_trace() -> Trace:
         recorder.give("source.tokens", source, "tokens")
         recorder.give("target.tokens", given, "tokens before each")
         features, _ = model.advance(given, model.begin(model.encode(source, Padded.of([len(SOURCE)]))))
-        tell_ending(recorder, model.logits(features), wanted)
+        recorder.end(model.logits(features), wanted)
     trace = recorder.finish()
     trace.about = {
         "task": "seq2seq",

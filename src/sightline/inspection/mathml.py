@@ -7,14 +7,13 @@ annotation, the plain text as the alternative.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from html import escape
 
 from sightline.inspection.latex import latex
 
 _RAISED = {"ᵀ": "<mo>⊤</mo>", "²": "<mn>2</mn>"}
 _LOWERED = {"₁": "1", "₂": "2", "₃": "3"}
-_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, ")]}"
+_OPEN = {"(": ")", "[": "]", "{": "}"}
 _ADDED = frozenset("=+−,;…∈→≤")  # what ends the terms above a fraction
 _TOKEN = re.compile(r"[0-9]+(?:\.[0-9]+)?|\S[\u0300-\u036f]?")
 _WORD = re.compile(r"[A-Za-zÀ-ž]{2,}(?:[ -][a-zß-ž]{2,}(?![(\[]))*")  # a phrase does not swallow a function's name
@@ -40,24 +39,20 @@ def _row(text: str, at: int, end: str) -> tuple[str, int]:
     while at < len(text):
         sign = text[at]
         if sign == end:
-            return _joined(found), at + 1
+            return "".join(found), at + 1
         if sign.isspace():
             at += 1
         elif sign == "/":
             at = _skip(text, at + 1)
             below, at = _atom(text, at)
             first = next((k + 1 for k in reversed(range(len(found))) if _ends_term(found[k])), 0)
-            found[first:] = [f"<mfrac><mrow>{_joined(found[first:])}</mrow><mrow>{below}</mrow></mfrac>"]
+            found[first:] = [f"<mfrac><mrow>{''.join(found[first:])}</mrow><mrow>{below}</mrow></mfrac>"]
         else:
             atom, at = _atom(text, at)
             found.append(atom)
             if sign == ",":
                 found.append('<mspace width="0.25em"></mspace>')
-    return _joined(found), at
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return "".join(parts)
+    return "".join(found), at
 
 
 def _skip(text: str, at: int) -> int:

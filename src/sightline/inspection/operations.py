@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from sightline.inspection.copy_operations import written_or_copied
-from sightline.inspection.expert_operations import expert, keep_top, mixture
 from sightline.inspection.moving_operations import MOVES
 
 Array = Any  # np.ndarray; annotations stay short, because these functions are printed into scripts
@@ -277,7 +275,64 @@ def state_before(inputs: Array, weight: Array, bias: Array, start: Sequence[Arra
     return np.stack(before, 1)
 
 
+# --- experts: token by token and expert by expert, as the formula says it ---------------------------------------------
+
+
+def keep_top(x: Array, top: int) -> Array:
+    """softmax over the `top` largest of the last axis, 0 elsewhere; of equal ones the earlier is taken."""
+    best = np.argsort(-x, axis=-1, kind="stable")[..., :top]
+    chosen = np.take_along_axis(x, best, -1)
+    shares = np.exp(chosen - chosen.max(-1, keepdims=True))
+    y = np.zeros_like(x)
+    np.put_along_axis(y, best, shares / shares.sum(-1, keepdims=True), -1)
+    return y
+
+
+def expert(x: Array, widen: Array, narrow: Array, widen_bias: Array, narrow_bias: Array, kind: str) -> Array:
+    """One expert's net: f(x W₁ + b₁) W₂ + b₂, or gated: (silu(x W₁) ∘ x W₃) W₂."""
+    hidden = x @ widen + widen_bias
+    if kind == "swiglu":
+        a, b = np.split(hidden, 2, -1)
+        hidden = a / (1 + np.exp(-a)) * b
+    elif kind == "gelu":
+        hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+    else:
+        hidden = np.maximum(hidden, 0)
+    return hidden @ narrow + narrow_bias
+
+
+def mixture(
+    x: Array,
+    gates: Array,
+    widen: Array,
+    narrow: Array,
+    widen_bias: Array,
+    narrow_bias: Array,
+    kind: str,
+    real: Array | None = None,
+) -> Array:
+    """Σ_i G_i E_i(x) over all experts; what is not real gets zeros."""
+    first, second = widen_bias.reshape(len(widen), -1), narrow_bias.reshape(len(narrow), -1)
+    said = [expert(x, *parts, kind) for parts in zip(widen, narrow, first, second, strict=True)]
+    y = sum(gates[..., i, None] * said[i] for i in range(len(said)))
+    return y if real is None else np.where(real[..., None], y, 0)
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def written_or_copied(logits: Array, gate: Array, weights: Array, tokens: Array) -> Array:
+    """log(p_gen softmax(logits) + (1 − p_gen) Σ weights where the word stands), p_gen = σ(gate); −∞ where it is 0."""
+    p_gen = 1 / (1 + np.exp(-gate))[..., None]
+    written = np.exp(logits - logits.max(-1, keepdims=True))
+    written = p_gen * written / written.sum(-1, keepdims=True)
+    size = max(logits.shape[-1], int(tokens.max()) + 1)
+    p = np.concatenate([written, np.zeros((*logits.shape[:-1], size - logits.shape[-1]))], -1)
+    for row in range(len(tokens)):
+        for place, word in enumerate(tokens[row]):
+            p[row, :, word] += (1 - p_gen[row, :, 0]) * weights[row, :, place]
+    with np.errstate(divide="ignore"):
+        return np.log(p).astype(logits.dtype)
 
 
 def surprise(probabilities: Array, wanted: Array) -> Array:

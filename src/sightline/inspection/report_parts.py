@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sightline.inspection.alignment import Alignment
-from sightline.inspection.attention_views import Head
+from sightline.inspection.attention_views import Head, Loaded, alignment_of, trace_heads
 from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Question, attribute
 from sightline.inspection.beam_record import BeamRecord, record_beam
 from sightline.inspection.expert_view import Routing, routings
 from sightline.inspection.token_view import TokenChoice, token_choices
 from sightline.inspection.trace import Trace
-from sightline.inspection.trace_heads import alignment_of, trace_heads
-from sightline.inspection.views import Subject, Traceable
+from sightline.inspection.views import Subject
+from sightline.inspection.walk_through import WalkThrough
 from sightline.inspection.windows_view import Window, windows_of
 from sightline.text.tokenizer import PAD, SPECIALS
 
@@ -26,6 +26,7 @@ class ReportParts:
 
     title: str
     trace: Trace
+    walk: WalkThrough  # as near as is asked for
     choices: list[TokenChoice] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
     alignment: Alignment | None = None
@@ -34,9 +35,6 @@ class ReportParts:
     routings: list[Routing] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  # what would have been too much, and how to get it
-    step: int | None = None
-    layer: int | None = None
-    head: int | None = None
 
 
 def gather(subject: Subject, title: str) -> ReportParts:
@@ -45,14 +43,12 @@ def gather(subject: Subject, title: str) -> ReportParts:
     parts = ReportParts(
         title,
         trace,
+        WalkThrough(trace).focus(step=subject.step, layer=subject.layer, head=subject.head),
         choices=token_choices(trace, subject.token),
         heads=trace_heads(trace, layer=subject.layer, head=subject.head),
         alignment=alignment_of(trace_heads(trace)),
         routings=routings(trace, layer=subject.layer),
         windows=windows_of(trace),
-        step=subject.step,
-        layer=subject.layer,
-        head=subject.head,
     )
     if run is None:
         return parts
@@ -64,7 +60,7 @@ def gather(subject: Subject, title: str) -> ReportParts:
     return parts
 
 
-def _attributed(run: Traceable, trace: Trace, left_out: list[str]) -> Attribution | None:
+def _attributed(run: Loaded, trace: Trace, left_out: list[str]) -> Attribution | None:
     """Input × gradient of the very tokens that were traced."""
     question = _question(run, trace)
     pairs = len(question.places) * sum(question.sizes)
@@ -78,7 +74,7 @@ def _attributed(run: Traceable, trace: Trace, left_out: list[str]) -> Attributio
     return attribute(run.model, question, labels, method="input-gradient")
 
 
-def _question(run: Traceable, trace: Trace) -> Question:
+def _question(run: Loaded, trace: Trace) -> Question:
     """The tokens of the trace, copied: those made in inference mode cannot be differentiated."""
     names = ("source.tokens", "target.tokens")
     source, given = (trace[name][0].clone() if name in trace else None for name in names)

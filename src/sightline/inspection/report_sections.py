@@ -11,7 +11,7 @@ import torch
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
-from sightline.inspection.beam_record import BeamRecord, Children, Node, unbranched
+from sightline.inspection.beam_record import BeamRecord, Children, Node, ending, unbranched
 from sightline.inspection.heat_map import HeatMap, Scale, palette
 from sightline.inspection.heat_map_html import Page, name, scale_bar, short
 from sightline.inspection.report_parts import ReportParts
@@ -37,8 +37,7 @@ def output_section(parts: ReportParts, page: Page) -> str:
         + "</td></tr>"
         for choice in parts.choices
     )
-    head = _head("place", "token", "p", "−log p", "likeliest")
-    listed = f'<div class="scroll"><table class="list">{head}<tbody>{rows}</tbody></table></div>'
+    listed = _table(["place", "token", "p", "−log p", "likeliest"], rows)
     opened = " open" if len(parts.choices) <= _LISTED else ""
     scale = scale_bar(HeatMap.of(np.array([[0.0, 1.0]]), scale=Scale(0.0, 1.0)))
     summary = "<summary>What else might have stood there</summary>"
@@ -50,12 +49,22 @@ def _colour(share: float) -> str:
     return "#{:02x}{:02x}{:02x}".format(*palette(False)[level])
 
 
-def _head(*names: str) -> str:
-    return "<thead><tr>" + "".join(f'<th scope="col">{escape(each)}</th>' for each in names) + "</tr></thead>"
+def _table(names: Sequence[str], rows: str, kind: str = "list") -> str:
+    """Rows under the names of their columns."""
+    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in names)
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
 
 
 def _note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>' if text else ""
+
+
+def _grid(whole: HeatMap, page: Page) -> str:
+    """A heat map, sampled where it is too large, with a note that says so."""
+    shown, note = whole.within(_GRID)
+    return _note(note) + page.heat_map(shown)
 
 
 def alignment_section(parts: ReportParts, page: Page) -> str:
@@ -64,9 +73,8 @@ def alignment_section(parts: ReportParts, page: Page) -> str:
         return ""
     found = parts.alignment
     whole = HeatMap.of(found.weights, found.target, found.source, label="alignment of output and source")
-    shown, note = whole.within(_GRID)
     told = "<p>What each token of the output (down) looked at in the source (across): the mean of all heads.</p>"
-    return told + _note(note) + page.heat_map(shown)
+    return told + _grid(whole, page)
 
 
 def heads_section(parts: ReportParts, page: Page) -> str:
@@ -121,8 +129,7 @@ def attribution_section(parts: ReportParts, page: Page) -> str:
     ):
         if values.size:
             whole = HeatMap.of(values, found.outputs, tokens, label=f"attribution to {title}", scale=scale)
-            shown, note = whole.within(_GRID)
-            maps.append(f"<h3>To {title}</h3>{_note(note)}{page.heat_map(shown)}")
+            maps.append(f"<h3>To {title}</h3>{_grid(whole, page)}")
     told = (
         f"<p>{escape(found.method)}: what each answer (down) owes to each token (across), in nats of its "
         f"log-probability. Blue speaks for it, orange against.</p>"
@@ -140,13 +147,9 @@ def experts_section(parts: ReportParts, page: Page) -> str:
             f'<td><span class="share" style="width:{share:.2%}"></span></td></tr>'
             for each, share, asked in zip(names, routing.shares, routing.asked, strict=True)
         )
-        head = _head("expert", "share of the gates", "tokens sent", "")
+        listed = _table(["expert", "share of the gates", "tokens sent", ""], rows, "list bars")
         gates = HeatMap.of(routing.gates, routing.tokens, names, label=f"gates of {routing.path}")
-        shown, note = gates.within(_GRID)
-        found.append(
-            f"<h3><code>{escape(routing.path)}</code></h3>{_note(note)}{page.heat_map(shown)}"
-            f'<div class="scroll"><table class="list bars">{head}<tbody>{rows}</tbody></table></div>'
-        )
+        found.append(f"<h3><code>{escape(routing.path)}</code></h3>{_grid(gates, page)}{listed}")
     return "".join(found)
 
 
@@ -154,19 +157,17 @@ def gates_section(parts: ReportParts, page: Page) -> str:
     """How far the gates of a recurrence stood open at each token."""
     found: dict[str, dict[str, list[torch.Tensor]]] = {}
     for step in parts.trace:
-        path, _, last = step.name.rpartition(".")
-        if last.endswith("_gate"):
+        if step.point.endswith("_gate"):
             mean = step.tensor.float().mean(-1).reshape(-1)  # (T,)
-            found.setdefault(path, {}).setdefault(last.removesuffix("_gate"), []).append(mean)
+            found.setdefault(step.path, {}).setdefault(step.point.removesuffix("_gate"), []).append(mean)
     maps, backward = [], turned_paths(parts.trace)
     for path, gates in found.items():
         values = np.stack([torch.cat(means).cpu().numpy() for means in gates.values()], axis=1)  # (T, gates)
-        tokens = parts.trace.about.get("given_tokens" if path.startswith("decoder") else "source_tokens")
+        tokens = parts.trace.read_by(path)
         values = values[::-1] if path in backward else values  # told in the order in which it was read
         path += " (reads from the end)" if path in backward else ""
         heat = HeatMap.of(values, tokens, list(gates), label=f"gates of {path}", scale=Scale(0.0, 1.0))
-        shown, note = heat.within(_GRID)
-        maps.append(f"<figure><figcaption>{escape(path)}</figcaption>{_note(note)}{page.heat_map(shown)}</figure>")
+        maps.append(f"<figure><figcaption>{escape(path)}</figcaption>{_grid(heat, page)}</figure>")
     if not maps:
         return ""
     told = "<p>How far each gate stood open at each token: 0 shut, 1 open, the mean over its units.</p>"
@@ -178,7 +179,7 @@ def windows_section(parts: ReportParts, page: Page) -> str:
     found = []
     for side in ("encoder", "decoder"):
         windows = [window for window in parts.windows if window.side == side]
-        tokens = parts.trace.about.get("given_tokens" if side == "decoder" else "source_tokens")
+        tokens = parts.trace.read_by(side)
         if not windows or not tokens:
             continue
         rows = "".join(
@@ -187,14 +188,11 @@ def windows_section(parts: ReportParts, page: Page) -> str:
             f"<td>{short(window.reach[0])} … {short(window.reach[1])}</td></tr>"
             for window in windows
         )
-        head = _head("convolution", "sees the places", "reached through all layers")
+        listed = _table(["convolution", "sees the places", "reached through all layers"], rows)
         label = f"layer at which a place of the {side} first sees a token"
-        shown, note = HeatMap.of(first_seen(windows, len(tokens)), tokens, tokens, label=label).within(_GRID)
-        found.append(
-            f'<h3>{side}</h3><div class="scroll"><table class="list">{head}<tbody>{rows}</tbody></table></div>'
-            f"<p>The layer, from 1, at which each place (down) first sees each token (across); 0: it never does.</p>"
-            f"{_note(note)}{page.heat_map(shown)}"
-        )
+        seen = HeatMap.of(first_seen(windows, len(tokens)), tokens, tokens, label=label)
+        told = "<p>The layer, from 1, at which each place (down) first sees each token (across); 0: it never does.</p>"
+        found.append(f"<h3>{side}</h3>{listed}{told}{_grid(seen, page)}")
     return "".join(found)
 
 
@@ -221,12 +219,7 @@ def _branch(node: Node, children: Children, outputs: Sequence[int], best: set[in
     """Tokens that follow one another in one line, then what branches off."""
     run = unbranched(node, children, best)
     last, tokens = run[-1], " ".join(name(each.piece) for each in run)
-    told = f"{last.log_probability:.2f}".replace("-", "−")
-    if last.fate == "finished":
-        place = f", output {outputs.index(last.number) + 1}" if last.number in outputs else ""
-        told += f" · finished: score {last.score:.3f}{place}".replace("-", "−")
-    elif last.fate != "continued":
-        told += f" · {last.fate}"
+    told = " · ".join(filter(None, (f"{last.log_probability:.2f}", ending(last, outputs)))).replace("-", "−")
     inside = "".join(_branch(each, children, outputs, best) for each in children.get(last.number, []))
     marked = ' class="best"' if last.number in best else ""
     return f"<li><span{marked}>{tokens}</span> <small>{told}</small>{f'<ul>{inside}</ul>' if inside else ''}</li>"
@@ -245,8 +238,7 @@ def _hypotheses(record: BeamRecord) -> str:
         f"<td>{node.fate}</td></tr>"
         for node in nodes
     )
-    head = _head("step", "hypothesis", "continues", "token", "log p", "score", "what became of it")
-    listed = f'<div class="scroll"><table class="list">{head}<tbody>{rows}</tbody></table></div>'
+    listed = _table(["step", "hypothesis", "continues", "token", "log p", "score", "what became of it"], rows)
     summary = f"<summary>Every hypothesis at every step ({len(record.nodes)})</summary>"
     return f"<details>{summary}{_note(note)}{listed}</details>"
 

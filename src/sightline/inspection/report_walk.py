@@ -38,8 +38,7 @@ class Card:
 
 def walk_section(parts: ReportParts, page: Page) -> str:
     """All steps in focus, by the part of the model they belong to."""
-    walk = WalkThrough(parts.trace).focus(step=parts.step, layer=parts.layer, head=parts.head)
-    cards = [_heads_first(card, walk) for card in _cards(walk.steps(), parts.trace.about)]
+    cards = [_heads_first(card, parts.walk) for card in _cards(parts.walk.steps(), parts.trace.about)]
     numbers = {card.shown.step.name: card.shown.number for card in cards}
     groups: dict[str, list[Card]] = {}
     for card in cards:
@@ -89,7 +88,7 @@ def _joined(several: list[Shown], about: Mapping[str, Sequence[str]]) -> Card:
 def _heads_first(card: Card, walk: WalkThrough) -> Card:
     """(B, T, H, K) → (B, H, T, K): a matrix for each head, not for each token."""
     step = card.shown.step
-    of_tokens = step.name.rsplit(".", 1)[-1] in ("query", "key", "value") and card.tensor.dim() == 4
+    of_tokens = step.point in ("query", "key", "value") and card.tensor.dim() == 4
     return replace(card, tensor=card.tensor.transpose(1, 2)) if of_tokens and walk.head_axis(step) == 2 else card
 
 
@@ -153,7 +152,7 @@ def _matrices(card: Card, flat: Numbers, sides: Sequence[Sequence[str] | None], 
     name, scale = card.shown.step.name, Scale.of(flat)
     if len(flat) == 1:
         return page.heat_map(HeatMap.of(flat[0], *sides, label=name, scale=scale), most=480)
-    what = "head" if name.rsplit(".", 1)[-1] in _OF_HEADS else "part"
+    what = "head" if card.shown.step.point in _OF_HEADS else "part"
     figures = [
         f"<figure>{page.heat_map(HeatMap.of(matrix, *sides, label=f'{name}, {what} {at}', scale=scale), most=220)}"
         f"<figcaption>{what} {at}</figcaption></figure>"

@@ -31,13 +31,18 @@ def sample_batches(
     """Batches of a few examples of about one length; of a language model's text windows as long as it was taught."""
     if not examples:
         raise ValueError("there are no examples to measure; give a test set that has some")
-    made = list(_windows(recipe, vocabulary, examples, sentences) if recipe.task == "language-model" else ())
     if recipe.data.noise is not None:
-        made = list(_spoilt(recipe, vocabulary, examples, sentences))
-    elif recipe.task != "language-model":
+        sides = _spoilt(recipe, vocabulary, examples, sentences)
+    elif recipe.task == "language-model":
+        sides = _windows(recipe, vocabulary, examples, sentences)
+    else:
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
-        made = list(_examples(recipe, vocabulary, chosen))
-    made.sort(key=lambda side: side.read[-1].lengths()[0])
+        sides = _examples(recipe, vocabulary, chosen, _LONGEST)
+    made = sorted(sides, key=lambda side: side.read[-1].lengths()[0])
+    if not made:
+        raise ValueError(
+            f"every example is empty on a side or has over {_LONGEST} tokens; give a test set of shorter ones"
+        )
     found = [_joined(made[at : at + _ROWS]) for at in range(0, len(made), _ROWS)]
     target = torch.device(device)
     return [batch.to(target) if target.type == "cuda" else batch for batch in found]
@@ -52,16 +57,21 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
         return padded_batch(windows([], [ids]), np.arange(1))
     if recipe.task == "masked-words":
         raise ValueError("task: masked-words has an answer at each gap, and none of a text as a whole to look at here")
+    if recipe.task == "tag" and not source.split():
+        raise ValueError("an empty text has no words to look at; give one with words")
     (made,) = _examples(recipe, vocabulary, [Example(source, target)])
     return padded_batch(made, np.arange(1))
 
 
-def _examples(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example]) -> Iterator[Sides]:
+def _examples(
+    recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], longest: int | None = None
+) -> Iterator[Sides]:
+    """Examples one by one; with `longest`, those with nothing on a side, or with more tokens, are passed over."""
     show = sides_of(recipe)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
         source = source[: recipe.data.clean.cut_source]
-        if source and target and max(len(source), len(target)) <= _LONGEST:
+        if longest is None or (source and target and max(len(source), len(target)) <= longest):
             yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 
 

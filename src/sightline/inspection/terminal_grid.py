@@ -45,7 +45,7 @@ class TerminalGrid:
                 yield Text(" " * margin + line, style="bold", no_wrap=True)
             for label, row in zip(rows, weights[:, start:stop], strict=True):
                 text = Text(no_wrap=True)
-                text.append(_right(label, margin - 1) + " ", style="bold")
+                text.append(right(label, margin - 1) + " ", style="bold")
                 for weight, width in zip(row, widths, strict=True):
                     text.append_text(_cell(float(weight), width, shades, coloured))
                 yield text
@@ -130,7 +130,8 @@ def _shield(label: str) -> str:
     return label + "\u200e" if any(unicodedata.bidirectional(each) in ("R", "AL") for each in label) else label
 
 
-def _right(label: str, width: int) -> str:
+def right(label: str, width: int) -> str:
+    """At the right end of so many columns."""
     return " " * (width - cell_len(label)) + _shield(label)
 
 

@@ -11,7 +11,7 @@ also has the operation and the arguments that made it, down to tokens and weight
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,6 +61,16 @@ class Step(Tapped):
         """Whether it is another name for a named step before it."""
         made_of = self.arguments.get("x")
         return self.operation == "same" and isinstance(made_of, Ref) and "~" not in made_of.name
+
+    @property
+    def path(self) -> str:
+        """The part of the model it belongs to: `decoder.layers.2.cross`."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def point(self) -> str:
+        """What it is called there: `weights`."""
+        return self.name.rpartition(".")[2]
 
     def sampled(self, numbers: int) -> Step:
         """With at most about so many numbers: the longest axes are thinned evenly, and a note says so."""
@@ -138,6 +148,11 @@ class Trace:
         kept = [s for s in self.entries if s.name.startswith(prefix + ".") or _short(s.name).startswith(short + ".")]
         return Trace(kept, {}, self.about)
 
+    def read_by(self, path: str) -> Sequence[str]:
+        """The tokens that a part of the model reads, as far as they are known."""
+        found: Sequence[str] = self.about.get("given_tokens" if path.startswith("decoder") else "source_tokens", ())
+        return found
+
     def sampled(self, numbers: int = 100_000) -> Trace:
         """Tensors with more numbers than that thinned out, each with a note; what is needed to recompute stays."""
         thin = [step if step.unnamed or step.operation == "given" else step.sampled(numbers) for step in self.steps]
@@ -211,6 +226,20 @@ class Recorder:
         """Name a tensor that is there before the model runs."""
         self.hear(Tapped(name, tensor, formula, ()))
         return tensor
+
+    def end(self, logits: Tensor, wanted: Tensor, places: Tensor | None = None) -> None:
+        """How every trace ends, outside its model: softmax(logits) (…, V), −log p of each wanted token, and their mean.
+
+        Where `places` are given, it is the mean over those that are true: where an answer is wanted.
+        """
+        self.give("wanted", wanted, "tokens to be predicted")
+        probabilities = torch.softmax(logits.float(), -1)
+        self.hear(Tapped("probabilities", probabilities, "softmax(logits)", ()))
+        losses = 0.0 - probabilities.gather(-1, wanted[..., None])[..., 0].log()  # what is certain costs 0, not −0
+        operands = {"probabilities": probabilities, "wanted": wanted}
+        self.hear(Tapped("losses", losses, "−log p(wanted)", (), "surprise", operands))
+        losses = losses if places is None else losses[places]
+        self.hear(Tapped("loss", losses.mean(), "mean of the losses", ()))
 
     def _tell(self, name: str, tensor: Tensor | None, operation: str, arguments: Mapping[str, Any], note: str) -> None:
         kept = _NOTHING if tensor is None else tensor.detach().clone()

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from sightline.answering.answerer import Answerer
 from sightline.answering.continuing import Continuer
-from sightline.inspection.trace import Recorder, Trace, record_arithmetic
-from sightline.inspection.trace_ending import tell_ending
+from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
+from sightline.layers.spans import Compressed
 from sightline.models.counted import CountedModel
 from sightline.plural import plural
 from sightline.recipe.noise import MASK
@@ -55,7 +56,7 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
     notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
     notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
     more = {"task": asked.recipe.task, "text": text, "forced": forced, "loss": float(trace["loss"]), "notes": notes}
-    trace.about = {**more, **trace.about, **_unknown_shown(asked, trace.about, text)}
+    trace.about = {**more, **trace.about, **_unknown_shown(asked, trace.about, text), **_key_strides(asked.model)}
     return trace
 
 
@@ -67,6 +68,13 @@ def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str) -> dict[st
         keys.append("given_tokens")
     tokenizer = asked.vocabulary.target if alone else asked.vocabulary.source
     return {key: tokenizer.show_unknown(about[key], text) for key in keys}
+
+
+def _key_strides(model: nn.Module) -> dict[str, dict[str, int]]:
+    """Every how many tokens a compressed key stands, by the path of the attention that has them; nothing for none."""
+    modules = ((path, getattr(module, "span", None)) for path, module in model.named_modules())
+    found = {path: span.stride for path, span in modules if isinstance(span, Compressed)}
+    return {"key_strides": found} if found else {}
 
 
 def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
@@ -122,7 +130,7 @@ def _trace_translation(asked: Answerer, text: str, target: str | None, step: int
         row = recorder.give("source.tokens", _row(read, device), "tokens of the source")
         said = recorder.give("target.tokens", _row(given, device), "tokens of the output, one place later")
         features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
-        tell_ending(recorder, model.logits(features), _row(wanted, device))
+        recorder.end(model.logits(features), _row(wanted, device))
     trace = recorder.finish()
     trace.about = _about(vocabulary, read, given, wanted)
     return trace
@@ -162,7 +170,7 @@ def _trace_sequence(asked: Answerer, before: list[int], first: list[int], wanted
         row = recorder.give("target.tokens", _row(given, device), "tokens, one place later")
         features, _ = model.advance(row, model.blank(1))
         places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
-        tell_ending(recorder, model.logits(features), _row(every, device), places)
+        recorder.end(model.logits(features), _row(every, device), places)
     return recorder.finish()
 
 
@@ -228,12 +236,15 @@ def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None
 def _trace_labels(
     asked: Answerer, source: list[int], wanted: torch.Tensor, places: torch.Tensor | None, labels: list[int]
 ) -> Trace:
+    """A special is no answer: probabilities are over the labels, counted without the specials."""
     taken = [np.asarray(source, np.int64)]
     batch = padded_batch(sides_of(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
     batch = batch.to(asked.device) if asked.device.type == "cuda" else batch
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(asked.model) as recorder:
-        _tell_labels(recorder, asked.model, batch, wanted, places)
+        recorder.give("source.tokens", batch.source, "tokens of the text")
+        logits = asked.model.logits(asked.model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
+        recorder.end(logits, wanted - len(SPECIALS), places)
     trace = recorder.finish()
     tokenizer = asked.vocabulary.target
     trace.about = {
@@ -245,13 +256,6 @@ def _trace_labels(
     if places is not None:
         trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where an answer is wanted
     return trace
-
-
-def _tell_labels(recorder: Recorder, model: Any, batch: Any, wanted: torch.Tensor, places: torch.Tensor | None) -> None:
-    """A special is no answer: probabilities are over the labels, counted without the specials."""
-    recorder.give("source.tokens", batch.source, "tokens of the text")
-    logits = model.logits(model(batch.source, batch.source_layout))
-    tell_ending(recorder, logits[..., len(SPECIALS) :], wanted - len(SPECIALS), places)
 
 
 def _label(vocabulary: Vocabulary, name: str) -> int:

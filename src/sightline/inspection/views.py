@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.attention_views import Loaded
 from sightline.inspection.trace import Trace
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from sightline.inspection.ablation import Measure
 
 _SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with a note
-
-
-class Traceable(Loaded, Protocol):
-    """A run that traces itself; `sightline.run.Run` is one."""
-
-    def trace(self, text: str, target: str | None = None) -> Trace: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class Viewed:
 class Subject:
     """What is looked at: a run and a text, or a trace that is there already; and how near."""
 
-    run: Traceable | None = None
+    run: Loaded | None = None
     text: str = ""
     target: str | None = None
     step: int | None = None
@@ -60,7 +54,7 @@ class Subject:
         """Recorded when it is first asked for."""
         return self.given if self.given is not None else self.loaded("a trace").trace(self.text, self.target)
 
-    def loaded(self, what: str) -> Traceable:
+    def loaded(self, what: str) -> Loaded:
         """The run; where there is none, nobody can be asked for `what`."""
         if self.run is None:
             raise ValueError(f"{what} needs a run folder, and this is an example with a trace alone; name a run")
@@ -111,8 +105,7 @@ def _tokens(subject: Subject) -> Viewed:
 
 
 def _heads(subject: Subject) -> Viewed:
-    from sightline.inspection.attention_views import heads_table
-    from sightline.inspection.trace_heads import trace_heads
+    from sightline.inspection.attention_views import heads_table, trace_heads
 
     heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
     if not heads:

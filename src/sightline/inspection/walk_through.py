@@ -103,18 +103,16 @@ class WalkThrough:
         return Explainer({step.key: step for step in self.trace.steps}, recompute(self.trace))
 
     def _shown(self, number: int, step: Step) -> Shown | None:
-        tensor, about, told = step.tensor, self.trace.about, []
-        last = step.name.rsplit(".", 1)[-1]
-        target = about.get("target_tokens")
-        side = self._side(step, last)
+        tensor, told = step.tensor, []
+        side = self._side(step)
         heads = self.head_axis(step) if _has_heads(step) else None
         rows: Sequence[str] | None = None
         axis = 2 if heads == 1 else 1
         if tensor.dim() > axis and side is not None and tensor.shape[axis] == len(side) and not step.whole:
             rows = side
-        columns = self._columns(step, last)
-        written = target is not None and step.name.startswith((*_WRITTEN, *_GIVEN))
-        if self.step is not None and written and last not in _OF_ALL_TOKENS:
+        columns = self._columns(step)
+        written = "target_tokens" in self.trace.about and step.name.startswith((*_WRITTEN, *_GIVEN))
+        if self.step is not None and written and step.point not in _OF_ALL_TOKENS:
             place = self._first + self.step
             if "#" in step.key or self._repeated(step):
                 if int([*step.key.split("#"), "1"][1]) != place + 1:
@@ -137,10 +135,9 @@ class WalkThrough:
 
     def head_axis(self, step: Step) -> int:
         """Where the heads of a tensor with four axes stand: before its tokens, or behind them."""
-        last = step.name.rsplit(".", 1)[-1]
-        if last in _HEADS:
+        if step.point in _HEADS:
             return 1
-        weights = step.name.rsplit(".", 1)[0] + ".weights"
+        weights = f"{step.path}.weights"
         heads = self.trace[weights].shape[1] if weights in self.trace else 1
         if step.shape[1] == heads != step.shape[2]:
             return 1
@@ -152,34 +149,34 @@ class WalkThrough:
     def _turned(self) -> frozenset[str]:
         return turned_paths(self.trace)
 
-    def _side(self, step: Step, last: str) -> Sequence[str] | None:
+    def _side(self, step: Step) -> Sequence[str] | None:
         """The tokens that a step's rows stand for, in the order in which they are read."""
-        tokens = self._tokens_of(step, last)
-        backward = last != "output" and step.name.rpartition(".")[0] in self._turned
+        tokens = self._tokens_of(step)
+        backward = step.point != "output" and step.path in self._turned
         return tokens if tokens is None or not backward else tokens[::-1]
 
-    def _tokens_of(self, step: Step, last: str) -> Sequence[str] | None:
+    def _tokens_of(self, step: Step) -> Sequence[str] | None:
         about = self.trace.about
         if step.name.startswith(_GIVEN):
             return about.get("given_tokens")
         if not step.name.startswith(_WRITTEN):
             return about.get("source_tokens")
-        if last in ("key", "value"):
+        if step.point in ("key", "value"):
             return about.get("source_tokens" if looks_at_source(step) else "given_tokens")
         target, given = about.get("target_tokens"), about.get("given_tokens")
         if target and given and len(target) < len(given):  # text and output are one sequence
             return [*given[1 : len(given) - len(target) + 1], *target]
         return target
 
-    def _columns(self, step: Step, last: str) -> Sequence[str] | None:
+    def _columns(self, step: Step) -> Sequence[str] | None:
         """The tokens or words that a step's columns stand for."""
         about, found = self.trace.about, None
-        if last in _SCORES and len(step.shape) == 4:
+        if step.point in _SCORES and len(step.shape) == 4:
             inside = not step.name.startswith("decoder") or looks_at_source(step)
             found = about.get("source_tokens" if inside else "given_tokens")
-        elif last in ("logits", "probabilities"):
+        elif step.point in ("logits", "probabilities"):
             found = about.get("labels")
-        elif last == "gates" or (last == "scores" and step.name.removesuffix("scores") + "gates" in self.trace):
+        elif step.point == "gates" or (step.point == "scores" and f"{step.path}.gates" in self.trace):
             found = [f"expert {number}" for number in range(step.shape[-1])]
         fits = found is not None and step.tensor.dim() and len(found) == step.tensor.shape[-1]
         return found if fits and not step.whole else None
@@ -228,5 +225,4 @@ def layer_of(name: str) -> int | None:
 
 
 def _has_heads(step: Step) -> bool:
-    last = step.name.rsplit(".", 1)[-1]
-    return len(step.shape) == 4 and last in (*_HEADS, *_HEADS_OF_TOKENS)
+    return len(step.shape) == 4 and step.point in (*_HEADS, *_HEADS_OF_TOKENS)

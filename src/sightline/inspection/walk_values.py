@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from sightline.inspection.alignment import Alignment, visible
 from sightline.inspection.cell_arithmetic import number
-from sightline.inspection.terminal_grid import TerminalGrid
+from sightline.inspection.terminal_grid import TerminalGrid, right
 
 _MATRICES, _ROWS, _COLUMNS = 4, 8, 8  # shown of a tensor; what is left out is counted
 _LABEL = 12
@@ -32,19 +33,11 @@ def render_values(
     whole = tensor.shape[:-2]
     for place, matrix in enumerate(flat[:_MATRICES]):
         if whole.numel() > 1:
-            yield Text(f"   [{', '.join(map(str, _unravelled(place, whole)))}]", style="dim")
+            yield Text(f"   [{', '.join(map(str, np.unravel_index(place, whole)))}]", style="dim")
         for view in _views(matrix, rows, columns):
             yield Padding(view, (0, 0, 0, 3), expand=False)
     if len(flat) > _MATRICES:
         yield Text(f"   and {len(flat) - _MATRICES} more like these", style="dim")
-
-
-def _unravelled(place: int, shape: Sequence[int]) -> list[int]:
-    found = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        found.append(rest)
-    return found[::-1]
 
 
 def _views(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Iterator[RenderableType]:
@@ -71,10 +64,10 @@ def _numbers(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] 
     margin = max((cell_len(name) for name in names), default=0)
     text = Text(no_wrap=True)
     if heads:
-        text.append(" " * margin + "".join(_right(head, width) for head in heads) + "\n", style="bold")
+        text.append(" " * margin + "".join(right(head, width) for head in heads) + "\n", style="bold")
     for place, row in enumerate(cells):
-        text.append(_right(names[place] if names else "", margin), style="bold")
-        text.append("".join(_right(cell, width) for cell in row))
+        text.append(right(names[place] if names else "", margin), style="bold")
+        text.append("".join(right(cell, width) for cell in row))
         text.append("  …\n" if matrix.shape[1] > _COLUMNS else "\n")
     left = [f"{matrix.shape[axis] - most} more {what}" for axis, most, what in _AXES if matrix.shape[axis] > most]
     if left:
@@ -89,7 +82,3 @@ _AXES = ((0, _ROWS, "rows"), (1, _COLUMNS, "columns"))
 def _label(name: str) -> str:
     shown = visible(name)
     return shown if len(shown) <= _LABEL else shown[: _LABEL - 1] + "…"
-
-
-def _right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text

@@ -8,26 +8,19 @@ key and the line they stand on. `files` reads, overrides and saves.
 from __future__ import annotations
 
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName, Risk, Sampling
-from sightline.recipe.recipe import DEFAULT_METRICS, PARTS, ROUGE, TASK_METRICS, Recipe, TaskName
-from sightline.recipe.training import Averaging, Batches, Limits, Reward, Schedule, Stopping, Training
+from sightline.recipe.recipe import TASK_METRICS, Recipe, TaskName
+from sightline.recipe.training import Reward, Schedule, Training
 
 __all__ = [
-    "DEFAULT_METRICS",
-    "PARTS",
-    "ROUGE",
     "TASK_METRICS",
-    "Averaging",
-    "Batches",
     "Decoding",
     "Evaluation",
-    "Limits",
     "MetricName",
     "Recipe",
     "Reward",
     "Risk",
     "Sampling",
     "Schedule",
-    "Stopping",
     "TaskName",
     "Training",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ Column = Annotated[int, Field(ge=1)]
 
 class Source(Section):
     """What every source of examples has."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("file",)  # the keys that name files; text that is made has none
 
     weight: float = Field(1.0, gt=0, description="how often each example is seen per epoch (0.5: half of them)")
     share: tuple[float, float] | None = Field(
@@ -37,6 +39,8 @@ class Source(Section):
 
 class TextSource(Source):
     """Two text files read side by side, line by line."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ("source", "target")
 
     kind: Literal["text"] = "text"
     source: str
@@ -140,6 +144,8 @@ class ChoralesSource(Source):
 class DatesSource(Source):
     """The built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601."""
 
+    file_keys: ClassVar[tuple[str, ...]] = ()
+
     kind: Literal["dates"] = "dates"
     part: Literal["train", "validation", "test"]
     examples: int = Field(20_000, ge=1)
@@ -149,6 +155,8 @@ class DatesSource(Source):
 
 class SequencesSource(Source):
     """The built-in drill: random sequences of letters and the same, copied or reversed (data/sequences.py)."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["sequences"] = "sequences"
     change: Literal["copy", "reverse"] = "copy"

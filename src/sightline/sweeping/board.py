@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sightline.training.display import clock
 
@@ -53,13 +53,9 @@ class PlainBoard:
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
 
 
 class LiveBoard:
@@ -94,18 +90,18 @@ class LiveBoard:
         self.looked = time.monotonic()
         self.live.update(table(self.jobs, rows=max(3, self.console.height - 6)), refresh=True)
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the table while runs are trained."""
         for job in self.jobs:
             job.follower.look()
         self.live.start()
         self._show()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.update(table(self.jobs), refresh=True)  # in full, to stay
-        self.live.stop()
+        try:
+            yield
+        finally:
+            self.live.update(table(self.jobs), refresh=True)  # in full, to stay
+            self.live.stop()
 
 
 def table(jobs: Sequence[Job], rows: int | None = None) -> Table:

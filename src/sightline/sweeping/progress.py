@@ -72,14 +72,16 @@ class Follower:
                 self.validation = record
 
     @property
+    def _newest(self) -> dict[str, Any]:
+        return max(self.train, self.validation, key=lambda record: int(record.get("step", -1)))
+
+    @property
     def step(self) -> int | None:
-        newest = max(self.train, self.validation, key=lambda record: int(record.get("step", -1)))
-        return newest.get("step")
+        return self._newest.get("step")
 
     @property
     def epoch(self) -> int | None:
-        newest = max(self.train, self.validation, key=lambda record: int(record.get("step", -1)))
-        return newest.get("epoch")
+        return self._newest.get("epoch")
 
     @property
     def score(self) -> str:

@@ -112,7 +112,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None:
     board = LiveBoard(todo) if sys.stderr.isatty() else PlainBoard(todo)
-    with board:
+    with board.shown():
         for line in opening(plan):
             board.note(line)
         # after a second Ctrl-C the processes are gone, and what they had saved is there

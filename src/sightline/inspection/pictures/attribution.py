@@ -6,27 +6,26 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sightline.inspection.alignment import visible
-from sightline.inspection.attributed import Attribution, Numbers
-from sightline.inspection.pictures.captions import breadth, shortened
+from sightline.inspection.attributed import Attribution
+from sightline.inspection.heat_map import Numbers
+from sightline.inspection.pictures.captions import shortened
 from sightline.inspection.pictures.coloured_cells import (
     RED_TO_BLUE,
     colour_bar,
-    colour_map,
+    coloured_cells,
+    name_cells,
     set_cells_apart,
-    write_in_cell,
+    write_in_cells,
 )
-from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 _NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _LONGEST_LABEL = 28
@@ -36,7 +35,6 @@ _BETWEEN = 0.45  # inches between the two grids
 
 def draw_attribution(attribution: Attribution, path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
-    check_figure(path)
     grids = [
         (name, [_label(token) for token in tokens], found)
         for name, tokens, found in (
@@ -53,13 +51,12 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
     columns = sum(len(tokens) for _, tokens, _ in grids)
     width = min(cell * columns + _BETWEEN * (len(grids) - 1), LARGEST)
     height = min(cell * len(outputs), LARGEST)
-    with drawing(plain_style(fonts_for("".join(labels)))):
-        figure = new_figure(figsize=(width, height), facecolor="white")  # labels stand outside; the margin makes room
+    size = (width, height)  # of the grids: labels stand outside, and the margin makes room
+    with new_picture(path, "".join(labels), dpi=150, figsize=size) as figure:
         _draw_grids(figure, grids, outputs, width)
         if title:
             wrapped = textwrap.fill(title, max(40, round(width * 11)))
             figure.axes[0].set_title(wrapped, fontsize=12, loc="left", pad=12)
-        write_figure(figure, path, dpi=150)
 
 
 def _draw_grids(
@@ -72,43 +69,23 @@ def _draw_grids(
     for number, (name, tokens, found) in enumerate(grids):
         share = room * len(tokens) / columns
         axes = figure.add_axes((left, 0.0, share, 1.0))
-        image = _heat_map(axes, found, peak)
-        _label_axes(axes, tokens, outputs if number == 0 else [], name if len(grids) > 1 else "")
+        image = coloured_cells(axes, found, RED_TO_BLUE, -peak, peak)
+        set_cells_apart(axes, *found.shape)
+        name_cells(axes, tokens, outputs if number == 0 else [], upright=_UPRIGHT)
+        if len(grids) > 1:
+            axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
         if found.size <= _NUMBERED_CELLS:
-            _number(axes, found, peak, image)
+            write_in_cells(axes, image, [[_written(float(value), peak) for value in row] for row in found], size=7)
         left += share + _BETWEEN / width
     assert image is not None
     place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))
     colour_bar(figure, image, place, "nats of log p: against | for", shares=False)
 
 
-def _heat_map(axes: Axes, found: Numbers, peak: float) -> AxesImage:
-    colours = colour_map(RED_TO_BLUE)
-    image = axes.imshow(found, cmap=colours, vmin=-peak, vmax=peak, interpolation="nearest", aspect="auto")
-    set_cells_apart(axes, *found.shape)
-    return image
-
-
-def _label_axes(axes: Axes, columns: list[str], rows: list[str], name: str) -> None:
-    axes.xaxis.tick_top()
-    upright = max(map(breadth, columns)) <= _UPRIGHT
-    turned: dict[str, Any] = {} if upright else {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
-    axes.set_xticks(range(len(columns)), columns, fontsize=10, color=INK, **turned)
-    axes.set_yticks(range(len(rows)), rows, fontsize=10, color=INK)
-    if name:
-        axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
-
-
-def _number(axes: Axes, found: Numbers, peak: float, image: AxesImage) -> None:
-    """Those that matter, in a colour that can be read on their cell."""
-    colours = image.to_rgba(found)  # (A, S, 4)
-    for (row, column), value in np.ndenumerate(found):
-        if abs(value) >= 0.05 * peak:
-            write_in_cell(axes, row, column, _written(float(value), peak), colours[row, column], size=7)
-
-
 def _written(value: float, peak: float) -> str:
     """With as many digits as the least number that is written needs: a twentieth of the peak."""
+    if abs(value) < 0.05 * peak:
+        return ""
     digits = ".0f" if peak >= 100 else ".1f" if peak >= 2 else ".2g"
     return f"{value:{digits}}".replace("-", "−")
 

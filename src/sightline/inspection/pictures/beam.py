@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.inspection.alignment import visible
 from sightline.inspection.beam_record import BeamRecord, Node
 from sightline.inspection.pictures.captions import heading_lines, shortened
-from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -73,27 +72,24 @@ class _Bands:
         return [[(x, y), (x + 0.5, y + half)], [(next_x - 0.5, next_y - half), (next_x, next_y)]]
 
 
-def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None, dropped: bool = True) -> None:
-    """Draw into memory, then write the file in one piece; `dropped=False` leaves out what was outscored."""
-    check_figure(path)
-    nodes = [node for node in record.nodes if dropped or node.fate != "outscored"]
+def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    nodes = record.nodes
     if not nodes:
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
     bands = _Bands.of(record.steps, max(sum(node.step == step for node in nodes) for step in range(record.steps)))
     nodes = [node for node in nodes if node.step < bands.steps]
     words = "".join(visible(node.piece) for node in nodes)
     size = _ACROSS * (bands.across + 0.4), min(_DOWN * bands.height, LARGEST)
-    with drawing(plain_style(fonts_for(words + (title or "") + "…−"))):
-        figure = new_figure(figsize=size, facecolor="white")
+    with new_picture(path, words + (title or "") + "…−", figsize=size) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(-0.7, bands.across - 0.3), ylim=(bands.height - 1.3, -1.3))
         axes.axis("off")
         _hypotheses(axes, record, nodes, bands)
-        _legend(axes, dropped, _left_out(record.steps, bands.steps))
+        _legend(axes, _left_out(record.steps, bands.steps))
         if title:
             wrapped = heading_lines(title, max(50, round(size[0] * 11)))
             axes.text(-0.45, -1.5, wrapped, fontsize=11, fontweight="bold", ha="left", va="bottom")
-        write_figure(figure, path)
 
 
 def _left_out(steps: int, drawn: int) -> str | None:
@@ -131,14 +127,13 @@ def _kind(node: Node, best: set[int]) -> str:
     return "done" if node.fate in ("sentence done", "group done") else node.fate
 
 
-def _legend(axes: Axes, dropped: bool, left_out: str | None) -> None:
+def _legend(axes: Axes, left_out: str | None) -> None:
     """What the boxes mean, one after the other below the picture, what the number is, and what is not drawn."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 
     parts: list[Artist] = [
         TextArea(_MEANING[kind], textprops={"fontsize": 8, "color": _text_colour(kind), "bbox": box})
         for kind, box in _BOX.items()
-        if dropped or kind != "outscored"
     ]
     parts.append(TextArea("numbers: log-probability over length penalty", textprops={"fontsize": 8, "color": _GREY}))
     if left_out is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
+from sightline.inspection.pictures.captions import breadth
 from sightline.inspection.pictures.figure_files import INK
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+    from numpy.typing import NDArray
 
 RED_TO_BLUE = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
 
@@ -23,6 +25,15 @@ def colour_map(stops: Sequence[str]) -> Colormap:
     return LinearSegmentedColormap.from_list("sightline", list(stops))
 
 
+def coloured_cells(
+    axes: Axes, values: NDArray[Any], stops: Sequence[str], low: float, high: float, *, square: bool = False
+) -> AxesImage:
+    """A matrix, from the first colour at `low` to the last at `high`; if not square, cells fill all."""
+    colours = colour_map(stops)
+    shape: Literal["equal", "auto"] = "equal" if square else "auto"
+    return axes.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest", aspect=shape)
+
+
 def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> None:
     """White lines (so many points wide) between the cells of a heat map, and none around it."""
     axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
@@ -32,11 +43,27 @@ def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> 
     axes.spines[:].set_visible(False)
 
 
-def write_in_cell(axes: Axes, row: int, column: int, text: str, colour: Iterable[float], *, size: float) -> None:
-    """Write into a cell of this colour (red, green, blue, alpha), so that it can be read there."""
-    red, green, blue, _ = colour
-    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.58
-    axes.text(column, row, text, ha="center", va="center", fontsize=size, color="white" if dark else INK)
+def name_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str], *, upright: int) -> None:
+    """Names above the columns and beside the rows; where one above is wider than `upright`, all of those are turned."""
+    turned: dict[str, Any] = {}
+    if max(map(breadth, columns)) > upright:
+        turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(len(columns)), columns, fontsize=10, color=INK, **turned)
+    axes.set_yticks(range(len(rows)), rows, fontsize=10, color=INK)
+
+
+def write_in_cells(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], *, size: float) -> None:
+    """A text for each cell ("": none), in white or in ink, so that it can be read there."""
+    values = image.get_array()
+    assert values is not None
+    colours = image.to_rgba(values)  # (rows, columns, 4)
+    for row, across in enumerate(texts):
+        for column, text in enumerate(across):
+            if text:
+                red, green, blue, _ = colours[row, column]
+                ink = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.58 else INK
+                axes.text(column, row, text, ha="center", va="center", fontsize=size, color=ink)
 
 
 def colour_bar(

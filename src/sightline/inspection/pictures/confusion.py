@@ -21,15 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sightline.inspection.alignment import visible
-from sightline.inspection.heat_map import PALE_TO_DEEP
-from sightline.inspection.pictures.coloured_cells import colour_bar, colour_map, set_cells_apart, write_in_cell
-from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.heat_map import PALE_TO_DEEP, row_shares
+from sightline.inspection.pictures.coloured_cells import colour_bar, coloured_cells, set_cells_apart, write_in_cells
+from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 from sightline.inspection.terminal_grid import cut_to_cells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
 _NUMBERED_LABELS = 40  # more than this and the numbers would be dust
@@ -61,24 +59,22 @@ class Confused(Protocol):
 
 def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
-    check_figure(path)
     if not confusion.labels:
         raise ValueError(f"there is nothing to draw in {path.name}: the confusion has no labels")
-    fonts = fonts_for("".join(map(visible, confusion.labels)) + (title or ""))
-    with drawing(plain_style(fonts, {"axes.labelcolor": INK, "axes.titlecolor": INK})):
-        cell = _cell_size(len(confusion.labels))
-        side = cell * len(confusion.labels)
-        figure = new_figure(figsize=(side, side), facecolor="white")  # labels stand outside; the margin makes room
+    cell = _cell_size(len(confusion.labels))
+    side = cell * len(confusion.labels)  # labels stand outside; the margin makes room
+    words = "".join(map(visible, confusion.labels)) + (title or "")
+    style = {"axes.labelcolor": INK, "axes.titlecolor": INK}
+    with new_picture(path, words, style, figsize=(side, side)) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        shares = _shares(confusion.counts)
+        shares = row_shares(confusion.counts)
         image = _heat_map(axes, shares)
         _label(axes, confusion, cell)
         if len(confusion.labels) <= _NUMBERED_LABELS:
             _number(axes, confusion.counts, shares, image)
-        _colour_bar(figure, axes, image, side)
+        colour_bar(figure, image, axes.inset_axes((1.0 + 0.2 / side, 0.0, 0.18 / side, 1.0)), "share of the row")
         if title:
             axes.set_title(textwrap.fill(title, max(60, round(side * 12))), fontsize=12, loc="left", pad=14)
-        write_figure(figure, path)
 
 
 def _cell_size(labels: int) -> float:
@@ -90,18 +86,10 @@ def _cell_size(labels: int) -> float:
     return 0.62 if labels <= _NUMBERED_LABELS else min(0.3, LARGEST / labels)
 
 
-def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Each count as a share of its row: (C, C); a label that no item has is a row of zeros."""
-    rows = counts.sum(axis=1, keepdims=True)
-    result: NDArray[np.float64] = np.divide(counts, rows, out=np.zeros(counts.shape), where=rows > 0)
-    return result
-
-
 def _heat_map(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
     from matplotlib.patches import Rectangle
 
-    colours = colour_map(PALE_TO_DEEP)
-    image = axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="nearest", aspect="equal")
+    image = coloured_cells(axes, shares, PALE_TO_DEEP, 0.0, 1.0, square=True)
     set_cells_apart(axes, *shares.shape, by=1.4 if len(shares) <= _NUMBERED_LABELS else 0.5)
     for place in range(len(shares)):  # what is right has a frame: colour alone does not say it
         axes.add_patch(
@@ -134,18 +122,13 @@ def _label(axes: Axes, confusion: Confused, cell: float) -> None:
 
 def _number(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], image: AxesImage) -> None:
     """Counts, and the share of the row below them, in a colour that can be read on their cell."""
-    colours = image.to_rgba(shares)  # (C, C, 4)
     size = 11 if len(counts) <= 4 else 9.5 if len(counts) <= 10 else 7.5
-    for (row, column), count in np.ndenumerate(counts):
-        if not count and len(counts) > _EVERY_ZERO_LABELS:
-            continue
-        written = f"{count:,}\n{percentage(float(shares[row, column]))}"
-        write_in_cell(axes, row, column, written, colours[row, column], size=size)
-
-
-def _colour_bar(figure: Figure, axes: Axes, image: AxesImage, side: float) -> None:
-    place = axes.inset_axes((1.0 + 0.2 / side, 0.0, 0.18 / side, 1.0))
-    colour_bar(figure, image, place, "share of the row")
+    few = len(counts) <= _EVERY_ZERO_LABELS
+    texts = [
+        [f"{count:,}\n{percentage(float(share))}" if count or few else "" for count, share in zip(*row, strict=True)]
+        for row in zip(counts, shares, strict=True)
+    ]
+    write_in_cells(axes, image, texts, size=size)
 
 
 def _wrapped(label: str, lines: int) -> str:
@@ -186,7 +169,7 @@ class TerminalConfusion:
         table.add_column("right ↓ predicted →", no_wrap=True)
         for place in range(start, stop):
             table.add_column(Text(names[place] if across else str(place + 1)), justify="right", no_wrap=True)
-        shares = _shares(self.confusion.counts)
+        shares = row_shares(self.confusion.counts)
         for row, name in enumerate(names):
             cells = [
                 Text(str(count) if count else "·", style=_style(row == column, float(shares[row, column])))

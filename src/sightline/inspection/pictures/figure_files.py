@@ -6,12 +6,14 @@ matplotlib's global state (pyplot) is never touched, and the same picture is the
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.files import check_place, write_atomically
+from sightline.inspection.pictures.fonts import drawing, fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,8 +52,13 @@ def plain_style(fonts: list[str], more: Style | None = None) -> dict[Any, Any]:
 
 
 def chart_style(fonts: list[str], more: Style | None = None, *, ink: str = INK, grid: str = GRID) -> dict[Any, Any]:
-    """The same for curves: a pale grid behind them, and no box around them."""
-    chart = {
+    """The same for curves."""
+    return plain_style(fonts, {**around_curves(ink, grid), **(more or {})})
+
+
+def around_curves(ink: str = INK, grid: str = GRID) -> Style:
+    """A pale grid behind them, and no box around them."""
+    return {
         "text.color": ink,
         "axes.edgecolor": grid,
         "axes.labelcolor": ink,
@@ -65,7 +72,18 @@ def chart_style(fonts: list[str], more: Style | None = None, *, ink: str = INK, 
         "xtick.color": ink,
         "ytick.color": ink,
     }
-    return plain_style(fonts, {**chart, **(more or {})})
+
+
+@contextmanager
+def new_picture(
+    path: Path, text: str, style: Style | None = None, *, dpi: int = 160, margin: float | None = 0.2, **shape: Any
+) -> Iterator[Figure]:
+    """A figure to draw into, with fonts for the characters of `text`; when the block ends, its file is written."""
+    check_figure(path)
+    with drawing(plain_style(fonts_for(text), style)):
+        figure = new_figure(facecolor="white", **shape)
+        yield figure
+        write_figure(figure, path, dpi=dpi, margin=margin)
 
 
 def new_figure(**shape: Any) -> Figure:

@@ -15,42 +15,35 @@ _ENOUGH = 6  # pairs at a distance; where there are fewer, a line says nothing
 _WITHIN = "distance between the answer t and the state k"
 
 
-def draw_flows(
-    flows: Sequence[Flow], path: Path, *, layer: str | None = None, relative: bool = False, title: str | None = None
-) -> None:
-    """A panel for each side that is there; `relative` divides every curve by its value at the smallest distance."""
-    sides = [side for side in SIDES if any(flow.curve(side, layer) for flow in flows)]
-    if not sides:
-        known = sorted({name for flow in flows for layers in flow.sides.values() for name in layers})
-        raise ValueError(f"no model has states of {layer!r}; there are {', '.join(known)}")
+def draw_flows(flows: Sequence[Flow], path: Path, *, title: str | None = None) -> None:
+    """A panel for each side that is there."""
     both = any(len(flow.sides) == 2 for flow in flows)
     panels = [
         Panel(
             _TITLES[side] if both else "",
             _ACROSS if both and side == "encoder" else _WITHIN,
-            "‖∂Lₜ/∂hₖ‖" + (", nearest = 1" if relative else "") + " (median, 10 to 90%)",
-            _lines(flows, side, layer, relative),
+            "‖∂Lₜ/∂hₖ‖ (median, 10 to 90%)",
+            _lines(flows, side),
         )
-        for side in sides
+        for side in SIDES
+        if any(flow.curve(side) for flow in flows)
     ]
     draw_lines(panels, path, title=title)
 
 
-def _lines(flows: Sequence[Flow], side: Side, layer: str | None, relative: bool) -> list[Line]:
+def _lines(flows: Sequence[Flow], side: Side) -> list[Line]:
     looks = {label: number for number, label in enumerate(dict.fromkeys(flow.label for flow in flows))}
     lines = []
     for flow in flows:
-        curve = flow.curve(side, layer)
+        curve = flow.curve(side)
         if curve is None:
             continue
         enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # of very little, all is shown
         shown = [place for place, count in enumerate(curve.count) if count >= enough]
         while shown and curve.median[shown[-1]] <= SMALLEST:  # what is nothing ends the line; between, it breaks it
             shown.pop()
-        scale = 1 / curve.median[0] if relative and curve.median[0] > 0 else 1.0
-        rows = (curve.median, curve.low, curve.high)
-        values = [[row[place] for place in shown] for row in rows]
-        median, low, high = ([value * scale if value > SMALLEST else 0.0 for value in row] for row in values)
+        values = ([row[place] for place in shown] for row in (curve.median, curve.low, curve.high))
+        median, low, high = ([value if value > SMALLEST else 0.0 for value in row] for row in values)
         label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
         dashed = flow.when == "initialisation"
         distances = [curve.distances[place] for place in shown]

@@ -156,9 +156,7 @@ def _made_known(missing: set[str]) -> bool:
         if missing & _characters(path):
             try:
                 fontManager.addfont(path)
-            except (
-                Exception
-            ):  # a broken font, or colour emoji, which are pictures and not outlines: one fewer to draw with
+            except Exception:  # a broken font, or colour emoji, which are no outlines: one fewer to draw with
                 continue
             found = True
     return found

@@ -10,9 +10,8 @@ from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import KINDS, Head
 from sightline.inspection.heat_map import PALE_TO_DEEP
 from sightline.inspection.pictures.captions import breadth, heading_lines, shortened
-from sightline.inspection.pictures.coloured_cells import colour_bar, colour_map
-from sightline.inspection.pictures.figure_files import INK, LARGEST, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.coloured_cells import colour_bar, coloured_cells
+from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,16 +27,13 @@ _GAP = 0.32  # inches between panels, with room for a title
 
 def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
     """Draw heads of one kind (of one text) into memory, then write the file; its suffix chooses the format."""
-    check_figure(path)
     kinds = list(dict.fromkeys(head.kind for head in heads))
     if len(kinds) != 1:
         found = " and ".join(kinds) or "nothing"
         raise ValueError(f"{path} would have to show {found}; choose the heads of one kind: {', '.join(KINDS)}")
     words = "".join(map(visible, [*heads[0].queries, *heads[0].keys])) + (title or "")
-    with drawing(plain_style(fonts_for(words + "…→↓"))):
-        figure = new_figure(facecolor="white")
+    with new_picture(path, words + "…→↓") as figure:
         _panels(figure, heads, title)
-        write_figure(figure, path)
 
 
 def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
@@ -74,8 +70,7 @@ def _panel_size(tokens: int, count: int) -> float:
 
 
 def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
-    colours = colour_map(PALE_TO_DEEP)
-    image = axes.imshow(abs(head.weights), cmap=colours, vmin=0.0, vmax=peak, interpolation="nearest", aspect="auto")
+    image = coloured_cells(axes, abs(head.weights), PALE_TO_DEEP, 0.0, peak)
     axes.spines[:].set_color("#cbd2d9")
     axes.spines[:].set_linewidth(0.6)
     axes.tick_params(which="both", length=0)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.pictures.captions import breadth
-from sightline.inspection.pictures.figure_files import chart_style, check_figure, new_figure, power_of_ten, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import around_curves, new_picture, power_of_ten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,22 +51,21 @@ class Panel:
 
 def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
-    check_figure(path)
     if not any(panel.lines for panel in panels):
         raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
     names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
     words = [title or "", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", *names, *(p.title + p.x_label + p.y_label for p in panels)]
-    with drawing(chart_style(fonts_for("".join(words)), {"font.size": 10})):
-        width = _PANEL * max(len(panels), 1) + 0.6
-        columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
-        height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
-        figure = new_figure(figsize=(width, height), layout="constrained")
+    width = _PANEL * max(len(panels), 1) + 0.6
+    columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
+    height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
+    style = {**around_curves(), "font.size": 10}
+    shape = {"figsize": (width, height), "layout": "constrained"}
+    with new_picture(path, "".join(words), style, dpi=150, margin=0.15, **shape) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(axes, panel)
         _legend(figure, columns)
         if title:
             figure.suptitle(textwrap.fill(title, round(width * 11)), fontsize=12, x=0.01, ha="left")
-        write_figure(figure, path, dpi=150, margin=0.15)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.pictures.captions import breadth, shortened
-from sightline.inspection.pictures.figure_files import GRID, INK, check_figure, new_figure, plain_style, write_figure
-from sightline.inspection.pictures.fonts import drawing, fonts_for
+from sightline.inspection.pictures.figure_files import GRID, INK, new_picture
 from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 
 if TYPE_CHECKING:
@@ -23,6 +22,15 @@ _PANEL = 3.5  # inches
 _LINE = 0.21  # inches for a line of context
 _CHARACTER = 0.076  # inches a character takes, about
 _LONGEST = 64
+_STYLE = {
+    "axes.edgecolor": GRID,
+    "axes.titlecolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.bottom": False,
+    "ytick.left": False,
+}
 
 
 def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> None:
@@ -30,7 +38,6 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
 
     Colours follow the first component in the last layer, so that a place can be told in every panel.
     """
-    check_figure(path)
     planes = _planes(found)
     contexts = [shortened(visible(context), _LONGEST) for context in found.contexts]
     across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
@@ -39,8 +46,8 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
     columns = max(1, min(int(width / (_CHARACTER * (max(map(breadth, contexts)) + 7))), math.ceil(len(contexts) / 4)))
     listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
     heading = title or f"“{found.word}” in {len(contexts)} places"
-    with drawing(_style(heading + "".join(contexts))):
-        figure = new_figure(figsize=(width, _PANEL * down + listed + 0.5))
+    size = (width, _PANEL * down + listed + 0.5)
+    with new_picture(path, heading + "".join(contexts) + "“”…", _STYLE, margin=0.15, figsize=size) as figure:
         bottom = listed / figure.get_figheight()
         colours = _colours(planes)
         grid = figure.add_gridspec(down, across, bottom=bottom + 0.02, top=1 - 0.75 / figure.get_figheight())
@@ -50,7 +57,6 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
             _draw_plane(axes, name, places, shares, colours)
         figure.suptitle(heading, fontsize=13, x=0.03, y=1 - 0.12 / figure.get_figheight(), ha="left", va="top")
         _list(figure, contexts, colours, columns, bottom)
-        write_figure(figure, path, margin=0.15)
 
 
 def _planes(found: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
@@ -101,16 +107,3 @@ def _list(figure: Figure, contexts: list[str], colours: list[Any], columns: int,
         axes.scatter([left + 0.07], [row], s=60, color=[colours[number]], edgecolors="white", clip_on=False)
         axes.text(left + 0.36, row, f"{number + 1}", ha="right", va="center", fontsize=9)
         axes.text(left + 0.44, row, context, ha="left", va="center", fontsize=9)
-
-
-def _style(text: str) -> dict[Any, Any]:
-    more = {
-        "axes.edgecolor": GRID,
-        "axes.titlecolor": INK,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": GRID,
-        "xtick.bottom": False,
-        "ytick.left": False,
-    }
-    return plain_style(fonts_for(text + "“”…"), more)
