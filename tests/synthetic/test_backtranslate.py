@@ -227,8 +227,8 @@ def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
         write(translator, text, out, watch=stopping(3))
-    (tmp_path / "back.tsv.parts" / "part-0000000.json.gz").write_bytes(b"half")
-    with pytest.raises(RunError, match=r"part-0000000.json.gz is damaged .* remove it"):
+    (tmp_path / "back.tsv.parts" / "part-0000000.json.zst").write_bytes(b"half")
+    with pytest.raises(RunError, match=r"part-0000000.json.zst is damaged .* remove it"):
         write(translator, text, out, resume=True)
 
 

@@ -124,7 +124,7 @@ def test_interrupted_while_translating_it_goes_on_where_it_stopped(
     made(translator, recipe, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         made(translator, recipe, run, watch=stopping(32))
-    assert [path.name for path in sorted(run.glob("*/part-*"))] == ["part-0000000.json.gz", "part-0000001.json.gz"]
+    assert [path.name for path in sorted(run.glob("*/part-*"))] == ["part-0000000.json.zst", "part-0000001.json.zst"]
     with pytest.raises(RunError, match="--resume"):
         made(translator, recipe, run)
     with pytest.raises(RunError, match="decoding"):

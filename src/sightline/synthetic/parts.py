@@ -1,9 +1,8 @@
 """A corpus that takes hours to write: in parts, each whole or not there, so that it can go on where it stopped.
 
 Beside FILE lie, while it is being made, `FILE.parts/` with `plan.json` (all that decides what is written) and one file
-for each 2,048 lines read (16,384 where a GPU writes); then `FILE.json`: the plan, and how many lines were read, kept,
-and dropped for which reason.
-Memory does not grow with the corpus.
+for each 2,048 lines read (16,384 where a GPU writes), packed in a moment, for which the GPU waits; then `FILE.json`: the
+plan, and how many lines were read, kept, and dropped for which reason. Memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ class Corpus(Generic[Item]):
             )
 
     def _part(self, number: int) -> Path:
-        return self.parts / f"part-{number:07d}.json.gz"
+        return self.parts / f"part-{number:07d}.json.zst"
 
     def _join(self, parts: int) -> dict[str, int]:
         """All parts in one file, a pair a line with a tab between."""
