@@ -1,8 +1,8 @@
 """A corpus that takes hours to write: in parts, each whole or not there, so that it can go on where it stopped.
 
 Beside FILE lie, while it is being made, `FILE.parts/` with `plan.json` (all that decides what is written) and one file
-for each 2,048 lines read (16,384 where a GPU writes), packed in a moment, for which the GPU waits; then `FILE.json`: the
-plan, and how many lines were read, kept, and dropped for which reason. Memory does not grow with the corpus.
+for each 2,048 lines read (16,384 where a GPU writes, which waits while it is packed); then `FILE.json`: the plan, and
+how many lines were read, kept, and dropped for which reason. Memory does not grow with the corpus.
 """
 
 from __future__ import annotations
