@@ -75,6 +75,12 @@ def choose_device(name: str) -> torch.device:
         raise ValueError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name} was asked for, and PyTorch sees no CUDA device; use cpu or auto")
+    if device.index is not None and device.type == "cuda":
+        if device.index >= (count := torch.cuda.device_count()):
+            raise ValueError(
+                f"device {name} was asked for, and the last one here is cuda:{count - 1}; take one of those"
+            )
+        torch.cuda.set_device(device)  # Triton's kernels run on the current one, wherever their tensors lie
     # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
     torch.backends.cuda.enable_cudnn_sdp(False)
     return device
