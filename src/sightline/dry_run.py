@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sightline.data.preparation import Prepared, Progress, held_out_notes, prepare_data
+from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data
 from sightline.experiment import build_model, choose_device, fit_to_lengths, plan_for
 from sightline.models.counted import CountedModel
 from sightline.models.seq2seq import parameter_count
@@ -52,7 +52,7 @@ class DryRun:
     step: FirstStep | None  # None of a model that is counted in one go
 
 
-def dry_run(recipe: Recipe, *, progress: Progress | None = None) -> DryRun:
+def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
     """Load the data, build the model, run one step."""
     device = choose_device(recipe.training.device)
     with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:

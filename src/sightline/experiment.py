@@ -18,8 +18,8 @@ from sightline.allocation import keep_freed_memory
 from sightline.data.cleaning import CUT, REASONS
 from sightline.data.preparation import (
     LABELS,
+    ExampleCounter,
     Prepared,
-    Progress,
     held_out_notes,
     prepare_data,
     run_recipe,
@@ -136,7 +136,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     display: Display | None = None,
-    progress: Progress | None = None,
+    progress: ExampleCounter | None = None,
 ) -> Path:
     """Train what a recipe describes and return its run folder.
 
@@ -171,7 +171,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         )
 
 
-def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, progress: Progress | None) -> None:
+def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, progress: ExampleCounter | None) -> None:
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     device = choose_device(recipe.training.device)

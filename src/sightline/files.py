@@ -26,8 +26,8 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         file.write(content)
 
 
-def write_json(path: Path, record: Any, *, indent: int = 1) -> None:
-    """The same for a record, as JSON that people can read."""
+def write_json(path: Path, record: Any, *, indent: int | None = 1) -> None:
+    """The same for a record, as JSON that people can read; with no indent, in one line."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=indent) + "\n")
 
 

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sightline.files import write_atomically
+from sightline.files import write_json
 from sightline.version import version
 
 FORMAT = 1  # raised when older programs could no longer read a run folder
@@ -54,7 +54,7 @@ def locked(run: Path) -> Iterator[None]:
 def write_config(run: Path, config: dict[str, Any]) -> None:
     """config.json: what is needed to build the model before its weights are read."""
     record = {"format": FORMAT, "sightline": version(), **config}
-    write_atomically(run / "config.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_json(run / "config.json", record, indent=2)
 
 
 def read_config(run: Path) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def test_evaluate_scores_the_attention_by_gold_links(tmp_path: Path) -> None:
     files = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"]]
     out, scores, run = tmp_path / "links", tmp_path / "scores.json", untrained("transformer")
     printed = command("evaluate", "transformer", *files, "--outputs", out, "--json", scores)
+    assert [line for line in printed.splitlines() if line.startswith("wrote")] == [f"wrote {out}", f"wrote {scores}"]
     words = [[line.split() for line in side] for side in TOKENIZED]
     naturally = [[" ".join(each).replace(" .", ".") for each in side] for side in words]
     found = align_pairs(run, *naturally, source_words=words[0], target_words=words[1])  # type: ignore[arg-type]

@@ -14,9 +14,30 @@ from sightline.cli.measures import measure_flows
 
 def inspect(*arguments: object) -> str:
     """What is printed; a mistake is raised."""
+    return both_outputs(*arguments)[0]
+
+
+def both_outputs(*arguments: object) -> tuple[str, str]:
+    """The same, and what is told on standard error."""
     result = CliRunner().invoke(app, ["inspect", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.stdout
+    return result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files"),
+    [
+        (["--corpus", "test"], {"--csv": "losses.csv", "--json": "losses.json", "--figure": "lengths.png"}),
+        (["--gradient-flow"], {"--json": "flow.json", "--figure": "flow.png"}),
+        (["dog runs", "--attribute", "occlusion"], {"--json": "grid.json", "--figure": "grid.png"}),
+    ],
+)
+def test_every_file_that_is_written_is_told(
+    tasks: dict[str, Path], arguments: list[str], files: dict[str, str], tmp_path: Path
+) -> None:
+    places = {option: tmp_path / name for option, name in files.items()}
+    _, told = both_outputs(tasks["tag-gru"], *arguments, *(part for place in places.items() for part in place))
+    assert [line for line in told.splitlines() if line.startswith("wrote")] == [f"wrote {p}" for p in places.values()]
 
 
 def test_gradient_flow_of_several_runs_is_one_picture_and_one_file(tasks: dict[str, Path], tmp_path: Path) -> None:
@@ -47,6 +68,25 @@ def test_every_task_has_attributions(tasks: dict[str, Path], name: str, text: st
     assert found["method"] == method and found["outputs"]
     assert any(any(row) for row in [*found["from_source"], *found["from_target"]])
     assert figure.exists()
+
+
+@pytest.mark.parametrize(("name", "text", "wrong"), [("classify-mean", "good", "Q"), ("tag-gru", "dog runs", "NOUN Q")])
+def test_a_label_that_is_not_there_is_refused_as_a_view_refuses_it(
+    tasks: dict[str, Path], name: str, text: str, wrong: str
+) -> None:
+    told = []
+    for how in ([], ["--attribute", "occlusion"]):
+        with pytest.raises(ValueError, match="there is no label 'Q'; there are ") as refused:
+            inspect(tasks[name], text, "--target", wrong, *how)
+        told.append(str(refused.value))
+    assert told[0] == told[1]
+
+
+def test_spaces_around_the_words_of_a_tagger_change_nothing(tasks: dict[str, Path]) -> None:
+    spaced, even = (inspect(tasks["tag-gru"], text, "--attribute", "occlusion") for text in (" dog  runs ", "dog runs"))
+    assert spaced == even
+    spaced, even = (inspect(tasks["tag-gru"], text, "--view", "tokens") for text in (" dog  runs ", "dog runs"))
+    assert spaced.splitlines()[1:] == even.splitlines()[1:]  # the first has the text as it is given
 
 
 @pytest.mark.parametrize("name", ["lm-bpe", "classify-mean", "tag-gru"])

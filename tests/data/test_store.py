@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 from sightline.data import store
+from sightline.data.cache import cache_folder
 from sightline.data.ingredients import Dropped, Ingredients, content_hash
 from sightline.data.sources import DataError, Example
-from sightline.data.store import Store, cache_folder, prepare
+from sightline.data.store import Store, prepare
 from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, JsonLinesSource, TsvSource
 from sightline.text.tokenizer import Vocabulary
 
@@ -268,7 +269,7 @@ def test_a_disk_that_fills_up_leaves_nothing(place: Path, monkeypatch: pytest.Mo
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "write_atomically", full)
+    monkeypatch.setattr(store, "write_json", full)
     with pytest.raises(OSError, match="No space left"):
         make(place)
     assert stores(place) == []

@@ -241,6 +241,11 @@ def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: s
             " one two three four fives",
             "…two three four five [x] one two three four…",
         ),
+        (
+            "and one two three four five ",
+            " one two three four five and",
+            "…one two three four five [x] one two three four five…",
+        ),
         ("a" * 30, "b" * 30, "…" + "a" * 24 + "[x]" + "b" * 24 + "…"),
         ("a" * 30 + " ", " " + "b" * 30, "…" + "a" * 23 + " [x] " + "b" * 23 + "…"),
     ],

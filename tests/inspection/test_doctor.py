@@ -66,6 +66,9 @@ def test_folders_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "cache" / "file").write_bytes(b"x" * 2048)
     assert found("corpora") == Finding("folders", "corpora", str(tmp_path))
     assert f"{tmp_path / 'cache'} (2 KiB used" in found("cache").value
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SIGHTLINE_CACHE", "~/cache")  # as the store reads it
+    assert f"{tmp_path / 'cache'} (2 KiB used" in found("cache").value
 
 
 def test_a_check_that_fails_is_reported_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:

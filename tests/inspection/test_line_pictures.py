@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
+import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sightline.inspection.gradient_flow import Curve, Flow
 from sightline.inspection.pictures import flow as flow_pictures
-from sightline.inspection.pictures.lines import Line, Panel, _draw_panel
+from sightline.inspection.pictures.layer_norms import draw_layer_norms, read_layer_norms
+from sightline.inspection.pictures.lines import Line, Panel, _between, _draw_panel, _power
 
 X = [0, 1, 2, 3]
 
@@ -53,3 +57,27 @@ def test_distances_of_few_pairs_are_left_out_unless_there_are_no_others() -> Non
         curve = Curve(places, median, median, median, median, count)
         (line,) = flow_pictures._lines([Flow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
         assert line.x == shown
+
+
+def test_powers_of_ten_are_labels_and_what_lies_between_is_not() -> None:
+    assert [_power(value) for value in (1e-12, 0.1, 1.0, 1000.0, 1e5, 3.0)] == ["10⁻¹²", "0.1", "1", "1000", "10⁵", ""]
+    assert [_between(value) for value in (0.2, 3.0, 50.0)] == ["0.2", "", "50"]
+
+
+def test_layer_norms_are_read_from_a_journal_and_drawn(tmp_path: Path) -> None:
+    records = [
+        {"kind": "train", "step": step, "layers": {"encoder.layers.0": 1 / step, "decoder.layers.0": 2.0, "output": 3}}
+        for step in (5, 10)
+    ]
+    lines = [*map(json.dumps, records), json.dumps({"kind": "validation", "step": 10}), '{"kind": "tr']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    found = read_layer_norms(tmp_path)
+    assert found["encoder.layers.0"] == [(5, 0.2), (10, 0.1)]
+    draw_layer_norms(found, tmp_path / "norms.svg")
+    assert (tmp_path / "norms.svg").read_text().startswith("<?xml")
+
+
+def test_a_run_without_layer_norms_says_how_to_have_them(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
+    with pytest.raises(ValueError, match=r"training\.log_layers=true"):
+        read_layer_norms(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from sightline.inspection.numpy_script import export_script, recompute
 from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.run import Run
+from sightline.text.labels import label_tokenizer
 from sightline.text.tokenizer import END, START
+from untrained_runs import untrained
 from watched_runs import Silent
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
@@ -145,6 +148,12 @@ def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
         runs["classify-mean"].trace("x", "blue")
     with pytest.raises(ValueError, match="1 label for 4 words"):
         runs["tag-gru"].trace(TEXTS["tag"], "NOUN")
+
+
+def test_other_spaces_than_those_between_labels_are_part_of_one() -> None:
+    run, labels = untrained("tagger"), label_tokenizer(["X\u00a0Y B"], whole=False)
+    named = Run(run.folder, run.recipe, replace(run.vocabulary, target=labels), run.model, run.device)
+    assert named.trace("a b", "X\u00a0Y  B").about["output"] == "X\u00a0Y B"
 
 
 def test_a_step_ends_the_trace_at_that_token_with_the_same_numbers(runs: dict[str, Run]) -> None:

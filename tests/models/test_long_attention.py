@@ -175,3 +175,14 @@ def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positi
     body = {"kind": "transformer", "heads": 2, "attention": attention, "positions": {"kind": positions}}
     with pytest.raises(ValueError, match=message):
         Model.model_validate({"width": WIDTH, "decoder": body})
+
+
+@pytest.mark.parametrize("spans", SPANS)
+def test_who_listens_hears_the_first_tokens_of_each_text_apart(spans: str) -> None:
+    """Not in one row of all of them, as they are looked at where nobody listens."""
+    model, heard = build(SPANS[spans], layers=1), dict[str, tuple[int, ...]]()
+    with torch.no_grad(), listen(model, lambda tapped: heard.update({tapped.name: tuple(tapped.tensor.shape)})):
+        model.begin(model.encode(*sources([5, 5])[1:]))
+    (path,) = {name.rpartition(".")[0] for name in heard if name.endswith("attention.query")}
+    assert heard[f"{path}.query"] == (2, 2, 5, WIDTH // 2)
+    assert heard[f"{path}.output"] == (2, 5, WIDTH)

@@ -1,4 +1,4 @@
-"""training.log_layers in a real training."""
+"""training.log_layers: what is measured, and a real training with it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import sightline
 import task_runs
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe.model import Model
+from sightline.training.layer_norms import LayerNorms, part_of
 from watched_runs import Silent
 
 
@@ -50,3 +54,26 @@ def test_without_it_nothing_is_written_and_the_training_is_the_same(tmp_path: Pa
     without = journal(tmp_path / "without", log_every=2)
     assert all("layers" in record for record in with_norms) and not any("layers" in record for record in without)
     assert [record["loss"] for record in with_norms] == [record["loss"] for record in without]
+
+
+def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:
+    body = {"kind": "transformer", "layers": 2, "heads": 2}
+    torch.manual_seed(1)
+    model = Seq2Seq(Model.model_validate({"width": 8, "tie": "none", "encoder": body, "decoder": body}), 12, 12)
+    for number, parameter in enumerate(model.parameters(), 1):
+        parameter.grad = torch.full_like(parameter, 0.1 * number)
+    norms = LayerNorms(model)
+    whole = torch.nn.utils.clip_grad_norm_(list(model.parameters()), float("inf"))
+    assert float(norms().pow(2).sum().sqrt()) == pytest.approx(float(whole), rel=1e-5)
+    assert {"encoder.layers.0", "encoder.layers.1", "decoder.layers.1", "output", "source_embedding"} <= set(
+        norms.parts
+    )
+    model.encoder.layers[0].zero_grad(set_to_none=True)
+    assert norms.record(norms())["encoder.layers.0"] == 0.0
+
+
+def test_a_parameter_belongs_to_its_layer_or_to_what_stands_beside_the_layers() -> None:
+    assert part_of("encoder.layers.3.attention.project.weight") == "encoder.layers.3"
+    assert part_of("decoder.norm.gain") == "decoder.norm"
+    assert part_of("output.bias") == "output"
+    assert part_of("gain") == "gain"

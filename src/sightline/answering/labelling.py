@@ -11,6 +11,7 @@ import torch
 from sightline.answering.answerer import Answerer, Asked, Prediction
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
+from sightline.text.labels import between_spaces
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
@@ -61,7 +62,7 @@ class Tagging(Classifying):
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
-        words = self.vocabulary.encode_words(_evenly(asked.texts))
+        words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in asked.texts])
         flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
         filled = [number for number, ids in enumerate(flat) if ids]
         asked_for = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
@@ -78,11 +79,6 @@ class Tagging(Classifying):
             total = float(own[np.arange(len(best)), best].sum())
             found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
         return found
-
-
-def _evenly(texts: Sequence[str]) -> list[str]:
-    """Words apart by single spaces, as taggers count them."""
-    return [" ".join(word for word in text.split(" ") if word) for text in texts]
 
 
 def _refuse(asked: Asked) -> None:

@@ -220,7 +220,9 @@ def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None
         print(f"  {found}  {found.signature}")
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for line in lines))
+        print(f"wrote {outputs}", file=sys.stderr)
     if json_file is not None:
         told = [found.to_dict() for found in scores]
         record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": told}
         write_json(json_file, [record], indent=2)
+        print(f"wrote {json_file}", file=sys.stderr)

@@ -58,10 +58,12 @@ def show_corpus(
         console.print(_quality_table(qualities, metric))
     if csv_file is not None:
         write_atomically(csv_file, view.to_csv(order))
+        print(f"wrote {csv_file}", file=sys.stderr)
     if json_file is not None:
         lengths = [{"low": each.low, "high": each.high, "scores": each.scores} for each in qualities]
         record = {**view.to_dict(order), **({"metric": metric, "quality": lengths} if lengths else {})}
         write_json(json_file, record)
+        print(f"wrote {json_file}", file=sys.stderr)
     if figure is not None:
         name = run.folder.name
         draw_lengths(view.by_length(), qualities, figure, name=name, metric=metric, title=f"{name} on {on}")

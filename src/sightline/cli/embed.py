@@ -18,8 +18,8 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Wanted
-    from sightline.inspection.nearest import Nearest
-    from sightline.inspection.vector_files import VectorWriter
+    from sightline.embedding.nearest import Nearest
+    from sightline.embedding.vector_files import VectorWriter
     from sightline.run import Run
 
 _TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
@@ -64,8 +64,8 @@ def embed(
     - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
     """
+    from sightline.embedding.vector_files import check_vector_file, files_of
     from sightline.inspection.pictures.figure_files import check_figure
-    from sightline.inspection.vector_files import check_vector_file, files_of
     from sightline.run import Run
 
     if out is None and nearest is None and figure is None and word is None:
@@ -115,8 +115,8 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
     """All lines, block by block: to a file, to the search for neighbours, or to both."""
     from sightline.answering.answerer import TooLong
     from sightline.embedding.contextual import embed_texts, layer_width
-    from sightline.inspection.nearest import Nearest
-    from sightline.inspection.vector_files import vector_file
+    from sightline.embedding.nearest import Nearest
+    from sightline.embedding.vector_files import vector_file
 
     near: Nearest | None = None
     if text is not None:
@@ -166,7 +166,7 @@ def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near
 
 def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
     from sightline.embedding.occurrences import find_occurrences
-    from sightline.inspection.pictures.senses import draw_senses
+    from sightline.embedding.senses_picture import draw_senses
 
     found = find_occurrences(run.answerer, texts_of(run.recipe, file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")

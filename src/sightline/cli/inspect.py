@@ -171,9 +171,7 @@ class Files:
 
 def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | None) -> None:
     """Write what is to be written, or print the view."""
-    import json
-
-    from sightline.files import write_atomically
+    from sightline.files import write_json
     from sightline.inspection.views import check_view, look
 
     check_view(view, subject)
@@ -192,7 +190,7 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
     if wanted.of_view:
         viewed = look(view, subject)
         if wanted.json is not None:
-            write_atomically(wanted.json, json.dumps(viewed.record(), ensure_ascii=False) + "\n")
+            write_json(wanted.json, viewed.record(), indent=None)
             print(f"wrote {wanted.json}", file=sys.stderr)
         if wanted.figure is not None:
             viewed.picture(wanted.figure)

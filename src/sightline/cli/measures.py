@@ -240,6 +240,7 @@ def show_gradient_flow(
     print("\n".join(flow_lines(flows)))
     if json_file is not None:
         write_json(json_file, {"on": on, "sentences": _SENTENCES, "flows": [flow.to_dict() for flow in flows]})
+        print(f"wrote {json_file}", file=sys.stderr)
     if figure is not None:
         draw_flows(flows, figure, title=f"How far the gradient reaches, on {on}")
         print(f"wrote {figure}", file=sys.stderr)
@@ -286,7 +287,7 @@ def show_layer_norms(run: Path, figure: Path) -> None:
 
 def show_expert_shares(run: Path, figure: Path) -> None:
     """What share of the tokens each expert had over the training, drawn."""
-    from sightline.inspection.expert_shares import draw_expert_shares
+    from sightline.inspection.pictures.expert_shares import draw_expert_shares
 
     draw_expert_shares(run, figure)
     print(f"wrote {figure}", file=sys.stderr)
@@ -326,6 +327,7 @@ def show_attribution(
         )
     if json_file is not None:
         write_json(json_file, {"pieces": found.to_dict(), "words": found.words().to_dict()})
+        print(f"wrote {json_file}", file=sys.stderr)
     if figure is not None:
         draw_attribution(shown, figure, title=f"{run.folder.name}: {method}")
         print(f"wrote {figure}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from sightline.cli.options import Overrides
 
 if TYPE_CHECKING:
+    from sightline.data.preparation import ExampleCounter
     from sightline.dry_run import DryRun
 
 
@@ -75,7 +75,7 @@ def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
         train_recipe(recipe, out=run, resume=resume, display=display, progress=display.count)
 
 
-def _counter() -> Callable[[str, int], None]:
+def _counter() -> ExampleCounter:
     """Progress of data preparation; nobody knows how much there will be."""
     from sightline.progress import occasional
 

@@ -39,7 +39,7 @@ class Prepared:
             self.train.close()
 
 
-Progress = Callable[[str, int], None]  # what is being done, examples so far
+ExampleCounter = Callable[[str, int], None]  # is told what is being done, and examples so far
 
 LABELS: dict[TaskName, Labels] = {
     "seq2seq": "none",
@@ -118,7 +118,9 @@ def training_examples(recipe: Recipe) -> Iterator[Example]:
     return _examples(recipe, recipe.data.train, recipe.data.limit)
 
 
-def prepare_data(recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: Progress | None = None) -> Prepared:
+def prepare_data(
+    recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: ExampleCounter | None = None
+) -> Prepared:
     """Train the tokenizer (unless one is given) and tokenize the corpora, or find them tokenized already."""
     data, tokenizer = recipe.data, recipe.tokenizer
 

@@ -34,6 +34,7 @@ from sightline.recipe.data import (
     TsvSource,
 )
 from sightline.text.labels import uneven_labels
+from sightline.text.shown import short
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -351,8 +352,3 @@ def _matched(path: Path, source: PatternSource) -> Iterator[tuple[int, Example]]
         if left is None or right is None:
             raise DataError(f"{path}, line {number}: {short(line)} has no source or target; see the pattern")
         yield number, Example(left, right)
-
-
-def short(line: str) -> str:
-    """A line as an error shows it, cut where it grows long."""
-    return repr(line if len(line) <= 60 else line[:57] + "...")

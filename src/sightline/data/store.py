@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import threading
 from collections import deque
@@ -25,11 +24,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from sightline.data.cache import cache_folder
 from sightline.data.cleaning import REASONS, Batch, Cleaner
 from sightline.data.ingredients import Ingredients
 from sightline.data.links import Links, chunk_links
 from sightline.data.sources import DataError, Example
-from sightline.files import atomic_folder, unfinished, write_atomically
+from sightline.files import atomic_folder, unfinished, write_json
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,13 +39,6 @@ _CHUNK = 4_096  # examples tokenized at once, and in a record batch, at most
 _LETTERS = 1 << 24  # characters, about: of long documents there are fewer in a chunk
 _AHEAD = 3  # chunks in the making
 _LOOK = 0.1  # seconds between two looks at a lock that another holds
-
-
-def cache_folder() -> Path:
-    """Where stores are kept: $SIGHTLINE_CACHE, or sightline in the user's cache folder."""
-    if chosen := os.environ.get("SIGHTLINE_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sightline"
 
 
 class Store:
@@ -152,7 +145,7 @@ def _build(
             f"no examples are left of the {cleaner.counts['read']:,} read{f' ({dropped})' if dropped else ''}; "
             f"check the sources' files and share, and data.clean"
         )
-    write_atomically(folder / "counts.json", json.dumps(cleaner.counts, indent=1) + "\n")
+    write_json(folder / "counts.json", cleaner.counts)
 
 
 def _tokenize(

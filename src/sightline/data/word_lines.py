@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from sightline.data.sources import DataError, short
+from sightline.data.sources import DataError
 from sightline.plural import plural
+from sightline.text.shown import short
 
 Form = Literal["conllu", "columns"]
 

@@ -25,6 +25,7 @@ from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
 from sightline.recipe.bodies import ConvolutionalBody
+from sightline.text.labels import between_spaces
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import cut_text
 from sightline.training.sides import sides_of
@@ -128,20 +129,15 @@ def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
 def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[list[int]]:
     """The pieces of each text; `first` is the number of the first text, for errors."""
     if asked.recipe.task == "tag":  # where every word is cut on its own
-        cuts = asked.vocabulary.encode_words([" ".join(tagged_words(text)) for text in texts])
+        cuts = asked.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
         return asked.checked([list(chain.from_iterable(cut)) for cut in cuts], first)
     return asked.encode(texts, first=first)
-
-
-def tagged_words(text: str) -> list[str]:
-    """The words of a text as taggers count them; other kinds of space may stand inside one."""
-    return [word for word in text.split(" ") if word]
 
 
 def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
     if asked.recipe.task == "tag":
-        words = tagged_words(text)
+        words = between_spaces(text)
         (cut,) = asked.vocabulary.encode_words([" ".join(words)])
         owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
         (ids,) = asked.checked([list(chain.from_iterable(cut))], number)

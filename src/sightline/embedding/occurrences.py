@@ -18,10 +18,10 @@ from sightline.embedding.contextual import (
     layer_count,
     piece_states,
     pool_pieces,
-    tagged_words,
 )
-from sightline.inspection.word_senses import Occurrences
+from sightline.embedding.word_senses import Occurrences
 from sightline.plural import plural
+from sightline.text.labels import between_spaces
 from sightline.text.scripts import unspaced
 from sightline.text.word_pieces import cut_text
 
@@ -85,7 +85,7 @@ def _occurrences(
         cut = cut_words(asked, text, number)
         for start, stop in places:
             if asked.recipe.task == "tag":  # whose words are cut one by one: the one in which the place lies
-                mine = cut.members[:, len(tagged_words(text[:stop])) - 1]
+                mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]
                 mine = cut_text(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
@@ -94,10 +94,12 @@ def _occurrences(
 
 
 def _context(text: str, start: int, stop: int) -> str:
-    """The word with what stands around it: `… at the [bank] of the …`."""
+    """The word with what stands around it, whole words where there are some: `…at the [bank] of the…`."""
     before, after = text[max(0, start - _AROUND) : start], text[stop : stop + _AROUND]
     if start > _AROUND:
-        before = "…" + before.partition(" ")[2] if " " in before.rstrip() else "…" + before
+        inside = not text[start - _AROUND - 1].isspace() and " " in before.rstrip()  # a cut word goes if others stay
+        before = "…" + (before.partition(" ")[2] if inside else before)
     if stop + _AROUND < len(text):
-        after = after.rpartition(" ")[0] + "…" if " " in after.lstrip() else after + "…"
+        inside = not text[stop + _AROUND].isspace() and " " in after.lstrip()
+        after = (after.rpartition(" ")[0] if inside else after) + "…"
     return " ".join(f"{before}[{text[start:stop]}]{after}".split())

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from sightline.data.cache import cache_folder
 from sightline.version import version
 
 State = Literal["ok", "note", "missing", "broken"]
@@ -187,13 +188,6 @@ def _fonts() -> Iterator[Finding]:
         else:
             remedy = f"{script} labels in pictures: apt install {package}"
             yield Finding("features", f"{script} font", "not found", "missing", remedy)
-
-
-def cache_folder() -> Path:
-    """Where prepared corpora are kept: $SIGHTLINE_CACHE, or `sightline` in the user's cache folder."""
-    if chosen := os.environ.get("SIGHTLINE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sightline"
 
 
 def _cpu_model() -> str:

@@ -9,6 +9,7 @@ import torch
 
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
+from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, START, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.noised import Spoiler, fixed_windows
@@ -57,8 +58,11 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
         return padded_batch(windows([], [ids]), np.arange(1))
     if recipe.task == "masked-words":
         raise ValueError("task: masked-words has an answer at each gap, and none of a text as a whole to look at here")
-    if recipe.task == "tag" and not source.split():
+    if recipe.task == "tag" and not (source := " ".join(between_spaces(source))):
         raise ValueError("an empty text has no words to look at; give one with words")
+    if vocabulary.labels != "none":
+        for label in between_spaces(target) if vocabulary.labels == "words" else [target]:
+            label_id(vocabulary.target, label)  # what is not one would be measured as <unk>
     (made,) = _examples(recipe, vocabulary, [Example(source, target)])
     return padded_batch(made, np.arange(1))
 

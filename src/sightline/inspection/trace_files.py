@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from sightline.files import atomic_folder, write_atomically
+from sightline.files import atomic_folder, write_atomically, write_json
 from sightline.inspection.arithmetic import Ref
 from sightline.inspection.trace import Step, Trace
 
@@ -37,7 +37,7 @@ def write_trace(trace: Trace, folder: Path) -> None:
     write_atomically(folder / WEIGHTS, safetensors_bytes(_own_memory(trace.weights)))
     steps = [_step_record(step) for step in trace.steps]
     record = {"format": FORMAT, "about": trace.about, "steps": steps}
-    write_atomically(folder / TRACE, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / TRACE, record)
 
 
 def load_trace(folder: Path) -> Trace:

@@ -21,6 +21,7 @@ from sightline.layers.spans import Compressed
 from sightline.models.counted import CountedModel
 from sightline.plural import plural
 from sightline.recipe.noise import MASK
+from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
@@ -185,7 +186,7 @@ def _trace_label(asked: Answerer, text: str, target: str | None, step: int | Non
     if target is None:
         label = asked.answer([text], asked.recipe.decoding)[0][0].tokens[0]
     else:
-        label = _label(asked.vocabulary, target)
+        label = label_id(asked.vocabulary.target, target)
     return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
 
 
@@ -215,14 +216,14 @@ def _trace_gaps(asked: Answerer, text: str, target: str | None, step: int | None
 
 def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
-    words = asked.vocabulary.encode_words([" ".join(word for word in text.split(" ") if word)])[0]
+    words = asked.vocabulary.encode_words([" ".join(between_spaces(text))])[0]
     pieces = [piece for word in words for piece in word]
     if not pieces:
         raise ValueError("an empty text has no words to tag; give one with words")
     if target is None:
         tags = asked.answer([text], asked.recipe.decoding)[0][0].tokens
     else:
-        tags = [_label(asked.vocabulary, tag) for tag in target.split()]
+        tags = [label_id(asked.vocabulary.target, tag) for tag in between_spaces(target)]
     if len(tags) != len(words):
         raise ValueError(f"{plural(len(tags), 'label')} for {plural(len(words), 'word')}; give one for each")
     wanted, first = [], []
@@ -256,13 +257,6 @@ def _trace_labels(
     if places is not None:
         trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where an answer is wanted
     return trace
-
-
-def _label(vocabulary: Vocabulary, name: str) -> int:
-    known = {vocabulary.target.decode([label]): label for label in range(len(SPECIALS), vocabulary.target.size)}
-    if name not in known:
-        raise ValueError(f"there is no label {name!r}; there are {', '.join(list(known)[:20])}")
-    return known[name]
 
 
 def _no_steps(step: int | None) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sightline.data.preparation import LABELS, training_examples
 from sightline.data.sources import Example
-from sightline.files import write_atomically
+from sightline.files import write_json
 from sightline.layers.adapters import is_adapter
 from sightline.models.bodies import body_classes
 from sightline.models.counted import CountedModel
@@ -219,8 +219,7 @@ def _listed(different: list[str]) -> str:
 
 def write_start(run: Path, start: Start) -> None:
     """Keep in a run folder what its model began with."""
-    record = {"told": start.notes(), **asdict(start)}
-    write_atomically(run / START, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_json(run / START, {"told": start.notes(), **asdict(start)})
 
 
 def read_start(run: Path) -> Start | None:

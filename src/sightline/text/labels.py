@@ -47,9 +47,22 @@ def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
     return Tokenizer(inner)
 
 
+def label_id(labels: Tokenizer, name: str) -> int:
+    """The id of a label; refused where none has that name."""
+    known = {labels.decode([number]): number for number in range(len(SPECIALS), labels.size)}
+    if name not in known:
+        raise ValueError(f"there is no label {name!r}; there are {', '.join(list(known)[:20])}")
+    return known[name]
+
+
+def between_spaces(text: str) -> list[str]:
+    """The words of a text as taggers count them, or its labels; other kinds of space may stand inside one."""
+    return [word for word in text.split(" ") if word]
+
+
 def uneven_labels(text: str, labels: str) -> str | None:
     """What is wrong where a text has more or fewer words, between single spaces, than there are labels for them."""
-    words, given = len(text.split(" ")) if text else 0, sum(map(bool, labels.split(" ")))
+    words, given = len(text.split(" ")) if text else 0, len(between_spaces(labels))
     if words == given:
         return None
     return (

@@ -13,3 +13,8 @@ def beginning(text: str) -> str:
 def in_one_line(text: str) -> str:
     """A text with its newlines and tabs as signs."""
     return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
+
+
+def short(line: str) -> str:
+    """A line of a file as an error shows it, in quotes, cut where it grows long."""
+    return repr(line if len(line) <= 60 else line[:57] + "...")

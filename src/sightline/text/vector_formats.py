@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sightline.compression import BROKEN, open_bytes
 from sightline.plural import plural
+from sightline.text.shown import short
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]
 Matrix = NDArray[np.float32]
@@ -193,8 +194,7 @@ def _again(first: bytes, rest: IO[bytes]) -> Iterator[bytes]:
 
 
 def _short(line: bytes) -> str:
-    text = line.rstrip(b"\r\n").decode("utf-8", "replace")
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return short(line.rstrip(b"\r\n").decode("utf-8", "replace"))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.files import write_atomically
+from sightline.files import write_json
 
 
 class NotFinite(ArithmeticError):
@@ -70,7 +69,7 @@ def not_finite(run: Path, bad: Reading, texts: list[dict[str, str]], newest: int
         "gradient_norm": str(norm),
         "examples": texts,
     }
-    write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_json(path, record)
     kept = f"the last good checkpoint is step {newest}" if newest is not None else "no checkpoint was saved before"
     return NotFinite(
         f"step {bad.step}: loss {loss}, gradient norm {norm}; the batch is saved in {path}, {kept}. "

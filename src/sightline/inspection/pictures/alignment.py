@@ -8,6 +8,7 @@ from sightline.inspection.alignment import Alignment, visible
 from sightline.inspection.heat_map import PALE_TO_DEEP
 from sightline.inspection.pictures.captions import breadth, shortened
 from sightline.inspection.pictures.coloured_cells import (
+    NUMBERED_CELLS,
     RED_TO_BLUE,
     colour_bar,
     coloured_cells,
@@ -17,7 +18,6 @@ from sightline.inspection.pictures.coloured_cells import (
 )
 from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 
-_NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _NUMBERED_FROM = 0.05
 _UPRIGHT = 4  # labels wider than this are turned
 _LONGEST_LABEL = 28
@@ -44,7 +44,7 @@ def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None
         name_cells(axes, sources, targets, upright=_UPRIGHT)
         axes.tick_params(axis="x", which="major", pad=3)
         axes.tick_params(axis="y", which="major", pad=5)
-        if weights.size <= _NUMBERED_CELLS:
+        if weights.size <= NUMBERED_CELLS:
             percents = [[_percent(float(weight)) for weight in row] for row in weights]
             write_in_cells(axes, image, percents, size=7.5)
         across = min(0.2 / max(len(sources) * 0.4, 1.0), 0.06)

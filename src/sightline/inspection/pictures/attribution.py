@@ -15,6 +15,7 @@ from sightline.inspection.attributed import Attribution
 from sightline.inspection.heat_map import Numbers
 from sightline.inspection.pictures.captions import shortened
 from sightline.inspection.pictures.coloured_cells import (
+    NUMBERED_CELLS,
     RED_TO_BLUE,
     colour_bar,
     coloured_cells,
@@ -27,7 +28,6 @@ from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 _LONGEST_LABEL = 28
 _UPRIGHT = 3  # labels wider than this are turned
 _BETWEEN = 0.45  # inches between the two grids
@@ -74,7 +74,7 @@ def _draw_grids(
         name_cells(axes, tokens, outputs if number == 0 else [], upright=_UPRIGHT)
         if len(grids) > 1:
             axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
-        if found.size <= _NUMBERED_CELLS:
+        if found.size <= NUMBERED_CELLS:
             write_in_cells(axes, image, [[_written(float(value), peak) for value in row] for row in found], size=7)
         left += share + _BETWEEN / width
     assert image is not None

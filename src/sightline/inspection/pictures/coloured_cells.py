@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RED_TO_BLUE = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
+NUMBERED_CELLS = 700  # more than this and the numbers would be dust
 
 
 def colour_map(stops: Sequence[str]) -> Colormap:

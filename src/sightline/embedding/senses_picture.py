@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sightline.embedding.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 from sightline.inspection.alignment import visible
 from sightline.inspection.pictures.captions import breadth, shortened
 from sightline.inspection.pictures.figure_files import GRID, INK, new_picture
-from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

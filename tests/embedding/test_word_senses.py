@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from sightline.inspection.nearest import Nearest, cosines
-from sightline.inspection.pictures.senses import draw_senses
-from sightline.inspection.vector_files import vector_file
-from sightline.inspection.word_senses import Occurrences, principal_plane, turned_alike
+from sightline.embedding.nearest import Nearest, cosines
+from sightline.embedding.senses_picture import draw_senses
+from sightline.embedding.vector_files import vector_file
+from sightline.embedding.word_senses import Occurrences, principal_plane, turned_alike
 
 
 def test_the_plane_holds_the_two_directions_of_most_variance() -> None:
