@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from sightline.decoding import banks
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
-from sightline.decoding.rules import Demands, Edges
+from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
 from sightline.decoding.scoring import log_probabilities
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.models.seq2seq import Seq2Seq
@@ -144,6 +145,98 @@ def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any])
         found = generate(script(rule), Request([[5]], constraints=Constraints(demands, edges)), options)
         assert contains(found[0][0].tokens, [6, 7]) is expected
         assert 6 in found[0][0].tokens
+
+
+def edges_of(within: Sequence[int], goes_on: Sequence[int]) -> Edges:
+    """Of a script's pieces: those after which a word can go on, and those that go on with one."""
+    return Edges(*(torch.tensor([piece in some for piece in range(12)]) for some in (within, goes_on)))
+
+
+def said_with(model: Any, sources: list[list[int]], demands: list[Demands], edges: Edges, **options: Any) -> list[Any]:
+    request = Request(sources, constraints=Constraints(demands, edges))
+    found = generate(model, request, Decoding.model_validate({"beam": 4, "max_length": 8, **options}))
+    return [[h.tokens for h in beams] for beams in found]
+
+
+def test_behind_a_phrase_that_ends_with_a_mark_a_word_may_come_at_once(script: type[Any]) -> None:
+    """Piece 6 is a mark, and 7 the letters behind it: no word goes on there."""
+    model = script(lambda first, said: {7: 0.95, END: 0.05} if said == [6] else {END: 1.0} if said else {6: 1.0})
+    assert said_with(model, [[5]], [Demands(required=((6,),))], edges_of([7], [7])) == [[[6, 7]]]
+
+
+def test_what_was_said_once_may_be_the_beginning_of_a_word_later(script: type[Any]) -> None:
+    wish = [6, 8, 6, 7, END]
+    model = script(lambda first, said: {wish[min(len(said), 4)]: 0.9, 9: 0.06, END: 0.04})
+    ((best_, *_),) = said_with(model, [[5]], [Demands(required=((6,),))], edges_of([6, 7, 8, 9], [7]))
+    assert best_ == wish[:-1]
+
+
+def test_what_has_just_been_said_is_known_when_others_leave_the_batch(script: type[Any]) -> None:
+    """The first is done when the second has said 6, which 7 would make another word."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        if first == 4 or len(said) == 3:
+            return {END: 1.0}
+        return {7: 0.9, 8: 0.1} if said[-1:] == [6] else {6: 0.9, 8: 0.1}
+
+    demands, edges = [Demands(), Demands(required=((6,),))], edges_of([6, 7, 8], [7])
+    together = said_with(script(rule), [[4], [5]], demands, edges)
+    assert together[1] == said_with(script(rule), [[5]], demands[1:], edges)[0]
+    assert together[1][0][:2] == [6, 8]
+
+
+def test_a_word_that_begins_two_phrases_is_offered_once_and_counts_once(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[list[int]] = []
+    in_turn = banks.in_turn
+
+    def watched(totals: torch.Tensor, banks: torch.Tensor, count: int, most: int) -> torch.Tensor:
+        alive = totals > float("-inf")
+        counted.append(sorted(banks[alive].tolist(), reverse=True))
+        return in_turn(totals, banks, count, most)
+
+    monkeypatch.setattr(banks, "in_turn", watched)
+    shares = {**dict.fromkeys(range(5, 12), 0.13), 4: 0.01, END: 0.08}
+    demands = [Demands(required=((4, 5), (4, 6)))]
+    said_with(script(lambda first, said: shares), [[5]], demands, edges_of([], []), beam=2)
+    assert counted[0] == [1, 0, 0, 0, 0]  # the four best words, and 4
+
+
+def test_banks_take_turns_and_what_there_is_not_has_none() -> None:
+    never = float("-inf")
+    totals = torch.tensor([[-1.0, -2.0, never, -3.0, -4.0], [-5.0, -1.0, -2.0, -3.0, -4.0]])
+    found = banks.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
+    assert found.tolist() == [[0, 1, 3, 4], [3, 4, 1, 0]]
+
+
+def test_an_output_begins_as_if_a_space_stood_before_it() -> None:
+    edges = Edges(*(torch.zeros(12, dtype=torch.bool) for _ in range(2)), space=5)
+    required = Required.of([Demands(required=((5, 6),))], edges, "cpu")
+    assert required is not None
+    said = torch.tensor([[[START], [5], [6]]])
+    assert required.begun(said)[0, :, 0].tolist() == [[True, True], [True, True], [True, False]]
+
+
+def test_a_phrase_that_is_asked_for_twice_is_one() -> None:
+    required = Required.of([Demands(required=((4, 5), (6,), (4, 5)))], NOTHING, "cpu")
+    assert required is not None and required.lengths.tolist() == [[2, 1]]
+
+
+def test_those_who_stay_in_a_batch_keep_their_own_rules() -> None:
+    demands = [Demands(forbidden=((4, 5),)), Demands(apart=((6,),))]
+    rules = Rules(torch.tensor([7, 9]), 2, Forbidden.of(demands, NOTHING, "cpu")).keep(torch.tensor([1]))
+    alone = Forbidden.of(demands[1:], NOTHING, "cpu")
+    assert rules.shortest is not None and rules.shortest.tolist() == [9] and rules.no_repeat == 2
+    assert rules.forbidden is not None and alone is not None
+    for ours, theirs in ((rules.forbidden.lasts, alone.lasts), (rules.forbidden.apart, alone.apart)):
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_what_is_forbidden_apart_is_so_by_what_stands_before_all_of_it(script: type[Any]) -> None:
+    model = script(lambda first, said: [{7: 0.9, 6: 0.1}, {7: 0.4, 8: 0.6}, {8: 1.0}, {END: 1.0}][min(len(said), 3)])
+    demands, edges = [Demands(apart=((7, 8),))], edges_of([6, 7], [])
+    assert said_with(model, [[5]], demands, edges, beam=1) == [[[7, 7, 8]]]  # not 7 8, which begins a word there
 
 
 def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> None:

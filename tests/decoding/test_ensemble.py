@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
 from sightline.decoding.scoring import attention_to_source, log_probabilities, strongest_links
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
+from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
+from sightline.recipe.model import Model
 
 END, START = 3, 2
 SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10], [4, 4, 11, 5]]
@@ -151,6 +153,18 @@ def test_prefixes_hold_for_all_models(mixed: list[Seq2Seq]) -> None:
     found = generate(Ensemble(mixed), Request(SOURCES, prefixes=[[8, 8], [], [4], [9]]), options(beam=3))
     assert found[0][0].tokens[:2] == [8, 8]
     assert found[2][0].tokens[0] == 4 and found[3][0].tokens[0] == 9
+
+
+def test_an_ensemble_has_no_more_room_than_any_of_its_models(
+    mixed: list[Seq2Seq], build_model: Callable[..., Seq2Seq]
+) -> None:
+    """And only what reads a source and its target as one text gives the source some of its room."""
+    bodies = [{**TRANSFORMER[0], "positions": {"kind": "learned", "longest": longest}} for longest in (32, 20, 40)]
+    both = [build_model(body, body) for body in bodies[:2]]
+    alone = DecoderOnly(Model.model_validate({"width": 8, "decoder": bodies[2]}), 13)
+    assert rooms(Ensemble([*both, alone, *mixed])) == [(32, False), (20, False), (40, True)]
+    assert Ensemble([*both, *mixed]).longest == 20
+    assert Ensemble(mixed).longest is None
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 0.0, 1.0], [1.0, -1.0, 1.0]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 from made_sources import many_sources
 
 from sightline.decoding.batch import Hypothesis
-from sightline.decoding.generate import few_of, generate, on_tensor_cores, side_by_side
-from sightline.decoding.request import Constraints, Request
+from sightline.decoding.generate import _threads, few_of, generate, on_tensor_cores, side_by_side
+from sightline.decoding.request import Constraints, Request, make_batch
 from sightline.decoding.rules import Demands, Edges, Ids
 from sightline.decoding.steps import size_for
 from sightline.layers.tap import TapModule, Tapped, listen
@@ -119,6 +120,79 @@ def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
     assert len(model.rows) < 4 * 33  # steps
 
 
+def test_what_is_given_up_is_told_of_when_it_is_done(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
+    sources, told = [[5 if number % 10 == 3 else 6] for number in range(40)], list[int]()
+    generate(script(rule), Request(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0), told=told.append)
+    assert told == [9, 9, 9, 9, 4]
+
+
+@pytest.mark.parametrize(("threads", "few"), [(1, [1, 1, 1, 1]), (2, [0, 1, 1, 1])])
+def test_the_last_batches_have_nobody_to_give_their_last_to(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch, threads: int, few: list[int]
+) -> None:
+    given, make = list[int](), make_batch
+
+    def watched(*asked: Any, few: int, **how: Any) -> Any:
+        given.append(few)
+        return make(*asked, few=few, **how)
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: threads)
+    monkeypatch.setattr("sightline.decoding.generate.make_batch", watched)
+    model = script(lambda first, said: {END: 1.0} if said else {4: 1.0})
+    generate(model, Request([[6]] * 40), Decoding(beam=1, batch_tokens=20))
+    assert sorted(given) == few
+
+
+def test_what_a_slow_batch_gives_up_is_decoded_though_all_others_are_long_done(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        if first == 5:
+            time.sleep(0.005)
+        return {END: 1.0} if len(said) == (30 if first == 5 else 2) else {4: 1.0}
+
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 2)
+    sources = [[5, 6], *[[6, 6]] * 15, *[[6]] * 24]  # the longest come first
+    found = generate(script(rule), Request(sources), Decoding(beam=1, batch_tokens=48, max_ratio=50.0))
+    assert [len(beams[0].tokens) for beams in found] == [30, *[2] * 39]
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"), [({"beam": 2, "batch_tokens": 8}, 2), ({"sample": {}, "nbest": 4, "batch_tokens": 16}, 8)]
+)
+def test_all_hypotheses_count_among_the_tokens_of_a_batch(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rows: int
+) -> None:
+    """Two sentences of a word and an end, two or four hypotheses each (a beam begins with one)."""
+    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
+    model = script(lambda first, said: {END: 1.0})
+    generate(model, Request([[5]] * 6), Decoding.model_validate(options))
+    assert model.rows[0] == rows
+
+
+def test_where_there_are_no_sources_nothing_is_gone_on_with_too(script: type[Any]) -> None:
+    model = script(lambda first, said: {4: 0.9, 5: 0.1} if len(said) < 2 else {END: 1.0})
+    found = generate(model, Request(prefixes=[[], [5]]), Decoding(beam=2))
+    assert [beams[0].tokens for beams in found] == [[4, 4], [5, 4]]
+
+
+def test_a_sentence_without_an_output_is_searched_and_told_of_once(script: type[Any]) -> None:
+    model, told = script(lambda first, said: {4: 0.5, END: 0.5}), list[int]()
+    request = Request([[5]], constraints=Constraints([Demands(required=((7, 8),))], Edges.none(12)))
+    assert generate(model, request, Decoding(beam=2, max_length=4), told=told.append) == [[]]
+    assert told == [1]
+    assert model.rows[0] == 1 and model.rows.count(1) == 1  # a search begins with one hypothesis
+
+
+def test_only_one_sentence_can_be_watched_at_a_time(model: Seq2Seq) -> None:
+    with pytest.raises(ValueError, match="only one sentence can be heard at a time, not 2"):
+        generate(model, Request([[5], [6]]), Decoding(beam=2), watch=lambda considered: None)
+
+
 def test_who_ends_a_little_later_than_others_is_not_given_up(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +255,7 @@ def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any
 
     options = Decoding(beam=2, nbest=2, length_penalty=2.0)
     (alone,) = generate(script(rule), Request([[5]]), options)
+    assert sorted(h.tokens for h in alone) == [[], [6]]
     found = generate(script(rule), Request([[5], *[[9]] * 30]), options)[0]
     assert [h.tokens for h in found] == [h.tokens for h in alone]
 
@@ -215,6 +290,31 @@ def test_batches_decoded_side_by_side_come_out_as_one_after_the_other(model: Seq
     torch.set_num_threads(1)
     alone = generate(model, Request(sources), chosen)
     assert [[h.tokens for h in beams] for beams in together] == [[h.tokens for h in beams] for beams in alone]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_several_batches_have_a_core_each_and_one_alone_has_all(script: type[Any]) -> None:
+    cores: set[int] = set()
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        cores.add(torch.get_num_threads())
+        return {END: 1.0}
+
+    generate(script(rule), Request([[5]] * 2), Decoding(beam=1, batch_tokens=2))
+    assert cores == {1}
+    cores.clear()
+    generate(script(rule), Request([[5]] * 2), Decoding(beam=1))
+    assert cores == {2}
+    other = Thread(target=lambda: cores.add(10 * torch.get_num_threads()))
+    other.start()
+    other.join()
+    assert cores == {2, 20}  # who comes later has them all again
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_who_counts_where_a_model_looks_hears_one_batch_after_the_other(model: Seq2Seq) -> None:
+    assert _threads(model, "cpu", Decoding()) == 2
+    assert _threads(model, "cpu", Decoding(coverage_penalty=0.1)) == _threads(model, "cuda", Decoding()) == 1
 
 
 @pytest.mark.usefixtures("two_threads")

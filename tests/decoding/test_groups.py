@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sightline.decoding.generate import generate
-from sightline.decoding.groups import GroupedBeam
+from sightline.decoding.groups import GroupedBeam, those_taken
 from sightline.decoding.request import Request
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
@@ -104,3 +104,16 @@ def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
         assert all(h.score <= scores[tuple(h.tokens)] + 1e-5 for h in covered)
         lower += sum(h.score < scores[tuple(h.tokens)] - 1e-3 for h in covered)
     assert lower > 0
+
+
+def test_what_there_is_not_is_not_taken() -> None:
+    never = float("-inf")
+    totals = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-1.0, never, never, never]])
+    ends = torch.tensor([[False, True, False, True], [False] * 4])
+    assert those_taken(totals, ends, 2).tolist() == [[True, True, True, False], [True, False, False, False]]
+
+
+def test_groups_may_be_wider_than_a_vocabulary(script: type[Any]) -> None:
+    model = script(lambda first, said: {4: 0.6, 5: 0.4} if not said else {END: 1.0}, 6)
+    (found,) = generate(model, Request([[5]]), Decoding(beam=8, nbest=8, groups=2, diversity=0.0))
+    assert [h.tokens for h in found] == [[4], [5]]

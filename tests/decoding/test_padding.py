@@ -30,5 +30,10 @@ def test_several_batches_are_as_many_for_each_thread_and_even(threads: int) -> N
     assert len(length_batches(lengths[:9], 300, threads)) == 1
 
 
+def test_a_batch_may_be_full_to_the_last_token_and_two_are_even() -> None:
+    assert length_batches([2] * 4, 8) == [[0, 1, 2, 3]]
+    assert [len(batch) for batch in length_batches([1] * 10, 6)] == [5, 5]
+
+
 def test_tokens_are_padded_behind() -> None:
     assert pad_tokens([[5], [6, 7, 8]], "cpu").tolist() == [[5, 0, 0], [6, 7, 8]]

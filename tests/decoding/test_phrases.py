@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
+from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
-from sightline.decoding.phrases import PhraseCutter, Phrases, PhraseWarning, generate_with_phrases, occurrences
+from sightline.decoding.phrases import (
+    PhraseCutter,
+    Phrases,
+    PhraseWarning,
+    _Asked,
+    _changed,
+    generate_with_phrases,
+    occurrences,
+)
 from sightline.decoding.request import Request
 from sightline.recipe import Decoding
 from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
-from sightline.text.tokenizer import END, Tokenizer
+from sightline.text.tokenizer import END, START, Tokenizer
 
 LINES = [
     "the cat sat on the mat.",
@@ -67,6 +76,8 @@ def written(
         ("cat", "(cat), cat! cat", 3),
         ("new york", "new york, new yorker", 1),
         (".", "a. b.", 2),
+        (".", "a.b", 1),
+        ("cat", "猫cat猫", 1),
         ("(a", "x(a y", 1),
         ("猫", "小猫在", 1),
         ("Cat", "cat", 0),
@@ -93,8 +104,8 @@ def test_words_that_hold_a_forbidden_one_inside_are_allowed(script: type[Any], k
     assert found == "the education" and not told
 
 
-def test_a_forbidden_word_put_together_from_other_pieces_is_searched_for_again(script: type[Any]) -> None:
-    """The model likes the letters of "cat", which its tokenizer would never cut so."""
+def speller(script: type[Any]) -> Any:
+    """A model that likes the letters of "cat", which its tokenizer would never cut so."""
     tokenizer = cutter("bpe").tokenizer
     ids = {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.size)))}
     letters = [ids["▁"] if "▁" in ids else ids["▁c"], ids["c"], ids["a"], ids["t"]]
@@ -105,8 +116,130 @@ def test_a_forbidden_word_put_together_from_other_pieces_is_searched_for_again(s
         shares = dict.fromkeys(range(3, tokenizer.size), 0.1 / tokenizer.size)
         return {**shares, [*letters, END][min(len(said), len(letters))]: 0.9}
 
-    found, told = written(script(rule, tokenizer.size), "bpe", Phrases(forbidden=("cat",)))
+    return script(rule, tokenizer.size)
+
+
+def test_a_forbidden_word_put_together_from_other_pieces_is_searched_for_again(script: type[Any]) -> None:
+    found, told = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
     assert not occurrences("cat", found) and not told
+
+
+def test_every_way_to_write_a_forbidden_word_is_forbidden_in_its_turn(script: type[Any]) -> None:
+    """Three that the tokenizer would not take, and its own; then there is a dog."""
+    tokenizer = cutter("bpe").tokenizer
+    ids = {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.size)))}
+    cuts = [
+        ("▁c", "a", "t"),
+        ("▁c", "at"),
+        ("▁", "c", "a", "t"),
+        ("▁", "c", "at"),
+        ("▁ca", "t"),
+        ("▁", "cat"),
+        ("▁cat",),
+    ]
+    ways = [[ids[piece] for piece in cut] for cut in cuts if set(cut) <= set(ids)]
+    assert len(ways) >= 3 and ways[-1] == tokenizer.encode("cat")
+    ways.append(tokenizer.encode("dog"))
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        shares = {4: 1e-12, END: 1e-12}
+        for place, way in enumerate(ways):
+            if way[: len(said)] == said:
+                word = [*way, END][len(said)]
+                shares[word] = shares.get(word, 0.0) + 0.1**place
+        return shares
+
+    found, told = written(script(rule, tokenizer.size), "bpe", Phrases(forbidden=("cat",)))
+    assert found == "dog" and not told
+
+
+def test_phrases_are_taken_as_the_tokenizer_sees_text(script: type[Any]) -> None:
+    own = PhraseCutter(Tokenizer.train(WordTokenizer(min_count=1, lowercase=True), LINES))
+    wish = [*own.tokenizer.encode("the cat sat"), END]
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {**dict.fromkeys(range(4, own.tokenizer.size), 0.01), wish[min(len(said), 3)]: 0.5}
+
+    options = Decoding(beam=4, forbid=("SAT",), max_length=9)
+    phrases = [Phrases(required=("  DOG ", " "), forbidden=("Cat", " "))]
+    model = script(rule, own.tokenizer.size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = generate_with_phrases(model, Request([[5]]), options, own, phrases)
+    words = own.tokenizer.decode(found[0][0].tokens).split()
+    assert "dog" in words and not {"cat", "sat"} & set(words)
+    with pytest.raises(ValueError, match="'sat' is required and forbidden"):
+        generate_with_phrases(model, Request([[5]]), options, own, [Phrases(required=("Sat",))])
+
+
+def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None:
+    encode = cutter("character").tokenizer.encode
+    guesses = [Hypothesis(encode(text), 0.0, 0.0) for text in ("the cat", "the cats")]
+    asked = _Asked(6, Phrases(required=("cat",)), cutter("character").demands(Phrases(required=("cat",)))[0])
+    with pytest.warns(PhraseWarning, match="line 7: the output does not contain 'cat' as words of its own"):
+        assert _changed(cutter("character"), asked, guesses, 0, last=False) is None
+
+
+def test_after_the_last_round_what_is_said_all_the_same_is_told(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", 0)
+    found, told = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
+    assert found == "cat"
+    assert told == ["line 7: the output contains 'cat' all the same; no other was found"]
+
+
+def test_a_sentence_that_is_searched_again_is_told_of_once(script: type[Any]) -> None:
+    told, options = list[int](), Decoding(beam=6, forbid=("cat",), max_length=60, max_ratio=60.0)
+    generate_with_phrases(speller(script), Request([[5]]), options, cutter("bpe"), None, told=told.append)
+    assert told == [1]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_a_word_is_forbidden_behind_a_space_and_where_a_mark_stands_before_it(kind: str) -> None:
+    encode = cutter(kind).tokenizer.encode
+    spaced, bare = tuple(encode("a cat")[len(encode("a")) :]), tuple(encode("(cat")[len(encode("(")) :])
+    assert spaced != bare
+    demands, unknown = cutter(kind).demands(Phrases(forbidden=("cat", "cat")))
+    assert (demands.required, demands.forbidden, demands.apart, unknown) == ((), (spaced,), (bare,), [])
+
+
+def test_a_phrase_is_written_behind_a_space_unless_one_writes_it_without() -> None:
+    own = PhraseCutter(Tokenizer.train(WordTokenizer(min_count=1), ["a cat . ) »", "a. a) a» (cat (dog", "a ;"]))
+    ids = {piece: number for number, piece in enumerate(own.tokenizer.pieces(range(own.tokenizer.size)))}
+    assert {"▁cat", "cat", "▁.", ".", "▁)", ")", "▁»", "»"} <= set(ids)
+    assert own.required("cat") == (ids["▁cat"],)
+    assert [own.required(mark) for mark in ".)»"] == [(ids[mark],) for mark in ".)»"]
+    assert own.required("dog") == (ids["dog"],)  # it is known so alone
+    assert own.required(";") == (ids["▁;"],)
+    assert own.required("zebra") is None
+
+
+def test_a_script_without_spaces_is_written_without() -> None:
+    own = PhraseCutter(Tokenizer.train(CharacterTokenizer(), ["a 猫 (cat"]))
+    assert own.required("猫") == tuple(own.tokenizer.encode("猫"))
+    assert own.required("cat") == tuple(own.tokenizer.encode("a cat")[1:])
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+def test_the_tokens_that_say_a_phrase_are_found_behind_what_was_given(kind: str) -> None:
+    own, encode = cutter(kind), cutter(kind).tokenizer.encode
+    tokens, head = encode("a new york cat"), len(encode("a"))
+    phrase = tuple(tokens[head : len(encode("a new york"))])
+    assert own.said("new york", tokens, 0) == [phrase]
+    assert own.said("new york", tokens, head + len(phrase) - 1) == [phrase]  # only its end is the model's own
+    assert own.said("new york", tokens, head + len(phrase)) == []
+
+
+def test_pieces_meet_where_letters_do() -> None:
+    edges, tokenizer = cutter("bpe").edges, cutter("bpe").tokenizer
+    pieces = dict(zip(tokenizer.pieces(range(tokenizer.size)), range(tokenizer.size), strict=True))
+    names = ("▁cat", "s", ".", "<s>")
+    assert [bool(edges.within[pieces[name]]) for name in names] == [True, True, False, False]
+    assert [bool(edges.goes_on[pieces[name]]) for name in names] == [False, True, False, False]
+    characters = cutter("character")
+    assert characters.edges.space == characters.tokenizer.encode("a a")[1]
+    assert cutter("word").edges.space == START
 
 
 @pytest.mark.parametrize("kind", list(SECTIONS))

@@ -35,6 +35,12 @@ def test_what_must_be_said_may_go_beyond_the_ratio_and_not_beyond_the_limit() ->
     assert batch.limits.tolist() == [14, 20, 12]  # all phrases and the end; max_length; 2 + 10
 
 
+def test_what_must_be_said_has_room_behind_a_given_beginning() -> None:
+    constraints = Constraints([Demands(required=((4,) * 9,))], NOTHING)
+    request = Request([[7]], prefixes=[[8] * 5], constraints=constraints)
+    assert make_batch(request, Decoding(max_ratio=1.0, max_length=20), "cpu").limits.tolist() == [5 + 9 + 1]
+
+
 def test_learned_positions_leave_room_for_what_the_source_does_not_take() -> None:
     translating = Request([[5, 6], [7]])
     assert translating.rooms([(9, False)]) == [9, 9]

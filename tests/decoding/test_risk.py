@@ -91,6 +91,12 @@ def test_a_likely_output_draws_the_choice_to_what_is_like_it() -> None:
     assert least_risk(texts, "chrf", [math.log(p) for p in (0.8, 0.05, 0.05, 0.05, 0.05)])[0][0] == 0
 
 
+def test_of_two_that_differ_by_the_rounding_of_a_sum_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    nearly = np.array([[100.0, 50.0], [50.0 + 1e-12, 100.0]])
+    monkeypatch.setitem(UTILITIES, "chrf", lambda texts: nearly)
+    assert [place for place, _ in least_risk(["b", "a"], "chrf")] == [0, 1]
+
+
 def test_only_the_outputs_of_a_beam_are_weighed() -> None:
     found = [Hypothesis([4 + place], -place, math.log(p)) for place, p in enumerate((0.8, 0.05, 0.05, 0.05, 0.05))]
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]

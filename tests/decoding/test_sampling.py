@@ -13,6 +13,7 @@ from made_sources import many_sources
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities
+from sightline.decoding.search import _walks
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -140,6 +141,12 @@ def test_several_samples_come_best_first(script: type[Any]) -> None:
     for hypothesis in found:
         logs = sum(math.log(SHARES[word]) for word in hypothesis.tokens) + math.log(SHARES[END])
         assert hypothesis.log_probability == pytest.approx(logs, abs=1e-4)  # float32 sums near −30
+
+
+def test_the_best_is_so_by_its_score_not_by_its_probability() -> None:
+    tokens = torch.tensor([[[4, END, 0, 0, 0, 0, 0], [4, 5, 4, 5, 4, 5, END]]])
+    (found,) = _walks(tokens, torch.tensor([[-2.0, -2.25]]), 1.0, scored=True)
+    assert [(len(walk.tokens), walk.log_probability) for walk in found] == [(6, -2.25), (1, -2.0)]
 
 
 @pytest.mark.parametrize("drawn", [True, False])

@@ -44,6 +44,28 @@ def test_a_pair_that_is_too_long_is_named_by_its_number_in_the_whole_input(
         log_probabilities(model, SOURCES, TARGETS, first=2048)
 
 
+def test_only_a_source_that_stands_before_its_target_takes_its_room(
+    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limits in ([(9, True)], [(8, False), (9, True)]):  # the longest has 9 with its marks
+        monkeypatch.setattr(scoring, "rooms", lambda model, limits=limits: limits)
+        assert len(log_probabilities(model, SOURCES, TARGETS)) == 4
+
+
+def test_long_targets_of_short_sources_are_scored_a_few_at_a_time(
+    model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, advance = list[int](), model.advance
+
+    def watched(tokens: torch.Tensor, state: Any) -> Any:
+        sizes.append(tokens.numel())
+        return advance(tokens, state)
+
+    monkeypatch.setattr(model, "advance", watched)
+    log_probabilities(model, [[5]] * 6, [[4] * 9] * 6, tokens=20)
+    assert sizes == [20, 20, 20]
+
+
 def test_the_probabilities_of_all_short_outputs_add_up(script: type[Any]) -> None:
     """A model that must end after at most two words: its outputs are a distribution."""
     model = script(lambda first, said: {4: 0.5, 5: 0.25, END: 0.25} if len(said) < 2 else {END: 1.0})

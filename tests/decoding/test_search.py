@@ -365,6 +365,16 @@ def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
         assert beams[0].tokens == wanted
 
 
+def test_a_beam_goes_on_while_a_longer_output_could_still_be_the_best(script: type[Any]) -> None:
+    """log 0.6 is more than log 0.4 over the penalty of two words, and less over that of seven."""
+
+    def rule(first: int, said: list[int]) -> dict[int, float]:
+        return {END: 0.6, 6: 0.4} if not said else {6: 1.0} if len(said) < 6 else {END: 1.0}
+
+    (found,) = generate(script(rule), Request([[5]]), Decoding(beam=2, length_penalty=2.0))
+    assert found[0].tokens == [6] * 6
+
+
 @given(done=st.lists(st.booleans(), min_size=1, max_size=12), room=st.integers(0, 3))
 def test_those_who_stay_keep_their_places_and_the_last_fill_the_holes(done: list[bool], room: int) -> None:
     alive = [row for row, finished in enumerate(done) if not finished]

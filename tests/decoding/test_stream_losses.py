@@ -95,6 +95,14 @@ def test_sliding_windows_score_every_token_once_with_enough_before_it(length: in
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+def test_no_more_windows_are_read_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = built("rotary"), list[int]()
+    advance = model.advance
+    monkeypatch.setattr(model, "advance", lambda tokens, state: (sizes.append(len(tokens)), advance(tokens, state))[1])
+    stream_losses(model, stream(40), context=8, stride=8, tokens=20)
+    assert sizes == [2, 2, 1]
+
+
 @pytest.mark.parametrize("body", ["lstm", "gru", "window", "bytenet", "rotary"])
 def test_one_window_as_long_as_the_text_is_the_text_token_by_token(body: str) -> None:
     model, text = built(body), stream(19)
@@ -125,6 +133,12 @@ def test_several_carried_rows_warm_up_on_the_window_before_their_part(rows: int)
             own = -logs[torch.arange(stop - begin), torch.from_numpy(text[begin:stop].astype(np.int64))].numpy()
             np.testing.assert_allclose(found[start:stop], own[start - begin :], atol=1e-5)
     assert np.abs(found - token_by_token(model, text)).mean() < 1e-2  # the far past is as good as forgotten
+
+
+def test_a_short_text_is_carried_in_one_row_however_many_there_is_room_for() -> None:
+    model, text = built("lstm"), stream(79)
+    found = stream_losses(model, text, context=10, stride=10, carry=True, tokens=1_000)
+    np.testing.assert_allclose(found, token_by_token(model, text), atol=1e-5)
 
 
 def test_carrying_is_not_the_same_as_beginning_anew() -> None:

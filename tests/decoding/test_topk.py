@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sightline.decoding.topk import top_k
 
 
-@pytest.mark.parametrize("size", [7, 64, 640, 641, 703, 1000, 8000])
+@pytest.mark.parametrize("size", [7, 64, 256, 640, 641, 703, 1000, 8000])
 @pytest.mark.parametrize("k", [1, 2, 4, 7])
 def test_it_is_torchs_topk(size: int, k: int) -> None:
     scores = torch.randn(9, size)

@@ -15,7 +15,14 @@ from sightline.answering.answerer import Answerer
 from sightline.answering.tasks import build_answerer
 from sightline.data.sources import Example
 from sightline.decoding.scoring import attention_to_source, strongest_links
-from sightline.decoding.unknown_words import Pairings, Translation, learn_dictionary, read_dictionary, write_dictionary
+from sightline.decoding.unknown_words import (
+    Pairings,
+    Translation,
+    learn_dictionary,
+    read_dictionary,
+    write_dictionary,
+    write_out,
+)
 from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
 from sightline.models.seq2seq import Seq2Seq
@@ -54,14 +61,28 @@ def test_the_translation_of_a_word_is_its_most_frequent_partner() -> None:
     pairings.add(["ein", "Hund"], ["a", "dog"], [0, 1])
     assert pairings.best(2) == {"Hund": Translation("dog", 2), "der": Translation("the", 2)}
     assert pairings.best(1)["ein"] == Translation("a", 1)
+    assert list(pairings.best(1)) == ["Hund", "der", "ein"]  # in the order of the alphabet
 
 
-def test_of_equally_frequent_partners_the_rarer_word_is_taken() -> None:
+@pytest.mark.parametrize("word", ["gadget", "widget"])
+def test_of_equally_frequent_partners_the_rarer_word_is_taken(word: str) -> None:
     """It is more likely to be about this word: what is frequent is looked for everywhere."""
     pairings = Pairings()
-    pairings.add(["Gerät", "der", "der"], ["gadget", "the", "the"], [0, 1, 2])
+    pairings.add(["Gerät", "der", "der"], [word, "the", "the"], [0, 1, 2])
     pairings.add(["Gerät"], ["the"], [0])
+    assert pairings.best(1)["Gerät"] == Translation(word, 1)
+
+
+def test_of_equally_rare_ones_it_is_the_first_of_the_alphabet() -> None:
+    pairings = Pairings()
+    pairings.add(["Gerät", "Gerät"], ["widget", "gadget"], [0, 1])
     assert pairings.best(1)["Gerät"] == Translation("gadget", 1)
+
+
+def test_numbers_and_words_with_marks_in_them_are_words() -> None:
+    pairings = Pairings()
+    pairings.add(["1999", "U-Bahn"], ["1999", "o'clock"], [0, 1])
+    assert pairings.best(1) == {"1999": Translation("1999", 1), "U-Bahn": Translation("o'clock", 1)}
 
 
 def test_marks_are_no_words() -> None:
@@ -80,6 +101,9 @@ def test_a_dictionary_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_damaged_dictionary_says_where(tmp_path: Path) -> None:
     (tmp_path / "dictionary.tsv").write_text("a\tb\t1\nc\td\n")
     with pytest.raises(RunError, match=r"dictionary\.tsv, line 2 has 2 columns, not 3"):
+        read_dictionary(tmp_path)
+    (tmp_path / "dictionary.tsv").write_text("a\tb\tc\t1\n")
+    with pytest.raises(RunError, match=r"dictionary\.tsv, line 1 has 4 columns, not 3"):
         read_dictionary(tmp_path)
 
 
@@ -217,6 +241,14 @@ def test_every_one_of_the_best_has_its_own_unknown_words() -> None:
 def test_the_unknown_words_of_a_given_beginning_are_its_own() -> None:
     found = answers(answerer(replace_unknown="copy"), ["Gerät der Hund"], prefixes=["hound"])
     assert found == [["hound the Gerät"]]
+    both = answers(answerer(replace_unknown="copy"), ["Hund", "Gerät der Hund"], prefixes=["dog", "hound"])
+    assert both == [["dog"], ["hound the Gerät"]]
+
+
+def test_of_a_text_that_was_cut_only_what_was_read_is_looked_at() -> None:
+    words = vocabulary()
+    found = write_out(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
+    assert found == ["Hund"]
 
 
 def test_without_a_dictionary_the_remedy_is_named() -> None:
@@ -235,11 +267,19 @@ def test_a_dictionary_is_learned_from_where_the_model_looks() -> None:
         Example("Züricher", "Zurich"),
         Example("", "nothing"),
         Example("der der der der der der der der Umlauf", "circulation the the the the the the the the"),
+        Example("Umlauf", "circulation the the the the the the the the"),
     ]
     found = learn_dictionary(Pointer(words), words, examples, longest=8)
     wanted = {"Gerät": ("gadget", 2), "Züricher": ("Zurich", 1), "der": ("the", 1), "Hund": ("dog", 1)}
     assert found == {word: Translation(*entry) for word, entry in sorted({**wanted, "sieht": ("sees", 1)}.items())}
+    assert learn_dictionary(Pointer(words), words, examples, longest=4) == found  # the longest of them has four
     assert learn_dictionary(Pointer(words), words, examples, longest=8, least=2) == {"Gerät": Translation("gadget", 2)}
+
+
+def test_a_dictionary_has_words_as_the_tokenizers_see_them() -> None:
+    words = vocabulary(lowercase=True)
+    found = learn_dictionary(Pointer(words), words, [Example("DER Gerät", "GADGET The")], longest=8)
+    assert found == {"der": Translation("the", 1), "gerät": Translation("gadget", 1)}
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------

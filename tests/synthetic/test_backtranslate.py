@@ -22,7 +22,7 @@ from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic import parts
 from sightline.synthetic.backtranslation import backtranslate
-from sightline.synthetic.translation import Limits, Writer, sentence_scorer
+from sightline.synthetic.translation import Limits, Writer, flat, sentence_scorer, told
 from watched_runs import Silent
 
 LINES = ["one two", "", "three four five", "two\ttwo", "one " * 40, "five one", "  ", "four four"]
@@ -241,12 +241,41 @@ def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Pa
     cases += [("x", [5] * 12, "ratio"), ("x", [5] * 11, None)]  # 11 = 2 · 3 + 5
     for text, tokens, reason in cases:
         assert writer._judged(Prediction(text, 0.0, tokens), 3).dropped == reason
+    assert writer._judged(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # as many as there may be
+
+
+def test_a_line_may_have_as_many_tokens_as_there_may_be(translator: Path) -> None:
+    run = sightline.load(translator, device="cpu")
+    writer = Writer(run, run.options(beam=1, nbest=1, max_length=3), Limits(max_tokens=2))
+    assert [outcome.dropped for outcome in writer(0, ["one two", "one two two", ""])] == [None, "too long", "empty"]
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": 0}, {"max_ratio": 1.0}])
+def test_limits_that_keep_nothing_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be at least 1 and max_ratio .* more than 1"):
+        Limits(**limits)
+
+
+def test_a_text_in_a_cell_has_no_tabs_and_no_line_breaks() -> None:
+    assert flat(" a\tb\nc\rd ") == "a b c d"
+
+
+def test_only_reasons_that_came_are_told() -> None:
+    assert told({"read": 2, "kept": 1, "empty": 0, "ratio": 1}) == "1 of 2 pairs kept; dropped 1 ratio"
+    assert told({"read": 2, "kept": 2, "empty": 0}) == "2 of 2 pairs kept"
+
+
+def test_a_fingerprint_counts_and_tells_texts_apart() -> None:
+    assert parts.fingerprint(["a", "b"])["lines"] == 2
+    texts = [["a", "b"], ["ab"], ["b", "a"], ["a", "b", ""], ["\ud800"]]  # the last is half of a character
+    assert len({parts.fingerprint(each)["text"] for each in texts}) == len(texts)
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf"])
 def test_likeness_to_a_reference_puts_the_reference_first(name: str) -> None:
     likeness = sentence_scorer(name)  # type: ignore[arg-type]
     assert likeness("a b c", "a b c") > likeness("a b d", "a b c") > likeness("x y z", "a b c")
+    assert likeness("a b", "a b") == pytest.approx(100.0)  # BLEU too, of the orders that it has
 
 
 def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: Path, tmp_path: Path) -> None:

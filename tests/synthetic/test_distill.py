@@ -219,6 +219,17 @@ def test_original_pairs_can_stay_with_a_weight_and_the_limit_holds_for_both(
     assert student.data.train[1].file == "train.tsv"
 
 
+def test_the_weight_of_the_original_pairs_is_that_of_the_distilled_ones(
+    tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    recipe, _ = open_recipe(recipe_with(2), ["data.limit=20"])
+    train = tuple(source.model_copy(update={"weight": 2.0}) for source in recipe.data.train)
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+    alone, mixed = (student_recipe(recipe, tmp_path / "x.tsv", 3, mix) for mix in (None, 0.25))
+    assert ([source.weight for source in alone.data.train], alone.data.limit) == ([2.0], None)
+    assert ([source.weight for source in mixed.data.train], mixed.data.limit) == ([2.0, 0.5], 3 + 20)
+
+
 def test_the_other_direction_of_a_corpus_is_read_the_other_way(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sightline.recipe.data import BpeTokenizer, WordTokenizer
 from sightline.text.dropout import MergeDropout
-from sightline.text.tokenizer import Tokenizer, TokenizerError
+from sightline.text.tokenizer import Tokenizer, TokenizerError, Vocabulary
 
 LINES = ["low lower lowest", "new newer newest wide wider widest", "the lowest newest widest!"] * 3
 TOKENIZER = Tokenizer.train(BpeTokenizer(size=60), LINES)
@@ -56,6 +56,47 @@ def test_cuts_come_as_often_as_the_paper_says() -> None:
     assert set(counts) == set(expected)
     for cut, probability in expected.items():
         assert counts[cut] / total == pytest.approx(probability, abs=0.015)
+
+
+def test_each_side_of_a_pair_is_cut_by_a_seed_of_its_own() -> None:
+    texts, both = ["lowest newest"] * 20, Vocabulary(TOKENIZER, TOKENIZER)
+    found = both.encode_pairs(texts, texts, dropout=0.5, seeds=(1, 2))
+    assert found == tuple(TOKENIZER.encode_dropout(texts, dropout=0.5, seed=seed) for seed in (1, 2))
+    assert found[0] != found[1]
+
+
+def merging(*pairs: tuple[str, str]) -> tuple[MergeDropout, list[str]]:
+    """These merges in their order, and the pieces by their ids."""
+    pieces = ["?", *"abcd", *(left + right for left, right in pairs)]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    return MergeDropout(vocabulary=vocabulary, merges=pairs, unknown=0), pieces
+
+
+def test_pieces_that_grew_one_after_the_other_still_meet() -> None:
+    merges, pieces = merging(("a", "b"), ("c", "d"), ("ab", "cd"))
+    ids, keep = merges._merged("abcd", 9, iter(()))
+    assert ([pieces[number] for number in ids], keep) == (["abcd"], 9 - 3)
+
+
+def test_a_merge_that_was_left_out_comes_again_only_while_its_pieces_are_there() -> None:
+    """ab is left out, then bc is merged: a bc is no better than it was, and bc d comes before it."""
+    merges, pieces = merging(("a", "b"), ("b", "c"), ("bc", "d"), ("a", "bc"))
+    ids, keep = merges._merged("abcd", 0, iter([9]))
+    assert ([pieces[number] for number in ids], keep) == (["a", "bcd"], 9 - 2)
+
+
+def test_a_merge_that_was_left_out_has_another_chance_after_the_next() -> None:
+    merges, pieces = merging(("a", "b"), ("c", "d"))
+    ids, keep = merges._merged("abcd", 0, iter([9]))
+    assert ([pieces[number] for number in ids], keep) == (["ab", "cd"], 9 - 2)
+
+
+def test_the_table_of_cuts_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    merges, _ = merging(("a", "b"))
+    monkeypatch.setattr("sightline.text.dropout._TABLE", 3)
+    for words in (["ab", "ba", "aab"], ["abb", "bab", "aa", "bb"]):
+        list(merges.cut([words], dropout=0.5, seed=1))
+        assert len(merges._table) <= 3
 
 
 @given(texts=st.lists(st.lists(st.text("lowest!Ж", max_size=60), max_size=4), max_size=4), seed=st.integers(0, 2**64))

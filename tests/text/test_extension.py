@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from pydantic import TypeAdapter
 
@@ -32,6 +34,15 @@ def test_old_tokens_keep_their_numbers_and_new_text_is_known(kind: str) -> None:
     assert Tokenizer.parse(both.content).content == both.content
 
 
+@pytest.mark.parametrize("kind", ["word", "character", "bpe"])
+def test_new_tokens_come_in_the_order_they_had(kind: str) -> None:
+    old, new = trained(kind, OLD), trained(kind, NEW)
+    both = extended(old, new)
+    known = old.pieces(range(old.size))
+    wanted = [piece for piece in new.pieces(range(new.size)) if piece not in known]
+    assert both.pieces(range(old.size, both.size)) == wanted
+
+
 @pytest.mark.parametrize("kind", ["word", "character"])
 def test_old_text_is_cut_as_before(kind: str) -> None:
     old = trained(kind, OLD)
@@ -43,6 +54,8 @@ def test_merges_of_the_new_text_come_after_the_old_ones() -> None:
     old = trained("bpe", OLD)
     both = extended(old, trained("bpe", NEW))
     assert both.pieces(both.encode("Hund")) == ["▁Hund"]
+    mine, whole = (json.loads(each.content)["model"]["merges"] for each in (old, both))
+    assert whole[: len(mine)] == mine  # also those that the new text has too
     assert both.encode_dropout(["Hund sat"], dropout=0.5, seed=1)[0]  # which reads the merges itself
     assert extended(old, trained("bpe", OLD)).content == old.content
 

@@ -48,6 +48,11 @@ def test_starts_ends_and_pads_leave_no_space() -> None:
     assert tokenizer.decode([START, END]) == ""
 
 
+def test_a_whole_label_may_hold_the_name_of_a_special() -> None:
+    tokenizer = label_tokenizer(["say <s> now", "<s>"], whole=True)
+    assert [tokenizer.decode(tokenizer.encode(label)) for label in ("say <s> now", "<s>")] == ["say <s> now", "<s>"]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_odd_labels_survive_and_stay_apart(whole: bool, tmp_path: Path) -> None:
     made = label_tokenizer(ODD, whole=whole)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
-from sightline.text.gaps import encode_gaps, fill_spans
+from sightline.text.gaps import between, encode_gaps, fill_spans
 from sightline.text.tokenizer import SPECIALS, Tokenizer, TokenizerError
 
 LINES = ["the cat sat on the mat .", "the dog, the mat and the cats", "<mask> is text here"] * 4
@@ -81,6 +81,16 @@ def test_a_gap_is_one_mark_and_the_text_around_it_is_cut_as_ever(section: AnyTok
         assert ids[at + 1] == made.encode("the cat, the mat")[len(made.encode("the cat"))]  # with no space before it
 
 
+@pytest.mark.parametrize("section", SECTIONS, ids=kind)
+def test_the_space_before_a_gap_is_part_of_it_unless_characters_are_guessed(section: AnyTokenizer) -> None:
+    made = Tokenizer.train(section, LINES, MARKS)
+    words = section.kind != "character"
+    space = [] if words else made.encode("a a")[1:2]
+    behind = made.encode("the sat")[len(made.encode("the")) :]
+    ids = encode_gaps(made, "the [MASK] sat", [4], words=words)
+    assert ids == [*made.encode("the"), *space, 4, *behind]
+
+
 def test_several_gaps_have_marks_of_their_own_in_order() -> None:
     made = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
     ids = encode_gaps(made, "[MASK] cat [MASK]", [5, 4], words=True)
@@ -92,3 +102,9 @@ def test_several_gaps_have_marks_of_their_own_in_order() -> None:
 def test_a_source_is_filled_with_what_follows_each_mark() -> None:
     assert fill_spans([10, 4, 11, 5], [4, 20, 21, 5, 22], [4, 5]) == [10, 20, 21, 11, 22]
     assert fill_spans([10, 4, 11, 5], [99, 5, 22], [4, 5]) == [10, 11, 22]  # what belongs to no gap is left out
+    assert fill_spans([10, 4], [4, 20, 4, 21], [4, 5]) == [10, 20, 21]  # a mark that comes twice goes on
+
+
+def test_what_stands_around_gaps_is_told_without_them() -> None:
+    assert between([10, 4, 11, 12, 5], [4, 5]) == [[10], [11, 12], []]
+    assert between([10], [4, 5]) == [[10]]

@@ -45,6 +45,8 @@ def test_a_text_is_cut_where_its_sentences_end(text: str, wanted: list[str]) -> 
         "1. First comes this.",
         "(2) Then that.",
         "ACRONYMS like PNG. ",
+        "It takes approx. Five of them.",
+        "Das dauert 3 Std. und mehr.",
     ],
 )
 def test_marks_that_belong_to_a_word_end_nothing(sentence: str) -> None:
@@ -68,6 +70,14 @@ def test_marks_that_belong_to_a_word_end_nothing(sentence: str) -> None:
 )
 def test_sentences_may_begin_with_small_letters_and_end_with_numbers_and_quotes(text: str, wanted: list[str]) -> None:
     assert sentences(text) == wanted
+
+
+def test_some_words_are_cut_short_only_before_numbers() -> None:
+    assert sentences("He looked at the art. It was good.") == ["He looked at the art.", "It was good."]
+
+
+def test_a_line_end_is_no_part_of_the_sentence_before_it() -> None:
+    assert sentence_ends("One line\nAnother") == [len("One line")]
 
 
 def test_small_letters_say_nothing_where_all_letters_are_small() -> None:

@@ -164,6 +164,14 @@ def test_a_vocabulary_is_no_larger_than_asked() -> None:
     assert small.unknown(LINES[0])
 
 
+def test_pieces_that_are_seen_too_seldom_are_not_learned() -> None:
+    bpe = Tokenizer.train(BpeTokenizer(size=100, min_count=3), ["ab ab", "cd cd cd"])
+    words = Tokenizer.train(WordTokenizer(min_count=3), ["ab ab", "cd cd cd"])
+    for tokenizer in (bpe, words):
+        pieces = tokenizer.pieces(range(tokenizer.size))
+        assert "▁cd" in pieces and "▁ab" not in pieces
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing"):
@@ -183,6 +191,15 @@ def test_no_vocabulary_can_come_from_no_text() -> None:
         Tokenizer.train(BpeTokenizer(), [])
     with pytest.raises(TokenizerError, match="from 0 lines"):
         Tokenizer.train(UnigramTokenizer(), [])
+
+
+def test_what_goes_wrong_where_lines_are_read_is_told_as_it_is() -> None:
+    def lines() -> Iterator[str]:
+        yield "one"
+        raise KeyError("line 2")
+
+    with pytest.raises(KeyError, match="line 2"):
+        Tokenizer.train(BpeTokenizer(), lines())
 
 
 def test_a_size_without_room_for_the_characters_is_refused_by_name() -> None:
