@@ -58,6 +58,11 @@ def test_an_older_run_has_no_flops_and_no_memory(tmp_path: Path) -> None:
     assert "flops" not in validations[0] and validations[0]["bleu"] == 7.5
 
 
+def test_what_was_never_counted_is_not_known(tmp_path: Path) -> None:
+    cost, _ = read_journal(journal(tmp_path, {**VALIDATION, "flops": 0, "best": True}))
+    assert (cost.flops, cost.tokens) == (None, 120)
+
+
 def test_a_run_without_a_journal_costs_nobody_knows_what(tmp_path: Path) -> None:
     assert read_journal(tmp_path) == (Cost(), [])
 

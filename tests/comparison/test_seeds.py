@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sightline.comparison.quality import judge
-from sightline.comparison.seeds import bootstrap, randomization, seed_test, student_tail
+from sightline.comparison.seeds import SeedTest, bootstrap, randomization, seed_test, student_tail
 from sightline.evaluation.errors import rate
 from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import measure_perplexity
 from sightline.evaluation.significance import approximate_randomization, paired_bootstrap
 
 
@@ -38,9 +40,12 @@ def test_the_same_run_twice_proves_no_more_than_once() -> None:
     assert bootstrap([one] * 2, [two] * 2, samples=500).p == paired_bootstrap(one, two, samples=500).p
 
 
-def test_it_is_the_distance_between_means_of_runs_mixed_sentence_by_sentence() -> None:
+@pytest.mark.parametrize(("first", "second"), [((1, 2), (3, 4, 5)), ((1,), (3, 4, 5)), ((1, 2), (3,))])
+def test_it_is_the_distance_between_means_of_runs_mixed_sentence_by_sentence(
+    first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
     """The same by hand: swap the rows of every pair of runs by the same coins, score, average, compare."""
-    ours, theirs = [system(0.7, n) for n in (1, 2)], [system(0.73, n) for n in (3, 4, 5)]
+    ours, theirs = [system(0.7, n) for n in first], [system(0.73, n) for n in second]
     flips = np.random.default_rng(12345).integers(2, size=(300, 80), dtype=np.bool_)
 
     def distance(swapped: np.ndarray) -> float:
@@ -60,10 +65,36 @@ def test_it_is_the_distance_between_means_of_runs_mixed_sentence_by_sentence() -
     assert 0.005 < found.p < 0.9  # else it could hardly be wrong
 
 
+@pytest.mark.parametrize(("first", "second"), [((1, 2), (3, 4, 5)), ((1,), (3, 4)), ((1, 2), (3,))])
+def test_the_bootstrap_is_of_means_over_runs_on_the_same_sentences(
+    first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    """The same by hand: draw sentences, score every run on them, average, compare."""
+    theirs, ours = [system(0.72, n) for n in first], [system(0.73, n) for n in second]
+    drawn = np.random.default_rng(12345).choice(80, size=(300, 80))
+
+    def distance(rows: np.ndarray) -> float:
+        scores = [[rate(each.statistics[rows].sum(axis=0)[None])[0] for each in side] for side in (theirs, ours)]
+        return abs(float(np.mean(scores[1]) - np.mean(scores[0])))
+
+    observed, distances = distance(np.arange(80)), np.array([distance(rows) for rows in drawn])
+    found = bootstrap(theirs, ours, samples=300)
+    assert found.p == (np.count_nonzero(distances - distances.mean() > observed + 1e-9) + 1) / 301
+    assert 0.01 < found.p < 0.99
+
+
 def test_the_order_of_runs_and_of_systems_does_not_matter() -> None:
     ours, theirs = [system(0.7, n) for n in (1, 2, 3)], [system(0.73, n) for n in (4, 5)]
     there, back = randomization(theirs, ours, trials=500), randomization(ours, theirs[::-1], trials=500)
     assert there.p == back.p and there.difference == pytest.approx(-back.difference)
+
+
+def test_runs_that_differ_in_one_sentence_are_as_far_apart_however_they_are_mixed() -> None:
+    """Up to rounding: no draw counts as further, and all count as ties."""
+    nats = np.random.default_rng(0).random(50)
+    one, two = (measure_perplexity(each, [1] * 50) for each in (nats, np.where(np.arange(50) == 7, nats / 2, nats)))
+    found = randomization([one] * 3, [two] * 3, trials=199)
+    assert (found.p, found.p_with_ties) == (1 / 200, 1.0)
 
 
 def test_systems_with_equal_means_have_p_one() -> None:
@@ -76,6 +107,11 @@ def test_systems_with_equal_means_have_p_one() -> None:
 def test_runs_on_other_sentences_are_refused() -> None:
     with pytest.raises(ValueError, match="sentences cannot be compared"):
         randomization([system(0.7, 1), system(0.7, 2)], [system(0.7, 3, sentences=70)])
+    for test in (randomization, bootstrap):
+        with pytest.raises(ValueError, match="measured against different references"):
+            test([system(0.7, 1), replace(system(0.7, 2), against="references y")], [system(0.7, 3)])
+        with pytest.raises(ValueError, match="measured against different references"):
+            test([system(0.7, 1)], [system(0.7, 2), replace(system(0.7, 3), against="references y")])
 
 
 def test_equally_good_recipes_with_lucky_seeds_are_seldom_called_different() -> None:
@@ -151,3 +187,21 @@ def test_runs_that_do_not_vary_at_all() -> None:
     same, apart = seed_test([1.0, 1.0], [1.0, 1.0]), seed_test([1.0, 1.0], [2.0, 2.0])
     assert same is not None and apart is not None
     assert (same.p, apart.p) == (1.0, 0.0)
+    assert (same.t, apart.t, apart.freedom) == (0.0, math.inf, 2.0)
+    worse = seed_test([2.0, 2.0], [1.0, 1.0])
+    assert worse is not None and worse.t == -math.inf
+
+
+def test_five_percent_by_the_seeds_is_not_below_the_level() -> None:
+    assert not SeedTest(2.0, 4.0, 0.05, 3, 3).significant
+    found = SeedTest(3.0, 4.0, np.nextafter(0.05, 0.0), 3, 2)
+    assert found.significant
+    assert found.to_dict() == {
+        "test": "Welch's t",
+        "t": 3.0,
+        "freedom": 4.0,
+        "p": found.p,
+        "baseline_runs": 3,
+        "system_runs": 2,
+        "significant": True,
+    }

@@ -96,6 +96,7 @@ def test_padding_waste_counts_both_sides_with_their_end_marks() -> None:
     source, target = np.array([1, 3]), np.array([2, 2])
     assert padding_waste([np.array([0, 1])], source, target) == pytest.approx(2 / 14)
     assert padding_waste([], source, target) == 0
+    assert packing_waste([], source, target, tokens=8) == 0
 
 
 def test_equal_examples_do_not_always_meet_the_same_others() -> None:
@@ -112,6 +113,8 @@ def test_an_example_longer_than_the_budget_is_named(batch: object) -> None:
     source, target = np.array([3, 3, 3]), np.array([3, 40, 3])
     with pytest.raises(ValueError, match="example 1 takes 41 places, and a batch has 32"):
         batch(source, target, tokens=32, seed=1, epoch=0)
+    with pytest.raises(ValueError, match="example 1 takes 41 places"):  # by its own number
+        batch(source, target, tokens=32, seed=1, epoch=0, examples=np.array([2, 0, 1]))
     assert len(batch(source, target, tokens=32, seed=1, epoch=0, examples=np.array([0, 2, 2]))) == 1
 
 
@@ -129,7 +132,28 @@ def test_each_example_is_seen_as_often_as_its_source_weighs(weights: list[float]
         assert seen[number] == 4 * weights[source]
 
 
+def test_of_four_examples_a_quarter_is_one_each_epoch() -> None:
+    seen = [order(np.zeros(4, np.uint16), [0.25], seed=1, epoch=epoch).tolist() for epoch in range(4)]
+    assert sorted(seen) == [[0], [1], [2], [3]]
+
+
 def test_an_order_is_the_same_for_ever() -> None:
     """Resuming an old run with a new NumPy must meet the same examples."""
     assert order(np.zeros(8, np.uint16), [1.0], seed=1, epoch=2).tolist() == [3, 4, 7, 6, 1, 5, 2, 0]
     assert order(np.zeros(0, np.uint16), [0.5], seed=1, epoch=2).tolist() == []
+    origin = np.repeat([0, 1], 6).astype(np.uint16)
+    assert order(origin, [0.5, 1.5], seed=1, epoch=0).tolist() == [10, 8, 7, 11, 8, 5, 9, 11, 9, 1, 3, 6]
+    assert order(origin, [0.5, 1.5], seed=2, epoch=0).tolist() == [5, 7, 9, 6, 8, 8, 10, 2, 11, 9, 1, 10]
+
+
+def test_batches_are_the_same_for_ever() -> None:
+    """For the same reason."""
+    source, target = np.array([1, 5, 2, 7, 3, 3, 6, 0, 4, 2, 9, 1]), np.array([2, 4, 2, 9, 3, 1, 5, 1, 4, 3, 8, 0])
+    padded, packed = (
+        [[one.tolist() for one in batch(source, target, tokens=16, seed=1, epoch=epoch)] for epoch in (0, 1)]
+        for batch in (padded_batches, packed_batches)
+    )
+    assert padded[0] == [[3], [8, 1], [6], [9, 5, 4], [7, 0, 11, 2], [10]]
+    assert padded[1] == [[7, 11, 0, 2], [9, 4, 5], [3], [6], [10], [8, 1]]
+    assert packed[0] == [[3, 2], [10, 1], [5, 6, 0, 7, 11], [4, 9, 8]]
+    assert packed[1] == [[7, 11, 6, 8], [4, 1, 2, 0], [3, 9], [10, 5]]

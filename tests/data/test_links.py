@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sightline.data.ingredients import Dropped, Ingredients
+from sightline.data.links import members, piece_links
 from sightline.data.sources import DataError
 from sightline.data.store import Store, prepare
 from sightline.recipe.data import BpeTokenizer, Data
@@ -83,6 +86,41 @@ def test_a_file_may_be_longer_than_the_examples_only_if_those_are_limited(tmp_pa
     assert len(store(tmp_path, LINES, limit=3)) == 2
     with pytest.raises(DataError, match=r"has 1 line more than there are training examples \(5\)"):
         store(tmp_path, [*LINES, "0-0"])
+    assert len(store(tmp_path, [*LINES, "", " "])) == 3  # empty lines at the end are none
+
+
+def test_every_piece_of_a_word_is_linked_to_every_piece_of_the_other_in_order() -> None:
+    source, target = np.eye(3, dtype=bool), np.array([[0, 1], [0, 1], [1, 0]], dtype=bool)
+    assert piece_links([(2, 0), (0, 1), (0, 1)], source, target) == [0, 0, 0, 1, 2, 2]
+    every = np.ones((4, 1), dtype=bool)
+    assert piece_links([(0, 0)], every, every) == [number for s in range(4) for t in range(4) for number in (s, t)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        ([f"{SPACE}a", "b", f"{SPACE}c"], [[1, 0], [1, 0], [0, 1]]),
+        ([f"{SPACE}ab", SPACE, "c"], [[1, 0], [0, 0], [0, 1]]),  # a space alone is part of no word
+        ([f"{SPACE}a", "b"], [[1, 0], [1, 0]]),  # the beginning of a text that was cut
+        (["a", "b", f"{SPACE}c"], None),
+        ([f"{SPACE}a", f"{SPACE}b", f"{SPACE}c"], None),
+        ([], np.empty((0, 2)).tolist()),
+    ],
+)
+def test_under_dropout_a_word_begins_where_a_piece_begins_with_a_space(
+    pieces: list[str], found: list[list[int]] | None
+) -> None:
+    tokenizer: Any = SimpleNamespace(pieces=lambda ids: pieces)
+    made = members(tokenizer, "ab c", range(len(pieces)), dropout=True)
+    assert (None if made is None else made.astype(int).tolist()) == found
+
+
+def test_of_a_text_that_was_cut_only_the_pieces_that_are_left_make_words() -> None:
+    tokenizer = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS)).source
+    ids = tokenizer.encode_many(["ein Hund bellt"])[0]
+    whole = members(tokenizer, "ein Hund bellt", ids, dropout=False)
+    assert whole is not None and len(whole) == len(ids) > 2
+    assert members(tokenizer, "ein Hund bellt", ids[:2], dropout=False).tolist() == whole[:2].tolist()
 
 
 @pytest.mark.parametrize(
@@ -91,6 +129,7 @@ def test_a_file_may_be_longer_than_the_examples_only_if_those_are_limited(tmp_pa
         (LINES[:3], r"has 3 lines, and there are more training examples; .*\(sightline align RUN --training"),
         (["0-0 1:1", *LINES[1:]], "line 1: '1:1' is no link"),
         ([*LINES[:4], "0-1"], "line 5: 0-1 points past the end of sentences of 1 and 1 words"),
+        ([*LINES[:4], "1-0"], "line 5: 1-0 points past the end of sentences of 1 and 1 words"),
     ],
 )
 def test_a_file_that_does_not_belong_to_the_examples_is_refused(tmp_path: Path, lines: list[str], message: str) -> None:

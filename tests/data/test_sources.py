@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from sightline.data import sources, splitting
 from sightline.data.sources import (
     DataError,
     Example,
@@ -23,8 +24,8 @@ from sightline.data.sources import (
     read_lines,
     resolve_folder,
 )
-from sightline.data.splitting import place
-from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, TextSource, TsvSource
+from sightline.data.splitting import part_of, place
+from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, PlainSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")
 
@@ -149,6 +150,7 @@ def test_a_line_with_too_few_columns_is_named(tmp_path: Path) -> None:
         ("", r"line 2: not JSON"),
         pytest.param("[" * 100_000, r"line 2: not JSON .*one object on each line", id="deep"),
         ('["x", "y"]', r"line 2: not an object but list"),
+        ("3", r"line 2: not an object but int"),
         ('{"de": "x", "fr": "y"}', r"line 2: no key 'en', only 'de', 'fr'; set `source` and `target`"),
         ('{"de": "x", "en": 3}', r"line 2: 'en' is not a text but int"),
         ('{"de": "x\\ud800", "en": "y"}', r"line 2: character 2 of 'de' is half a surrogate pair \(\\ud800\)"),
@@ -202,6 +204,45 @@ def test_shares_are_disjoint_complete_and_the_same_in_both_directions(tmp_path: 
     assert examples(parts[1], tmp_path, swap=True) == [(target, source) for source, target in split[1]]
 
 
+def test_a_part_of_a_text_is_counted_in_its_lines_or_in_its_letters(tmp_path: Path) -> None:
+    write(tmp_path, a_txt="one\ntwo\n \nfour\nfive\n")
+    every = PlainSource(file="a.txt")
+    assert examples(every, tmp_path) == [("", "one"), ("", "two"), ("", "four"), ("", "five")]  # blank ones are none
+    some = PlainSource(file="a.txt", part=(0.2, 0.8))
+    assert examples(some, tmp_path) == [("", "two"), ("", "four")]
+    letters = PlainSource(file="a.txt", document="file", part=(0.25, 0.75))  # of nineteen
+    assert examples(letters, tmp_path) == [("", "one\ntwo\n \nfour\nfive"[5:14])]
+
+
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK", size)
+    write(tmp_path, a_txt="\ufeffabcd\n\ufeffxy\nz\n")  # 3 + 5 bytes, then another mark
+    assert list(read_lines(tmp_path / "a.txt")) == ["abcd", "\ufeffxy", "z"]
+
+
+def test_a_line_far_into_a_file_is_named_by_its_number_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK", 6)
+    write(tmp_path, a_txt=b"a\nb\nc\nd\n\xff\ne\n", b_txt=b"a\nb\nc\n\x1f\x8b\x08\x00\n")
+    with pytest.raises(DataError, match=r"a.txt, line 5: byte 1 \(0xff\) is not UTF-8; convert the file"):
+        list(read_lines(tmp_path / "a.txt"))
+    with pytest.raises(DataError, match=r"b.txt, line 4: byte 2 \(0x8b\) .*iconv -f latin1"):  # it begins as a text
+        list(read_lines(tmp_path / "b.txt"))
+
+
+def test_what_falls_between_two_shares_belongs_to_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a_tsv="0.25\tlow\n0.5\tmiddle\n0.75\thigh\n")
+    monkeypatch.setattr(sources, "place", float)
+    assert examples(TsvSource(file="a.tsv", share=(0.25, 0.5)), tmp_path) == [("0.25", "low")]
+    assert examples(TsvSource(file="a.tsv", share=(0.5, 0.75)), tmp_path) == [("0.5", "middle")]
+    monkeypatch.setattr(splitting, "place", float)
+    assert [part_of(text) for text in ("0.0", "0.8", "0.9")] == ["train", "validation", "test"]
+
+
 def test_a_text_keeps_its_place_for_ever() -> None:
     assert place("Satz") == place(" Satz ") == pytest.approx(0.9503143899796342, abs=1e-12)
 
@@ -216,6 +257,8 @@ def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
         resolve_folder("m30k", recipe)
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(corpora))
     assert resolve_folder("m30k", recipe) == corpora / "m30k"
+    (corpora / "m30k" / "de").mkdir()
+    assert resolve_folder("m30k/de", recipe) == corpora / "m30k" / "de"
     with pytest.raises(DataError, match=r"'other' is neither .*recipes/other nor .*corpora/other; set data\.folder"):
         resolve_folder("other", recipe)
     (tmp_path / "recipes" / "m30k").mkdir(parents=True)

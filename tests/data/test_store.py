@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.data import store
+from sightline.data import ingredients, store
 from sightline.data.cache import cache_folder
 from sightline.data.ingredients import Dropped, Ingredients, content_hash
 from sightline.data.sources import DataError, Example
 from sightline.data.store import Store, prepare
 from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, JsonLinesSource, TsvSource
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.tokenizer import Tokenizer, Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
 VOCABULARY = Vocabulary.train(BpeTokenizer(size=80, min_count=1), lambda: iter([Example(*pair) for pair in PAIRS]))
@@ -75,11 +75,36 @@ def test_a_store_gives_back_what_went_in(place: Path) -> None:
         made.take([5])
 
 
+@pytest.mark.parametrize(("size", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
+def test_ids_take_two_bytes_where_all_fit_into_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch, size: int, kind: type
+) -> None:
+    monkeypatch.setattr(Tokenizer, "size", property(lambda self: size))
+    assert make(place).take([0])[0][0].dtype == kind
+
+
+def test_ids_past_the_end_of_the_vocabulary_have_room(place: Path) -> None:
+    assert make(place, copying=True).take([0])[0][0].dtype == np.uint32
+
+
+def test_examples_that_are_not_there_are_refused(place: Path) -> None:
+    made = make(place)
+    for wrong in (-1, len(made)):
+        with pytest.raises(IndexError, match=f"examples {wrong} to {wrong} asked of a store of {len(made)}"):
+            made.take([wrong])
+
+
+def test_where_each_word_has_a_label_a_line_with_too_few_is_named(place: Path) -> None:
+    made = Ingredients((TsvSource(file="a.tsv"),), replace(VOCABULARY, labels="words"), place)
+    with pytest.raises(DataError, match=r"a\.tsv, line 4: "):
+        list(made.examples())
+
+
 def test_sides_can_be_exchanged(place: Path) -> None:
     assert texts(make(place, swap=True)) == [(target, source) for source, target in PAIRS]
 
 
-def test_of_long_texts_fewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_long_pairsfewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_LETTERS", 200)
     handed: list[int] = []
     tokenize = store._tokenize
@@ -139,6 +164,39 @@ def test_what_is_dropped_is_counted_by_reason(
     assert {name: count for name, count in made.counts.items() if count} == {"read": 7, "kept": len(kept), **reason}
 
 
+def cleaned(folder: Path, pairs: Sequence[tuple[str, str]], rules: Clean) -> tuple[list[str], dict[str, int]]:
+    """The targets that are left, and what was counted beside them."""
+    made = make(write(folder, pairs), clean=rules)
+    counts = {name: count for name, count in made.counts.items() if count and name not in ("read", "kept")}
+    return [target for _, target in texts(made)], counts
+
+
+def test_either_side_may_be_too_much_longer_than_the_other_and_just_as_much_is_not(tmp_path: Path) -> None:
+    pairs = [("ein", "a dog"), ("ein", "a dog runs"), ("ein Hund", "a"), ("ein Hund läuft", "a")]
+    assert cleaned(tmp_path, pairs, Clean(max_ratio=2)) == (["a dog", "a"], {"ratio": 2})
+
+
+def test_what_is_wrong_in_two_ways_is_counted_once(tmp_path: Path) -> None:
+    pairs = [("ein Hund läuft", "a"), ("ein", "a")]
+    assert cleaned(tmp_path, pairs, Clean(max_tokens=2, max_ratio=2)) == (["a"], {"too long": 1})
+
+
+def test_what_was_dropped_makes_nothing_a_duplicate(tmp_path: Path) -> None:
+    pairs = [("ein", "a dog runs"), ("ein", "a"), ("ein", "a dog")]
+    assert cleaned(tmp_path, pairs, Clean(max_ratio=2, deduplicate="sources")) == (["a"], {"ratio": 1, "duplicate": 1})
+
+
+def test_a_copy_with_other_spaces_at_its_ends_is_a_copy(tmp_path: Path) -> None:
+    assert cleaned(tmp_path, [(" a dog", "a dog "), ("ein", "a")], Clean(drop_copies=True)) == (["a"], {"copy": 1})
+
+
+def test_hundreds_of_examples_are_told_apart(tmp_path: Path) -> None:
+    words = sorted({word for pair in PAIRS for side in pair for word in side.split()})
+    pairs = [(f"{one} {two} {three}", "a") for one in words for two in words for three in words]
+    assert len(pairs) > 500
+    assert len(cleaned(tmp_path, pairs, Clean(deduplicate="pairs"))[0]) == len(pairs)
+
+
 def test_pairs_that_only_a_newline_makes_alike_are_no_duplicates(tmp_path: Path) -> None:
     pairs = [("ein\nHund", "a dog"), ("ein", "Hund\na dog"), ("ein", "Hund\na dog ")]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs))
@@ -168,6 +226,34 @@ def test_all_that_goes_in_makes_another_store(place: Path) -> None:
     assert len(stores(place)) == 10
     write(place, PAIRS[:3])
     assert texts(make(place)) == PAIRS[:3]
+
+
+def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS))
+    changes: list[dict[str, Any]] = [
+        {},
+        {"longest_source": 5},
+        {"copying": True},
+        {"text_alone": True},
+        {"vocabulary": replace(VOCABULARY, labels="one")},
+        {"vocabulary": replace(VOCABULARY, source=other.source)},
+        {"vocabulary": replace(VOCABULARY, target=other.target)},
+        {"sources": (TsvSource(file="a.tsv"), TsvSource(file="a.tsv"))},
+    ]
+    plain = Ingredients((TsvSource(file="a.tsv"),), VOCABULARY, place)
+    names = {replace(plain, **change).key(place / "cache") for change in changes}
+    assert len(names) == len(changes)
+    (place / "a.gz").write_bytes((place / "a.tsv").read_bytes())  # the same bytes, to be read otherwise
+    assert replace(plain, sources=(TsvSource(file="a.gz"),)).key(place / "cache") not in names
+    monkeypatch.setattr(ingredients, "FORMAT", ingredients.FORMAT + 1)
+    assert plain.key(place / "cache") not in names
+
+
+def test_the_dates_of_another_babel_are_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Ingredients((DatesSource(part="train", examples=1),), VOCABULARY, None)
+    before = made.key(tmp_path)
+    monkeypatch.setattr(ingredients, "version", lambda name: "another")
+    assert made.key(tmp_path) != before
 
 
 def test_where_files_lie_and_what_they_weigh_does_not_matter(place: Path) -> None:
@@ -215,6 +301,22 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
     for name in stores(tmp_path):
         (tmp_path / "cache" / "stores" / name).rename(tmp_path / name)
     assert cut(0) == first
+
+
+def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
+    plain, pairs = Ingredients((), VOCABULARY, None), [Example("der Hund läuft", "the dog runs"), Example("ein", "a")]
+    (whole, short), targets, cut = plain.encode(pairs, 0)
+    assert cut == [False, False] and len(whole) > len(short)
+    assert replace(plain, longest_source=len(whole)).encode(pairs, 0) == ([whole, short], targets, [False, False])
+    fewer = replace(plain, longest_source=len(whole) - 1)
+    assert fewer.encode(pairs, 0) == ([whole[:-1], short], targets, [True, False])
+
+
+def test_dropout_cuts_each_chunk_and_each_side_differently() -> None:
+    made = Ingredients((), VOCABULARY, None, dropped=Dropped(0.5, 0, 0))
+    text = "der Hund läuft a dog runs"
+    chunks = [made.encode([Example(text, text)], number)[:2] for number in range(4)]
+    assert len({tuple(ids) for sides in chunks for (ids,) in sides}) == 8
 
 
 def test_an_interrupted_build_leaves_nothing_that_is_used(place: Path) -> None:

@@ -50,9 +50,11 @@ def test_each_source_has_its_own_part_of_the_stream(store: Store) -> None:
 
 def test_behind_the_end_of_a_source_comes_its_beginning(store: Store) -> None:
     stream, whole = TextStream(store), stream_of(store)
-    low, high = stream.bounds[0], stream.bounds[1]
-    assert stream.around(int(high) - 3, 8, 0).tolist() == [*whole[high - 3 : high], *whole[low : low + 5]]
-    assert len(stream.around(0, 10_000, 0)) == high - low  # no token twice
+    for source in (0, 1):
+        low, high = (int(bound) for bound in stream.bounds[source : source + 2])
+        assert stream.around(high - 3, 8, source).tolist() == [*whole[high - 3 : high], *whole[low : low + 5]]
+        assert stream.around(high - 8, 8, source).tolist() == whole[high - 8 : high].tolist()
+        assert len(stream.around(low, 10_000, source)) == high - low  # no token twice
 
 
 @given(
@@ -68,6 +70,8 @@ def test_the_windows_of_an_epoch_are_full_and_overlap_nowhere(
     starts, sources = full_windows(bounds, length, [1.0] * len(sizes), seed=seed, epoch=epoch)
     for number, size in enumerate(sizes):
         own = starts[sources == number] - bounds[number]
+        assert len(own) == (max(1, size // length) if size else 0)  # a text shorter than a window is one, none is none
+        assert all(0 <= start < size for start in own)
         covered = Counter(int(at) % size for start in own for at in range(start, start + min(length, size)))
         assert not covered or max(covered.values()) == 1
         assert len(covered) > size - length or size == 0  # less than a window is left out
@@ -78,7 +82,16 @@ def test_windows_are_cut_elsewhere_each_epoch_and_the_same_each_time() -> None:
     first, second = (full_windows(bounds, 50, [1.0], seed=1, epoch=epoch)[0] for epoch in (1, 2))
     assert set(first % 50) != set(second % 50)
     assert (first == full_windows(bounds, 50, [1.0], seed=1, epoch=1)[0]).all()
-    assert (first != full_windows(bounds, 50, [1.0], seed=2, epoch=1)[0]).any()
+    other = full_windows(bounds, 50, [1.0], seed=2, epoch=1)[0]
+    assert (first != other).any() and set(first % 50) != set(other % 50)
+
+
+def test_the_first_epoch_is_cut_from_the_beginning_and_others_for_each_source_elsewhere() -> None:
+    bounds = np.array([0, 1_000, 2_000])
+    starts, _ = full_windows(bounds, 50, [1.0, 1.0], seed=1, epoch=0)
+    assert sorted(starts.tolist()) == list(range(0, 2_000, 50))
+    starts, sources = full_windows(bounds, 50, [1.0, 1.0], seed=1, epoch=1)
+    assert set(starts[sources == 0] % 50) != set(starts[sources == 1] % 50)
 
 
 def test_weights_say_how_often_the_windows_of_a_source_come() -> None:
@@ -93,6 +106,9 @@ def test_windows_are_known_by_their_places_in_the_epoch(store: Store) -> None:
     assert {len(each) for each in every} == {11}
     again = FullWindows(lambda epoch: store, 11, [1.0, 3.0], seed=5)
     assert again.take(1, np.array([4, 2]))[1].tolist() == every[2].tolist()
+    other = again.take(2, np.arange(again.count(2)))  # of another epoch, by whoever had the first at hand
+    assert [each.tolist() for each in other] != [each.tolist() for each in every]
+    assert [each.tolist() for each in again.take(1, np.arange(again.count(1)))] == [each.tolist() for each in every]
 
 
 def test_pairs_read_as_text_leave_their_sources_out(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ def test_scores_have_intervals_and_say_which_links_there_were() -> None:
     assert error.low < error.value < error.high
     assert error.better == "lower" and str(error).startswith("AER 0.429 [0.")
     assert error.signature == "links:sure+possible|bs:200|seed:12345"
+    some = measure_alignments([SURE, SURE], [Gold(SURE, SURE), Gold(SURE, POSSIBLE)])[0]
+    assert some.signature == "links:sure+possible"
+    assert measure_alignments([SURE], [Gold(SURE, SURE)])[0].signature == "links:sure"
 
 
 def test_a_line_has_sure_and_possible_links() -> None:
@@ -67,6 +70,8 @@ def test_a_mistyped_link_is_left_out_with_a_note_and_many_are_an_error() -> None
     kept, notes = within(gold, words, words)
     assert kept[:-1] == gold[:-1] and kept[-1] == parse_gold("0-0")
     assert notes == ["alignment 100: 1-2 points past the end of sentences of 2 and 2 words, left out"]
+    with pytest.raises(ValueError, match=r"too many links \(3\) point"):  # of 200, one more than a link in a hundred
+        within([parse_gold("0-0 1-1")] * 97 + [parse_gold("0-0 1-2")] * 3, words, words)
     with pytest.raises(ValueError, match=r"too many links \(100\) point .*--swap-alignments"):
         within([parse_gold("0-0 5-1")] * 100, words, words)
     with pytest.raises(ValueError, match="1 alignment for 100 sources"):

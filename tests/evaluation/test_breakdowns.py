@@ -88,6 +88,13 @@ def test_a_thousand_sentences_make_six_buckets_of_similar_size() -> None:
     assert all(150 <= each.sentences <= 200 for each in found)
 
 
+@pytest.mark.parametrize(("count", "sizes"), [(59, [59]), (60, [30, 30]), (100, [34, 33, 33])])
+def test_as_many_buckets_as_thirty_sentences_each_can_fill_are_filled_alike(count: int, sizes: list[int]) -> None:
+    references = [["a " * length] for length in range(1, count + 1)]
+    found = quality_by_length(references, {"A": [""] * count}, share_equal)
+    assert [each.sentences for each in found] == sizes
+
+
 @given(SENTENCES, st.integers(1, 6), st.integers(1, 10))
 def test_length_buckets_hold_every_sentence_once_and_none_is_nearly_empty(
     sentences: list[tuple[list[str], str, str]], most: int, least: int
@@ -139,6 +146,11 @@ def test_without_a_counter_the_references_are_counted_and_unwanted_buckets_left_
         "B": WordQuality(10, 0, 0, 0.0, 0.0, 0.0),
     }
     assert found[0].systems["B"].f1 == 1.0
+
+
+def test_without_a_counter_every_reference_is_counted() -> None:
+    (bucket,) = quality_by_frequency([["a", "a"]] * 5, {"A": [""] * 5})
+    assert bucket.label == "10-99"
 
 
 def test_each_output_is_held_against_its_nearest_reference() -> None:

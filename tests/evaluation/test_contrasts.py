@@ -172,10 +172,17 @@ def test_an_ngram_inside_a_listed_one_is_listed_if_its_counts_differ() -> None:
     ]
 
 
+def test_an_ngram_inside_a_listed_one_is_listed_if_it_is_wanted_more_often() -> None:
+    found = ngram_contrasts([["a b"], ["a"]], ["", ""], ["a b", ""])
+    assert [(each.ngram, each.wanted) for each in found.system] == [(["a", "b"], 1), (["a"], 2)]
+
+
 def test_ngrams_end_at_the_sentence_and_at_the_longest_length() -> None:
     text = "あいうえお"
     found = ngram_contrasts([[text], ["ん"]], ["", ""], [text, "ん"], longest=3, k=9)
     assert sorted("".join(each.ngram) for each in found.system) == ["あいう", "いうえ", "うえお", "ん"]
+    four = ngram_contrasts([[text]], [""], [text])
+    assert sorted("".join(each.ngram) for each in four.system) == ["あいうえ", "いうえお"]
 
 
 def test_equal_evidence_is_listed_long_ngrams_first_then_by_alphabet_up_to_k() -> None:
@@ -224,6 +231,22 @@ def test_p_is_that_of_the_exact_binomial_test(b: int, c: int) -> None:
     exact = min(Fraction(1), Fraction(2 * sum(math.comb(b + c, i) for i in range(c + 1)), 2 ** (b + c)))
     (found,) = word_contrasts([["w"]] * (b + c), [""] * b + ["w"] * c, ["w"] * b + [""] * c, least=1).system
     assert found.p == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_six_to_none_comes_before_ten_to_three() -> None:
+    references = [["sure"]] * 6 + [["mixed"]] * 13
+    baseline, system = [""] * 16 + ["mixed"] * 3, ["sure"] * 6 + ["mixed"] * 10 + [""] * 3
+    found = word_contrasts(references, baseline, system)
+    assert [(each.word, each.only_system, each.only_baseline) for each in found.system] == [
+        ("sure", 6, 0),
+        ("mixed", 10, 3),
+    ]
+
+
+def test_either_list_of_words_has_k_at_most() -> None:
+    references, texts = [["a"], ["b"], ["c"]], ["a", "b", "c"]
+    ahead, behind = (word_contrasts(references, *pair, least=1, k=2) for pair in (([""] * 3, texts), (texts, [""] * 3)))
+    assert [each.word for each in ahead.system] == [each.word for each in behind.baseline] == ["a", "b"]
 
 
 def test_rare_words_are_left_out() -> None:
@@ -315,6 +338,10 @@ def test_texts_that_do_not_belong_together_are_refused() -> None:
         changed_most(["s"] * 3, [["a"]], ["a"], ["b"], length)
     with pytest.raises(ValueError, match=r"k \(0\) must be at least 1"):
         changed_most(["s"], [["a"]], ["a"], ["b"], length, k=0)
+    with pytest.raises(ValueError, match=r"longest \(0\) must be at least 1"):
+        ngram_contrasts([["a"]], ["a"], ["b"], longest=0)
+    with pytest.raises(ValueError, match=r"least \(0\) must be at least 1"):
+        word_contrasts([["a"]], ["a"], ["b"], least=0)
 
 
 def test_twenty_systems_on_a_thousand_sentences_take_seconds() -> None:

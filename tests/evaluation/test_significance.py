@@ -117,9 +117,18 @@ def test_drawing_coin_flips_in_pieces_changes_nothing(monkeypatch: pytest.Monkey
     wanted = references(37)
     pair = measure("bleu", output(wanted, 0.8, 1), wanted), measure("bleu", output(wanted, 0.77, 2), wanted)
     whole = approximate_randomization(*pair, trials=500)
-    monkeypatch.setattr("sightline.evaluation.significance._DRAWN_AT_ONCE", 37 * 50)
-    assert approximate_randomization(*pair, trials=500) == whole
+    for few in (37 * 50, 1):
+        monkeypatch.setattr("sightline.evaluation.significance._DRAWN_AT_ONCE", few)
+        assert approximate_randomization(*pair, trials=500) == whole
     assert 0.01 < whole.p < 0.99
+
+
+def test_as_many_are_drawn_as_sacrebleu_draws_and_with_its_seed() -> None:
+    pair = word_errors(np.array([1, 0]), np.array([3, 3])), word_errors(np.array([0, 0]), np.array([3, 3]))
+    assert [(found.samples, found.seed) for found in (test(*pair) for test in PAIRED)] == [
+        (1000, 12345),
+        (10000, 12345),
+    ]
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
@@ -221,6 +230,13 @@ def test_ties_are_seen_through_rounding_errors() -> None:
     assert result.p_with_ties == 1  # only one sentence differs, so swapping never brings the two closer
 
 
+def test_where_nothing_ties_ties_change_nothing() -> None:
+    draw = np.random.default_rng(0)
+    one, two = (measure_perplexity(draw.random(40), [1] * 40) for _ in range(2))
+    result = approximate_randomization(one, two, trials=2000)
+    assert 0.05 < result.p == result.p_with_ties < 0.95
+
+
 @pytest.mark.parametrize("test", PAIRED)
 @pytest.mark.parametrize("name", ["bleu", "ter", "wer", "exact", "perplexity"])
 def test_a_clearly_better_system_is_significant_whichever_way_is_up(
@@ -296,6 +312,22 @@ def test_what_has_no_p_value_is_refused_with_the_reason() -> None:
         mcnemar([1], [1, 0])
     with pytest.raises(ValueError, match=r"system_right has shape \(0,\)"):
         mcnemar([1], [])
+    with pytest.raises(ValueError, match=r"system_right has shape \(1, 2\)"):
+        mcnemar([[1, 0]], [[1, 0]])
+
+
+def test_five_percent_is_not_below_the_level_and_a_little_less_is() -> None:
+    drawn = Significance("paired bootstrap", "BLEU", "higher", 1.0, p=0.0, p_with_ties=0.05, samples=19, seed=1)
+    assert not drawn.significant
+    assert replace(drawn, p_with_ties=np.nextafter(0.05, 0.0)).significant
+
+
+def test_a_difference_too_small_for_two_digits_has_its_direction_still() -> None:
+    small = Significance("paired bootstrap", "BLEU", "higher", 0.001, p=0.0001, p_with_ties=0.0001, samples=9, seed=1)
+    assert str(small).startswith("BLEU +0.00 (better), p = 0.0001: significant")
+    assert "(worse)" in str(replace(small, better="lower"))
+    assert "(equal)" in str(replace(small, difference=0.0))
+    assert "counting ties" not in str(replace(small, p=0.01, p_with_ties=0.01001))  # the same to four digits
 
 
 def test_a_result_is_one_line_and_valid_json() -> None:

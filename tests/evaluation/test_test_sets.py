@@ -4,6 +4,7 @@ import pytest
 
 from sightline.comparison.test_sets import from_files
 from sightline.data.sources import Example
+from sightline.evaluation.test_set import Report
 from sightline.evaluation.test_set import TestSet as HeldOut
 from sightline.recipe import Recipe
 
@@ -32,3 +33,8 @@ def test_a_recipe_gathers_by_the_kind_of_its_test_set(source: dict[str, str], ga
     recipe = Recipe.model_validate({"data": data, "model": {"encoder": body, "decoder": body}})
     assert recipe.gathers("held-out") is gathers
     assert not recipe.gathers("validation")
+
+
+def test_a_report_says_only_what_there_is_to_say() -> None:
+    report = Report("test", sentences=2, scores=[], outputs=["a", "b"], unknown=3)
+    assert report.to_dict() == {"on": "test", "sentences": 2, "scores": [], "unknown": 3}

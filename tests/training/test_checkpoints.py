@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from sightline import files
+from sightline.files import TEMPORARY
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.training import checkpoints as module
@@ -215,6 +217,7 @@ def test_a_checkpoint_that_stands_already_is_not_written_again(tmp_path: Path, s
     checkpoints = saved(tmp_path, run, 5)
     before = (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns
     run.save(checkpoints, Progress(step=5))
+    run.save(checkpoints, Progress(step=5, seconds=9.0))  # the clock alone is no reason
     assert (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -247,7 +250,48 @@ def test_a_checkpoint_stays_until_the_one_in_its_place_is_safely_on_the_disk(
 
 def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 7)
-    assert json.loads((checkpoints.path(7) / "progress.json").read_text())["step"] == 7
+    text = (checkpoints.path(7) / "progress.json").read_text()
+    assert json.loads(text)["step"] == 7
+    assert text.startswith('{\n  "step": 7,\n')  # a line for each
+
+
+@pytest.mark.parametrize("content", [b"nonsense\n", b"\xff  model.safetensors\n"])
+def test_checksums_that_cannot_be_read_are_damage(
+    tmp_path: Path, sitting: Callable[..., Sitting], content: bytes
+) -> None:
+    checkpoints = saved(tmp_path, sitting(), 7)
+    (checkpoints.path(7) / "SHA256SUMS").write_bytes(content)
+    assert not checkpoints.whole(7)
+
+
+def test_a_checkpoint_of_a_version_that_kept_no_readings_is_read(
+    tmp_path: Path, sitting: Callable[..., Sitting]
+) -> None:
+    checkpoints = saved(tmp_path, sitting(), 7)
+    path = checkpoints.path(7) / "progress.json"
+    values = json.loads(path.read_text())
+    del values["unlogged"]
+    path.write_text(json.dumps(values))
+    assert checkpoints.progress(7) == Progress(step=7)
+
+
+def test_what_was_left_half_written_in_the_run_folder_is_swept_away(tmp_path: Path) -> None:
+    (tmp_path / f".model.safetensors.9-abcd{TEMPORARY}").write_bytes(b"half")
+    (tmp_path / "checkpoints" / f".step-00000002.9-abcd{TEMPORARY}").mkdir(parents=True)
+    (tmp_path / "model.safetensors").write_bytes(b"whole")
+    Checkpoints(tmp_path, 3).sweep()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoints", "model.safetensors"]
+
+
+def test_a_failure_of_the_format_is_told_as_one_of_the_disk(
+    tmp_path: Path, sitting: Callable[..., Sitting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensors: Any, path: Path) -> None:
+        raise SafetensorError("I/O error")
+
+    monkeypatch.setattr(module, "save_file", fail)
+    with pytest.raises(OSError, match=r"step-00000001 could not be written \(I/O error\); those before it are kept"):
+        sitting().save(Checkpoints(tmp_path, 3), Progress(step=1))
 
 
 def test_the_running_averages_of_a_checkpoint_have_the_models_names(

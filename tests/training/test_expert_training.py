@@ -123,6 +123,8 @@ def test_counts_become_shares() -> None:
     assert record.pop("experts") == {"encoder.0": [0.25, 0.5, 0.0, 0.25], "decoder.0": [0, 1, 0, 0]}
     assert record == {"dropped": 0.3, "dropped_choices": 15}
     assert routing_record(model, [], 5) == {}
+    shares = {"encoder.0": [0.0] * 4, "decoder.0": [0.0] * 4}
+    assert routing_record(model, [0.0] * 10, 5) == {"experts": shares, "dropped": 0.0, "dropped_choices": 0}
 
 
 @pytest.fixture

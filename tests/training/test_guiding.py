@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, Training
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
+from sightline.training.batches import padded_batch
 from sightline.training.guiding import GuidedHead, alignment_loss, guide_of
+from sightline.training.sides import translation
+from sightline.training.step import batch_loss, training_loss
 from watched_runs import Silent
 
 WORDS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]
@@ -82,6 +86,28 @@ def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
     expected = torch.cat(heard, dim=2)[:, 0]
     for row, (s, t) in enumerate(zip(lengths, given, strict=True)):
         torch.testing.assert_close(found[row, :t, :s], expected[row, :t, :s], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_guided_step_minimizes_its_own_loss_and_that_of_the_head_by_its_weight(
+    looking_model: Seq2Seq, smoothing: float
+) -> None:
+    sides = translation([np.array([5, 6, 7]), np.array([8])], [np.array([9, 4]), np.array([12])])
+    guide = guide_of([np.array([[0, 0], [1, 1]]), np.array([[0, 0]])], shift=False)
+    batch = replace(padded_batch(sides, np.arange(2)), guide=guide)
+    section = GuidedAlignment(file="x", layer=0, weight=0.25)
+    head = GuidedHead(looking_model, section)
+    with torch.no_grad():
+        with head.listening():
+            plain = batch_loss(looking_model, batch, smoothing)
+        apart = alignment_loss(head.weights(batch.source_layout, batch.target_layout), guide)
+        unguided = training_loss(looking_model, batch, Training(label_smoothing=smoothing))
+        found = training_loss(looking_model, batch, Training(label_smoothing=smoothing, guided_alignment=section))
+        twice = training_loss(looking_model, batch, Training(label_smoothing=smoothing, rdrop=3.0))
+    torch.testing.assert_close(unguided.total, plain.total)
+    torch.testing.assert_close(found.total, plain.total + 0.25 * apart)
+    torch.testing.assert_close(twice.total, plain.total)  # R-Drop without dropout: both passes say the same
+    assert float(apart) > 0.1
 
 
 # --- in a training ----------------------------------------------------------------------------------------------------

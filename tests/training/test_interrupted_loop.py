@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_jobs import Job, assert_equal
 from torch import nn
 
+from sightline.training import loop
 from sightline.training.averages import mean_weights
 from sightline.training.checkpoints import Checkpoints, parameters_of
 from sightline.training.interruption import Interrupted
 from sightline.training.job import Validation
+from sightline.training.journal import Journal
 from sightline.training.step import step_seed
 from watched_runs import Killed, pull_the_plug, records
 
@@ -83,17 +86,44 @@ def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], ki
     assert records(resumed.run) == records(whole.run)
 
 
-def test_an_interrupted_training_can_be_resumed_and_ends_the_same(job: Callable[..., Job]) -> None:
-    whole = job("whole")
+@pytest.mark.parametrize("averaging", [{}, {"averaging": {"kind": "checkpoints", "count": 3}}], ids=["plain", "mean"])
+def test_an_interrupted_training_can_be_resumed_and_ends_the_same(
+    job: Callable[..., Job], averaging: dict[str, Any]
+) -> None:
+    whole = job("whole", **averaging)
     whole.fit()
-    stopped = job("stopped")
+    stopped = job("stopped", **averaging)
     stopped.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
     with pytest.raises(Interrupted):
         stopped.fit()
-    resumed = job("stopped")
+    resumed = job("stopped", **averaging)
     resumed.fit(resume=True)
-    assert resumed.display.notes == ["resumed at step 3, epoch 1"]
+    assert resumed.display.notes[0] == "resumed at step 3, epoch 1"
     assert_equal(resumed.exported[-1], whole.exported[-1])
+
+
+def test_asked_to_stop_it_exports_the_newest_weights_where_the_last_are_wanted(job: Callable[..., Job]) -> None:
+    run = job(result="last")
+    run.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(Interrupted):
+        run.fit()
+    assert_equal(run.exported[-1], Checkpoints(run.run, 3).weights(3))
+
+
+def test_a_resumed_journal_goes_on_where_its_checkpoint_was(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[int, int]] = []
+
+    class Watched(Journal):
+        def __init__(self, run: Path, *, tensorboard: bool, size: int, step: int) -> None:
+            opened.append((size, step))
+            super().__init__(run, tensorboard=tensorboard, size=size, step=step)
+
+    monkeypatch.setattr(loop, "Journal", Watched)
+    found = job().fit()
+    job().fit(resume=True)
+    assert opened == [(0, 0), (found.journal, 6)] and found.journal > 0
 
 
 def test_a_training_stopped_at_its_last_step_says_what_it_came_to_once_it_is_resumed(job: Callable[..., Job]) -> None:
@@ -107,6 +137,15 @@ def test_a_training_stopped_at_its_last_step_says_what_it_came_to_once_it_is_res
     found = resumed.fit(resume=True)
     assert (found.validated, found.best_step, found.recent) == (3, 3, (2, 3))
     assert Checkpoints(run.run, 3).progress(3) == found
+
+
+def test_who_does_not_resume_begins_anew(job: Callable[..., Job]) -> None:
+    first = job()
+    first.fit()
+    again = job()
+    again.fit()
+    assert len(again.validated) == 3
+    assert records(again.run) == records(first.run)
 
 
 def test_resuming_a_finished_training_changes_nothing(job: Callable[..., Job]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,21 @@ def test_each_record_is_a_line_and_can_be_read_at_once(tmp_path: Path) -> None:
             journal.write(record(step))
             assert steps(tmp_path) == list(range(1, step + 1))
         assert json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1]) == record(2)
+
+
+def test_letters_are_written_as_they_are(tmp_path: Path) -> None:
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.write(record(1))
+    assert "März" in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+
+
+def test_what_is_synced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
+    with Journal(tmp_path, tensorboard=False) as journal:
+        journal.write(record(1))
+        journal.sync()
+        assert synced == [journal.size]
 
 
 def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> None:
@@ -65,7 +81,8 @@ def test_tensorboard_shows_nothing_twice_after_a_resume(tmp_path: Path) -> None:
             journal.write(record(step))
     with Journal(tmp_path, tensorboard=True, step=1) as journal:
         for step in (2, 3, 4):
-            journal.write(record(step))
+            journal.write({**record(step), "epoch": 0})
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert events.Tags()["scalars"] == ["train/loss"]

@@ -3,20 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tiny_jobs import Job, TinyPlan, assert_equal
 
+from sightline.training import loop
 from sightline.training.averages import mean_weights
 from sightline.training.batches import TrainingBatch
 from sightline.training.checkpoints import Checkpoints, parameters_of
 from sightline.training.objectives import Loss
 from sightline.training.readings import NotFinite
 from sightline.training.step import batch_loss
+from watched_runs import Killed, pull_the_plug
+
+
+@dataclass
+class Clock:
+    """Time that passes only where a test says so."""
+
+    now: float = 0.0
+
+    def ticks(self, run: Job, seconds: float) -> None:
+        """Every batch of this training takes so long."""
+        run.loss = lambda batch: self.wait(seconds) or batch_loss(run.model, batch, 0.1)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: found.now))
+    return found
+
+
+def written(run: Job, kind: str) -> list[dict[str, float]]:
+    return [record for record in run.journal() if record["kind"] == kind]
+
 
 # --- when it ends ------------------------------------------------------------------------------------------------
 
@@ -31,9 +62,15 @@ def test_it_ends_after_so_many_epochs(job: Callable[..., Job]) -> None:
     assert (progress.step, progress.epoch, progress.batch) == (10, 2, 0)
 
 
-def test_it_ends_after_so_many_minutes(job: Callable[..., Job]) -> None:
-    progress = job(limits={"minutes": 1e-9}).fit()
-    assert progress.step <= 1
+def test_it_ends_after_so_many_minutes_of_all_sittings(job: Callable[..., Job], clock: Clock) -> None:
+    run = job(limits={"minutes": 0.5})
+    clock.ticks(run, 15)
+    assert run.fit().step == 2
+    clock.wait(1000)
+    longer = job(limits={"minutes": 1})
+    clock.ticks(longer, 15)
+    assert longer.fit(resume=True).step == 4  # what lies between two sittings does not count, the first one does
+    assert [record["seconds"] for record in written(longer, "validation")] == [30, 60]
 
 
 def test_it_ends_when_nothing_has_got_better_for_too_long(job: Callable[..., Job]) -> None:
@@ -82,6 +119,84 @@ def test_the_rate_rises_to_its_peak_and_falls_to_nothing(job: Callable[..., Job]
     assert rates[11] == pytest.approx(0.0, abs=1e-12)
 
 
+def test_where_a_training_ends_by_the_clock_the_rate_falls_by_the_clock(job: Callable[..., Job], clock: Clock) -> None:
+    run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"minutes": 1, "steps": 100})
+    clock.ticks(run, 15)
+    run.fit()
+    wanted = [0.01 * 0.5 * (1 + math.cos(math.pi * share)) for share in (0.01, 0.25, 0.5, 0.75)]  # the first by steps
+    assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_where_a_training_ends_by_epochs_the_rate_falls_over_all_their_steps(job: Callable[..., Job]) -> None:
+    run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"epochs": 2, "steps": 100}, batches={"accumulate": 2})
+    run.fit()  # of three steps each
+    wanted = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, 7)]
+    assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+
+
+def test_speed_is_that_of_the_steps_alone(job: Callable[..., Job], clock: Clock) -> None:
+    def timed(steps: int) -> Job:
+        run = job(limits={"steps": steps})
+        validate = run.validate
+        run.validate = lambda model: clock.wait(100) or validate(model)
+        clock.ticks(run, 2)
+        return run
+
+    timed(3).fit()
+    run = timed(5)
+    run.fit(resume=True)
+    tokens = np.diff([0, *(record["tokens"] for record in written(run, "train"))])
+    assert [record["tokens_per_second"] for record in written(run, "train")] == (tokens / 2).tolist()
+
+
+def test_it_learns_with_dropout_and_validates_without(job: Callable[..., Job]) -> None:
+    run, modes = job(), []
+    run.loss = lambda batch: modes.append(run.model.training) or batch_loss(run.model, batch, 0.1)
+    validate = run.validate
+    run.validate = lambda model: modes.append(model.training) or validate(model)
+    run.fit()
+    assert modes == [True, True, False] * 3
+
+
+def test_the_loss_that_is_written_down_is_the_mean_over_the_tokens_of_a_step(job: Callable[..., Job]) -> None:
+    run = job(limits={"steps": 1}, batches={"accumulate": 2})
+    bias = run.model.output.bias
+    run.loss = lambda batch: Loss(7.0 * batch.tokens + 0 * bias.sum(), torch.tensor(3.0 * batch.tokens))
+    run.fit()
+    (record,) = written(run, "train")
+    assert (record["loss"], record["nll"], record["gradient_norm"]) == (7.0, 3.0, 0.0)
+
+
+@pytest.mark.parametrize("clip", [0.01, None])
+def test_gradients_are_clipped_to_the_norm_of_the_recipe_and_written_down_as_they_were(
+    job: Callable[..., Job], clip: float | None
+) -> None:
+    run = job(clip=clip, limits={"steps": 1})
+    run.fit()
+    left = math.sqrt(sum(float(part.grad.square().sum()) for part in run.model.parameters() if part.grad is not None))
+    (record,) = written(run, "train")
+    assert record["gradient_norm"] > 1
+    assert left == pytest.approx(clip or record["gradient_norm"], rel=1e-5)
+
+
+def test_what_learns_slower_has_its_share_of_the_rate_of_every_step(job: Callable[..., Job]) -> None:
+    run = job()
+    run.rates = {"output.bias": 0.0}
+    before = {name: weight.clone() for name, weight in parameters_of(run.model).items()}
+    run.fit()
+    still = [name for name, weight in parameters_of(run.model).items() if torch.equal(weight, before[name])]
+    assert still == ["output.bias"]
+
+
+def test_another_seed_has_another_dropout(job: Callable[..., Job]) -> None:
+    one, other = (job(name, limits={"steps": 1}) for name in ("one", "other"))
+    assert_equal(parameters_of(one.model), parameters_of(other.model))
+    other.recipe = other.recipe.model_copy(update={"seed": one.recipe.seed + 1})
+    for run in (one, other):
+        run.fit()
+    assert written(one, "train")[0]["loss"] != written(other, "train")[0]["loss"]
+
+
 # --- what comes out ----------------------------------------------------------------------------------------------
 
 
@@ -104,6 +219,16 @@ def test_with_a_running_average_the_average_is_validated_and_exported(job: Calla
     plain.fit()
     assert_equal(parameters_of(run.model), parameters_of(plain.model))  # averaging changes nothing that is learned
     assert not torch.equal(run.exported[-1]["output.bias"], plain.exported[-1]["output.bias"])
+
+
+def test_a_running_average_forgets_the_first_weights_as_steps_go_by(job: Callable[..., Job]) -> None:
+    run = job(result="last", averaging={"kind": "ema", "decay": 0.9}, save_every=1)
+    average = run.model.output.bias.detach().double()
+    run.fit()
+    for step in range(1, 7):
+        decay = (1 + step) / (10 + step)
+        average = decay * average + (1 - decay) * Checkpoints(run.run, 9).weights(step)["output.bias"].double()
+    torch.testing.assert_close(run.exported[-1]["output.bias"].double(), average, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("result", ["best", "last"])
@@ -160,6 +285,33 @@ def test_records_say_how_many_operations_were_spent_so_far(job: Callable[..., Jo
         assert (record["kind"] == "validation") == ("peak_memory" in record)
 
 
+def from_other_weights(run: Job) -> Job:
+    """As if it began with the weights of another run."""
+    model = run.recipe.model.model_copy(update={"start_from": "another run"})
+    run.recipe = run.recipe.model_copy(update={"model": model})
+    return run
+
+
+def test_what_a_training_starts_from_is_validated_and_kept_but_not_averaged(job: Callable[..., Job]) -> None:
+    run = from_other_weights(job(averaging={"kind": "checkpoints", "count": 30}))
+    before = parameters_of(run.model)
+    before = {name: weight.clone() for name, weight in before.items()}
+    assert run.fit().recent == (2, 4, 6)
+    assert [record["step"] for record in written(run, "validation")] == [0, 2, 4, 6]
+    assert_equal(run.validated[0], before)
+    assert_equal(Checkpoints(run.run, 3).weights(0), before)
+
+
+def test_what_a_training_starts_from_is_validated_once(job: Callable[..., Job]) -> None:
+    run = from_other_weights(job())
+    run.display.at[1] = pull_the_plug
+    with pytest.raises(Killed):
+        run.fit()
+    again = from_other_weights(job())
+    again.fit(resume=True)
+    assert [record["step"] for record in written(again, "validation")] == [0, 2, 4, 6]
+
+
 # --- what goes wrong ---------------------------------------------------------------------------------------------
 
 
@@ -194,6 +346,43 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_batch_and_the_last_good_c
     assert all(torch.isfinite(weight).all() for weight in parameters_of(run.model).values())  # not touched
     for weights in run.exported:  # of the best validations before
         assert all(torch.isfinite(weight).all() for weight in weights.values())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(job: Callable[..., Job]) -> None:
+    run = job()
+
+    def loss(batch: TrainingBatch) -> Loss:
+        found = batch_loss(run.model, batch, 0.1)
+        return Loss(found.total + (0 * run.model.output.bias).sqrt().sum(), found.nll)  # a slope of 0 · ∞
+
+    run.loss = loss
+    with pytest.raises(NotFinite, match=r"step 1: loss \d.*, gradient norm nan"):
+        run.fit()
+    assert all(torch.isfinite(weight).all() for weight in parameters_of(run.model).values())
+
+
+def test_a_loss_that_is_not_finite_stops_it_even_where_its_gradient_is(job: Callable[..., Job]) -> None:
+    run = job(log_every=50, validate_every=None)
+    before = {name: weight.clone() for name, weight in parameters_of(run.model).items()}
+
+    def loss(batch: TrainingBatch) -> Loss:
+        found = batch_loss(run.model, batch, 0.1)
+        return Loss(found.total + math.inf, found.nll)
+
+    run.loss = loss
+    with pytest.raises(NotFinite, match=r"step 1: loss inf, gradient norm \d"):
+        run.fit()
+    assert_equal(parameters_of(run.model), before)  # not touched
+
+
+def test_the_batch_that_is_saved_is_that_of_its_epoch(job: Callable[..., Job]) -> None:
+    run = job(limits={"steps": 9})
+    run.plan.texts = lambda epoch, examples: [{"epoch": str(epoch)}]
+    poisoned(run, 7, float("nan"))  # the second step of the second epoch
+    with pytest.raises(NotFinite, match="step 7"):
+        run.fit()
+    bad = json.loads((run.run / "bad-batch.json").read_text())
+    assert (bad["epoch"], bad["examples"]) == (1, [{"epoch": "1"}])
 
 
 def test_before_the_first_checkpoint_it_says_that_there_is_none(job: Callable[..., Job]) -> None:

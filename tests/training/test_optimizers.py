@@ -29,9 +29,9 @@ def test_weight_decay_falls_on_matrices_alone() -> None:
 def test_a_step_is_that_of_plain_adamw() -> None:
     model = some_model()
     other = copy.deepcopy(model)
-    recipe = Training(lr=0.01, weight_decay=0.0, betas=(0.8, 0.9), eps=1e-6)
+    recipe = Training(lr=0.01, weight_decay=0.0, betas=(0.8, 0.9), eps=1e-2)  # large enough to matter
     ours = build_optimizer(model, recipe, torch.device("cpu"))
-    theirs = torch.optim.AdamW(other.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.0, fused=False)
+    theirs = torch.optim.AdamW(other.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-2, weight_decay=0.0, fused=False)
     x = torch.randn(5, 3)
     for _ in range(3):
         for part, optimizer in ((model, ours), (other, theirs)):

@@ -71,7 +71,35 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
-    sections = recipe(tmp_path, *KINDS[kind])
+    assert_ends_the_same(recipe(tmp_path, *KINDS[kind]), tmp_path)
+
+
+def test_a_language_model_goes_on_from_the_state_in_which_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
+    draw = random.Random(1)
+    (tmp_path / "text.txt").write_text("".join("".join(draw.choices("abc", k=40)) + "\n" for _ in range(10)))
+    text = {"kind": "plain", "file": "text.txt"}
+    sections = {
+        "task": "language-model",
+        "data": {"folder": str(tmp_path), "train": [text], "validation": text},
+        "tokenizer": {"kind": "character"},
+        "model": {"width": 8, "tie": "none", "decoder": {**RECURRENT, "attention": {"kind": "none"}}},
+        "training": {
+            "lr": 1e-2,
+            "batches": {"tokens": 32, "context": 8},
+            "limits": {"epochs": 1},
+            "log_every": 4,
+            "samples": 0,
+            "device": "cpu",
+            "threads": 1,
+        },
+    }
+    assert_ends_the_same(Recipe.model_validate(sections), tmp_path)
+
+
+def assert_ends_the_same(sections: Recipe, tmp_path: Path) -> None:
     whole = sightline.train(sections, out=tmp_path / "whole", display=Silent())
     assert records(whole)[-1]["step"] > 6
     stop = Silent(at={5: lambda: signal.raise_signal(signal.SIGINT)})

@@ -75,6 +75,7 @@ class Job:
         self.validated: list[dict[str, Tensor]] = []
         self.exported: list[dict[str, Tensor]] = []
         self.loss: Callable[[TrainingBatch], Loss] | None = None
+        self.rates: dict[str, float] = {}  # shares of the learning rate, by name
         run.mkdir(exist_ok=True)
 
     def validate(self, model: nn.Module) -> Validation:
@@ -94,6 +95,7 @@ class Job:
             display=self.display,
             flops=lambda batch: 100 * batch.tokens + len(batch.examples),
             gradients=PlainGradients(self.model, self.recipe.training, torch.device("cpu"), self.loss),
+            rates=self.rates,
         )
         return fit(job, resume=resume)
 
