@@ -45,12 +45,21 @@ def test_help_answers_without_torch() -> None:
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_the_demo_tells_a_command_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", [".venv/bin/sightline", "demo"])
-    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
-    assert demo._command() == "sightline"
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert demo._command() == ".venv/bin/sightline"
+@pytest.mark.parametrize(
+    ("called", "found", "told"),
+    [
+        ("/usr/bin/sightline", "/usr/bin/sightline", "sightline"),
+        (".venv/bin/sightline", None, ".venv/bin/sightline"),
+        (".venv/bin/sightline", "/usr/bin/sightline", ".venv/bin/sightline"),  # another one, which may know no demo
+        ("src/sightline/__main__.py", "/usr/bin/sightline", "python -m sightline"),
+    ],
+)
+def test_the_demo_tells_a_command_that_is_there(
+    called: str, found: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [called, "demo"])
+    monkeypatch.setattr("shutil.which", lambda name: found)
+    assert demo._command() == told
 
 
 def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

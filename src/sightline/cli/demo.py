@@ -49,8 +49,11 @@ def demo(
 
 
 def _command() -> str:
-    """How to call it again: by its name where that is found, else as it was called now (`.venv/bin/sightline`)."""
-    return "sightline" if shutil.which("sightline") else sys.argv[0]
+    """How to call it again: by its name, where that finds this one, else as it was called (`.venv/bin/sightline`)."""
+    called, found = Path(sys.argv[0]), shutil.which("sightline")
+    if called.name == "__main__.py":
+        return "python -m sightline"
+    return "sightline" if found is not None and Path(found).resolve() == called.resolve() else str(called)
 
 
 def _one_of_each_length(texts: list[str], count: int) -> list[str]:
