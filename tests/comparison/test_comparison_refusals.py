@@ -6,12 +6,16 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import sightline
 from sightline.answering.answerer import Answerer, TooLong
+from sightline.comparison import test_sets
+from sightline.comparison.quality import choose_scoring
+from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -146,3 +150,54 @@ def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) 
 def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
     with pytest.raises(RunError, match=r"baseline x is none of the runs .*\(dot-seed1, none-seed1\)"):
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], baseline="x")
+
+
+def scorable(name: str, *, copies: bool = False, words: str = "a b") -> Any:
+    """As much of a run as choosing its metrics asks for."""
+    evaluation = SimpleNamespace(metrics=["bleu", "perplexity"], bootstrap=7, lowercase=False)
+    recipe = SimpleNamespace(task="seq2seq", copies_unknown=copies, evaluation=evaluation)
+    vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))
+    return SimpleNamespace(name=name, has=lambda _: True, run=SimpleNamespace(recipe=recipe, vocabulary=vocabulary))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"copies": True}, "of first and other only one has to name words outside the vocabulary"),
+        ({"words": "a c"}, "first and other have different tokenizers, and perplexity is one of tokens"),
+    ],
+)
+def test_perplexities_of_other_tokens_are_left_out_and_refused_where_asked_for(
+    other: dict[str, Any], said: str
+) -> None:
+    runs = [scorable("first"), scorable("other", **other)]
+    found = choose_scoring(runs, None, None)
+    assert (found.metrics, found.bootstrap) == (["bleu"], 7)
+    assert len(found.notes) == 1 and found.notes[0].startswith(f"Perplexity is left out: {said}")
+    for asked in (["perplexity"], ["bleu", "perplexity"]):
+        with pytest.raises(RunError, match=f"{said}.*; leave perplexity out"):
+            choose_scoring(runs, asked, None)
+
+
+def test_a_metric_asked_for_twice_is_taken_once() -> None:
+    found = choose_scoring([scorable("first"), scorable("other")], ["perplexity", "bleu", "perplexity"], None)
+    assert (found.metrics, found.notes) == (["perplexity", "bleu"], [])
+
+
+def test_an_empty_test_set_of_ones_own() -> None:
+    with pytest.raises(RunError, match="the test set own has no sentences, so there is nothing to compare; give"):
+        test_sets.common_test_set([scorable("first")], test_set.TestSet("own", [], [], 0))
+
+
+def test_references_are_gathered_only_where_every_run_gathers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_sets, "other_direction", lambda *_: False)
+
+    def reader(gathers: bool) -> Any:
+        recipe = SimpleNamespace(data=SimpleNamespace(tests={"test": None, "other": None}), gathers=lambda _: gathers)
+        examples = [Example("s", "a"), Example("s", "b")]
+        run = SimpleNamespace(recipe=recipe, test_sets=lambda: ["test"], test_examples=lambda _: examples)
+        return SimpleNamespace(name="run", run=run)
+
+    for other, references in ((True, [["a", "b"]]), (False, [["a"], ["b"]])):
+        found, others = test_sets.common_test_set([reader(True), reader(other)], None)
+        assert (found.name, found.references, others) == ("test", references, ["other"])

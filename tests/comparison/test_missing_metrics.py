@@ -56,6 +56,7 @@ def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: Compar
     assert [system.name for system in mixed.having("perplexity")] == ["none-seed1", "dot"]
     assert [system.name for system in mixed.having("bleu")] == ["none-seed1", "dot", "lead", "oracle"]
     assert all("perplexity" not in member.scores for system in mixed.systems[2:] for member in system.members)
+    assert [system.sentences_per_second is None for system in mixed.systems] == [False, False, True, True]
     assert NOTE in mixed.notes
 
 

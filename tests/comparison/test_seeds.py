@@ -205,3 +205,11 @@ def test_five_percent_by_the_seeds_is_not_below_the_level() -> None:
         "system_runs": 2,
         "significant": True,
     }
+
+
+def test_a_verdict_holds_the_system_against_the_baseline_and_not_the_reverse() -> None:
+    baseline, better = [system(0.5, seed) for seed in (1, 2, 3)], [system(0.8, seed) for seed in (4, 5)]
+    found = judge("wer", baseline, better)
+    assert found.seeds is not None and found.difference < 0 and found.better
+    assert found.seeds == seed_test([each.value for each in baseline], [each.value for each in better])
+    assert found.seeds.t < 0 and (found.seeds.baseline_runs, found.seeds.system_runs) == (3, 2)

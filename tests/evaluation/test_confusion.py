@@ -48,6 +48,13 @@ def test_tokens_are_counted_one_by_one() -> None:
 def test_a_label_may_have_spaces_and_case_is_folded_where_asked() -> None:
     assert Confusion.of(["New York"], [["new york"]]).labels == ("New York", "new york")
     assert Confusion.of(["New York "], [["new york"]], lowercase=True).counts.tolist() == [[1]]
+    assert Confusion.of_tokens(["N v"], [["n V"]], lowercase=True).counts.tolist() == [[1, 0], [0, 1]]
+
+
+def test_mistakes_are_the_most_frequent_confusions_and_nothing_that_is_right() -> None:
+    found = Confusion(("a", "b", "c"), np.array([[9, 1, 0], [3, 9, 2], [0, 0, 9]]))
+    assert found.mistakes(9) == [("b", "a", 3), ("b", "c", 2), ("a", "b", 1)]
+    assert found.mistakes(2) == [("b", "a", 3), ("b", "c", 2)]
 
 
 def test_a_confusion_can_be_written_as_json() -> None:
@@ -72,4 +79,4 @@ def test_what_cannot_be_counted_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match=r"counts \(1, 2\) must be \(labels, labels\), here \(2, 2\)"):
         Confusion(("a", "b"), np.zeros((1, 2), np.int64))
     with pytest.raises(ValueError, match="label 'a' stands in labels twice"):
-        Confusion.of(["a"], [["a"]], labels=["a", "a"])
+        Confusion.of(["a"], [["a"]], labels=["b", "a", "a"])

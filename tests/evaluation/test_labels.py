@@ -15,8 +15,8 @@ import pytest
 from sightline.comparison.quality import judge
 from sightline.comparison.seeds import randomization
 from sightline.evaluation.intervals import wilson
-from sightline.evaluation.labels import entities
-from sightline.evaluation.measurement import Measurement, aligned
+from sightline.evaluation.labels import entities, never_right
+from sightline.evaluation.measurement import Measurement, Rest, aligned
 from sightline.evaluation.metrics import METRICS, measure, measure_bits_per_character, score
 from sightline.evaluation.significance import approximate_randomization, check_comparable, mcnemar, paired_bootstrap
 
@@ -70,6 +70,12 @@ def test_sentences_without_spans_say_nothing_of_span_f1() -> None:
     assert "|ci:wilson-by-sentence|" in found.signature
     nothing = score("span-f1", none, single(none))
     assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
+    assert measure("span-f1", ["B-PER", "O"], single(["O", "O"])).rests_on == Rest("sentence", (1,))  # only given
+
+
+def test_span_f1_says_how_many_spans_were_found_and_given() -> None:
+    found = measure("span-f1", ["B-PER B-LOC O", "O"], single(["B-PER O O", "O"]))
+    assert found.detail == "1 of 1 span found, 2 in the outputs"
 
 
 def test_a_perfect_macro_f1_is_as_sure_as_its_labels_are_frequent() -> None:
@@ -79,6 +85,7 @@ def test_a_perfect_macro_f1_is_as_sure_as_its_labels_are_frequent() -> None:
     assert (found.value, found.high) == (100, 100)
     assert "|ci:wilson-by-label|" in found.signature
     assert np.isnan(score("macro-f1", labels, single(labels), bootstrap=0).low)
+    assert measure("macro-f1", ["a", "a"], single(["b", "c"])).rests_on == Rest("label", (2, 1, 1))  # wrong ones too
 
 
 def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:
@@ -178,6 +185,7 @@ def test_entities_read_ill_formed_tags_as_the_most_that_can_be_meant() -> None:
 def test_folding_case_leaves_the_tags_readable() -> None:
     assert score("span-f1", ["B-per I-PER"], [["B-PER I-Per"]], lowercase=True, bootstrap=0).value == 100
     assert score("span-f1", ["B-per I-per"], [["B-PER I-PER"]], bootstrap=0).value == 0
+    assert score("span-f1", ["B-per B-per"], [["B-PER I-PER"]], lowercase=True, bootstrap=0).value == 0
 
 
 def test_labels_that_are_no_tags_are_pointed_out_once() -> None:
@@ -185,7 +193,21 @@ def test_labels_that_are_no_tags_are_pointed_out_once() -> None:
         warnings.simplefilter("error")
         found = measure("span-f1", ["NOUN B-PER"], single(["VERB B-PER"]))
     assert found.detail.endswith("2 labels beside B-, I- and O (the first: NOUN)")
-    assert "not B-" not in measure("span-f1", ["O B-PER"], single(["O B-PER"])).detail
+    assert "beside B-" not in measure("span-f1", ["O B-PER"], single(["O B-PER"])).detail
+    assert measure("span-f1", ["BAD O"], single(["O O"])).detail.endswith(
+        "; 1 label beside B-, I- and O (the first: BAD)"
+    )
+
+
+def test_a_label_may_hold_other_spaces_than_the_plain_one() -> None:
+    assert measure("token-accuracy", ["a\u00a0b c"], single(["a\u00a0b d"])).detail == "1 of 2 tokens"
+
+
+def test_labels_that_a_model_does_not_know_are_never_right() -> None:
+    assert never_right(single(["N V X", "X N"]), ["N", "V"], of_words=True, lowercase=False) == 2
+    assert never_right(single(["New York", "York"]), ["New York"], of_words=False, lowercase=False) == 1
+    assert never_right(single(["n", "N"]), ["N"], of_words=True, lowercase=False) == 1
+    assert never_right(single(["n", "N"]), ["N"], of_words=True, lowercase=True) == 0
 
 
 def test_bits_per_character_are_nats_shared_by_characters() -> None:

@@ -16,6 +16,8 @@ from sightline.evaluation.intervals import resampled_sums, wilson
 from sightline.evaluation.mending import Mended, measure_mended
 from sightline.evaluation.metrics import (
     METRICS,
+    check_outputs_wanted,
+    look_at_outputs,
     measure_bits_per_character,
     measure_perplexity,
     score,
@@ -48,7 +50,7 @@ def test_value_interval_and_signature_are_sacrebleus_own(name: Literal["bleu", "
     theirs = metric.corpus_score(hypotheses, [[several[0] for several in references]], n_bootstrap=200)
     assert ours.value == theirs.score
     assert (ours.high - ours.low) / 2 == pytest.approx(theirs._ci, abs=1e-4)  # sacreBLEU adds up in float32
-    assert ours.signature == metric.get_signature().format()
+    assert (ours.signature, ours.detail) == (metric.get_signature().format(), theirs._verbose)
     assert ours.low <= ours.value <= ours.high
 
 
@@ -59,6 +61,16 @@ def test_a_variable_number_of_references_is_scored_as_sacrebleu_does() -> None:
     theirs = metric.corpus_score(hypotheses, [["a dog runs", "over a hill"], ["the dog runs", None]])  # type: ignore[list-item]
     assert (ours.value, ours.signature) == (theirs.score, metric.get_signature().format())
     assert "nrefs:var" in ours.signature
+
+
+def test_outputs_that_end_in_a_lone_stop_are_scored_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert score("bleu", ["a dog runs ."] * 101, [["a dog runs ."]] * 101, bootstrap=0).value == pytest.approx(100)
+    assert not caplog.records
+
+
+def test_an_empty_output_has_a_chrf_of_zero_without_a_warning() -> None:
+    with np.errstate(all="raise"):
+        assert score("chrf", [""], [["a dog"]], bootstrap=0).value == 0
 
 
 def test_error_rates_are_jiwers() -> None:
@@ -74,6 +86,22 @@ def test_the_nearest_reference_counts_for_error_rates() -> None:
     assert result.detail == "0 errors in 4 words"
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "references", "detail"),
+    [
+        ("a b c d", ["a", "a b c d v w x y"], "4 errors in 8 words"),  # the lower rate, though more errors than 3
+        ("a b", ["a b x y", "a x"], "1 error in 2 words"),  # of equal rates the one with fewer errors
+        ("a", ["x y", ""], "1 error in 0 words"),  # an empty one counts as one word
+    ],
+)
+def test_nearest_is_the_lowest_rate(hypothesis: str, references: list[str], detail: str) -> None:
+    assert score("wer", [hypothesis], [references], bootstrap=0).detail == detail
+
+
+def test_spaces_between_words_count_once() -> None:
+    assert score("cer", [" a  b "], [["a b"]], bootstrap=0).value == 0
+
+
 @pytest.mark.parametrize(("hypothesis", "reference", "rate"), [("", "a b", 100), ("a b", "", 100), ("", "", 0)])
 def test_empty_texts_have_an_error_rate(hypothesis: str, reference: str, rate: float) -> None:
     for name in ("wer", "cer"):
@@ -84,7 +112,8 @@ def test_any_reference_counts_for_exact_match() -> None:
     result = score("exact", ["a ", "B", "c"], [["x", "a"], ["b"], ["d"]])
     assert result.value == pytest.approx(100 / 3)
     assert result.signature.startswith("nrefs:var|case:mixed|spaces:strip|ci:wilson|version:sightline-")
-    assert score("exact", ["B"], [["b"]], lowercase=True).value == 100
+    folded = score("exact", ["B", "c "], [["b"], ["C"]], lowercase=True)
+    assert folded.value == 100 and "|case:lc|" in folded.signature
 
 
 def test_the_interval_of_a_perfect_exact_match_still_has_a_width() -> None:
@@ -106,7 +135,20 @@ def test_perplexity_is_the_exponential_of_the_mean_over_tokens() -> None:
     result = measure_perplexity([2.0, 6.0], [1, 3]).score()
     assert result.value == pytest.approx(math.exp(2))
     assert [result.low, result.high] == pytest.approx([math.exp(2)] * 2)
-    assert measure_perplexity([1e6], [1]).value == math.inf
+    with np.errstate(over="raise"):
+        assert measure_perplexity([1e6], [1]).value == math.inf
+
+
+def test_a_perplexity_with_copied_unknown_words_says_so() -> None:
+    assert "|unknown:copied|" in measure_perplexity([1.0], [1], copied=True).score().signature
+    assert "unknown" not in measure_perplexity([1.0], [1]).score().signature
+
+
+def test_bits_per_character_are_of_one_text_and_have_four_digits() -> None:
+    first, other = (measure_bits_per_character([3 * math.log(2)], [2], text=text) for text in ("ab", "cd"))
+    assert first.against != other.against
+    assert first.against == measure_bits_per_character([1.0], [2], text="ab").against
+    assert str(first.score(bootstrap=0)) == "bits/char 1.5000"
 
 
 def test_drawing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +184,8 @@ def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
 def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="2 outputs and references for 1"):
         score("bleu", ["a", "b"], [["a"]])
+    with pytest.raises(ValueError, match="1 output and references for 2"):
+        score("bleu", ["a"], [["a"], ["b"]])
     with pytest.raises(ValueError, match="there are no outputs, so there is no BLEU"):
         score("bleu", [], [])
     with pytest.raises(ValueError, match="output 2 has no reference"):
@@ -155,5 +199,18 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
         score("blue", ["a"], [["a"]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one token in each"):
         measure_perplexity([1.0], [0])
+    with pytest.raises(ValueError, match="needs at least one sentence"):
+        measure_perplexity([], [])
+    for nll, tokens in (([1.0, 2.0], [1]), ([[1.0]], [[1]])):
+        with pytest.raises(ValueError, match="must be one number per sentence each"):
+            measure_perplexity(nll, tokens)
     with pytest.raises(ValueError, match=r"bootstrap \(1\) must be at least 2"):
         score("bleu", ["a"], [["a"]], bootstrap=1)
+
+
+def test_options_about_outputs_are_refused_where_no_metric_looks_at_outputs() -> None:
+    assert look_at_outputs(["perplexity", "bleu"]) and not look_at_outputs(["perplexity", "bits-per-character"])
+    check_outputs_wanted(["perplexity", "bleu"], {"--beam": 4})
+    check_outputs_wanted(["perplexity"], {"--beam": None})
+    with pytest.raises(ValueError, match="--lowercase is about outputs, and perplexity looks at none"):
+        check_outputs_wanted(["perplexity"], {"--beam": None, "--lowercase": False})

@@ -33,6 +33,10 @@ def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
     output, reference = "third fourth. first second.", "first second. third fourth."
     assert score("rouge-l", [output], [[reference]]).value == pytest.approx(50)
     assert score("rouge-lsum", [output], [[reference]]).value == pytest.approx(100)
+    lines = [text.replace(". ", "\n") for text in (output, reference)]
+    assert score("rouge-l", lines[:1], [lines[1:]]).value == pytest.approx(50)
+    single = "Third fourth first second."  # only the sentences of the reference tell its order from that of this one
+    assert score("rouge-lsum", [single], [["First second. Third fourth."]]).value == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,8 @@ def test_the_signature_says_how_it_was_counted_and_case_never_counts() -> None:
     counted = "case:lc|tok:unicode-words-2|stem:no|sent:rules-2|score:f"
     assert found.signature.startswith(f"nrefs:1|bs:1000|seed:12345|{counted}")
     assert found.signature == score("rouge-lsum", ["A B."], [["a b."]]).signature
+    assert "sent:" not in score("rouge-l", ["A B."], [["a b."]]).signature
+    assert score("rouge-1", ["a", "b"], [["a"], ["b", "c"]]).signature.startswith("nrefs:var|")
     assert METRICS["rouge-l"].label == "ROUGE-L" and METRICS["rouge-lsum"].label == "ROUGE-Lsum"
 
 
@@ -72,3 +78,9 @@ def test_a_system_that_is_better_on_every_text_is_significantly_so() -> None:
     )
     assert approximate_randomization(worse, better).significant
     assert not approximate_randomization(better, better).significant
+
+
+def test_scores_against_other_references_do_not_compare() -> None:
+    first, other = measure("rouge-1", ["a"], [["a"]]), measure("rouge-1", ["a"], [["b"]])
+    with pytest.raises(ValueError, match="references"):
+        approximate_randomization(first, other)

@@ -13,6 +13,7 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.plural import plural
 from sightline.version import version
 
 
@@ -55,7 +56,7 @@ def error_rate(
         values=rate,
         conditions=conditions(references, lowercase, bs=None, seed=None, spaces="squeeze", refs="nearest"),
         against=fingerprint("references", references),
-        detail=f"{int(errors)} errors in {int(length)} {'words' if name == 'wer' else 'characters'}",
+        detail=f"{plural(int(errors), 'error')} in {plural(int(length), 'word' if name == 'wer' else 'character')}",
     )
 
 

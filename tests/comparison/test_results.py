@@ -1,0 +1,191 @@
+"""What a comparison says of numbers made by hand: means, verdicts, ranks, Holm's correction, and all that in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from sightline.comparison import Comparison
+from sightline.comparison.journals import Cost
+from sightline.comparison.results import Member, Quality, System, Verdict
+from sightline.comparison.seeds import SeedTest
+from sightline.comparison.sentences import answers, footnotes, looked_at
+from sightline.comparison.where import Where
+from sightline.evaluation import test_set
+from sightline.evaluation.intervals import Score
+from sightline.evaluation.significance import Significance
+
+Better = Literal["higher", "lower"]
+
+
+def scored(value: float, better: Better = "higher") -> Score:
+    return Score("BLEU", value, value - 2, value + 4, "nrefs:1", 8, better)
+
+
+def member(value: float, *, sentences: int = 8, seconds: float = 2.0, name: str = "run") -> Member:
+    scores = {"bleu": scored(value)}
+    return Member(name, name, 1, 10, "cpu", Cost(), [], {}, sentences, seconds, [], scores)  # type: ignore[arg-type]
+
+
+def verdict(p: float, *, seeds: float | None = None, difference: float = 1.0, better: Better = "higher") -> Verdict:
+    """One whose p of the sentences is `p`, ties counted; without ties it would be lower."""
+    test = Significance("approximate randomization", "BLEU", better, difference, p=p / 10, p_with_ties=p)
+    return Verdict("bleu", test, test, None, None if seeds is None else SeedTest(1.0, 1.0, seeds, 2, 2))
+
+
+def system(name: str, value: float = 1.0, p: float | None = None, better: Better = "higher") -> System:
+    quality = Quality.of("bleu", [scored(value, better)])
+    return System(name, [member(value)], {"bleu": quality}, {} if p is None else {"bleu": verdict(p)})
+
+
+def compared(*systems: System) -> Comparison:
+    where = Where.nowhere("bleu", {})
+    return Comparison(test_set.TestSet("test", [], [], 8), 8, [], ["bleu"], list(systems), [], where, [], "cpu")
+
+
+def standing(*ps: float) -> list[str]:
+    """Which of the systems with these p, called by their place, stay significant."""
+    others = [system(str(place), p=p) for place, p in enumerate(ps)]
+    return [each.name for each in compared(system("baseline"), *others).standing("bleu")]
+
+
+def test_holm_asks_less_of_each_that_follows_the_smallest_p() -> None:
+    assert standing(0.016, 0.024, 0.049) == ["0", "1", "2"]  # below 0.05 / 3, / 2 and / 1
+    assert standing(0.049, 0.024, 0.016) == ["2", "1", "0"]  # whatever their order
+
+
+def test_after_the_first_that_falls_none_stands() -> None:
+    assert standing(0.016, 0.026, 0.049) == ["0"]
+    assert standing(0.017, 0.018, 0.019) == []
+
+
+def test_a_p_at_the_level_is_not_significant() -> None:
+    assert standing(0.05) == [] and not verdict(0.05).significant
+    assert standing(0.0499) == ["0"] and verdict(0.0499).significant
+    assert standing(0.025, 0.03) == []
+
+
+def test_ties_count_and_the_larger_p_decides() -> None:
+    assert verdict(0.2).p == 0.2
+    assert verdict(0.2, seeds=0.3).p == 0.3
+    assert verdict(0.2, seeds=0.1).p == 0.2
+
+
+@pytest.mark.parametrize(("better", "ahead"), [("higher", [False, False, True]), ("lower", [True, False, False])])
+def test_ahead_is_what_the_metric_calls_better(better: Better, ahead: list[bool]) -> None:
+    assert [verdict(0.5, difference=apart, better=better).better for apart in (-1.0, 0.0, 1.0)] == ahead
+
+
+def test_seeds_have_a_mean_a_deviation_and_the_mean_of_their_intervals() -> None:
+    found = Quality.of("bleu", [scored(10), scored(14), replace(scored(18), low=4, signature="nrefs:2")])
+    assert (found.value, found.deviation, found.low, found.high) == (14, 4, 8, 18)  # deviation over n - 1
+    assert found.signature == "nrefs:1 and nrefs:2"
+    assert Quality.of("bleu", [scored(10)]).deviation is None
+
+
+def test_the_best_is_the_first_of_equals_and_no_number_is_worse_than_any() -> None:
+    values = (("a", math.nan), ("b", 3.0), ("c", 5.0), ("d", 5.0))
+    higher = compared(*(system(name, value) for name, value in values))
+    lower = compared(*(system(name, value, better="lower") for name, value in values))
+    assert (higher.best("bleu").name, lower.best("bleu").name) == ("c", "b")
+    assert higher.best("bleu", among=higher.systems[:2]).name == "b"
+
+
+def test_speed_is_that_of_all_runs_and_none_where_nothing_was_decoded() -> None:
+    fast, slow, silent = member(1.0), member(1.0, seconds=6.0), member(1.0, sentences=0, seconds=0.0)
+    assert (fast.sentences_per_second, silent.sentences_per_second) == (4, None)
+    assert replace(system("both"), members=[fast, slow]).sentences_per_second == 2  # 16 in 8 seconds
+    assert replace(system("none"), members=[silent]).sentences_per_second is None
+
+
+def test_the_run_nearest_to_the_mean_is_shown() -> None:
+    runs = [member(value, name=str(value)) for value in (1.0, 4.0, 6.0)]
+    assert replace(system("three", 11 / 3), members=runs).shown_member("bleu").name == "4.0"
+
+
+def test_outputs_made_without_a_model_are_outputs() -> None:
+    silent = replace(system("text"), members=[member(1.0, sentences=0)])
+    lead = replace(system("lead"), members=[replace(member(1.0, sentences=0), baseline="lead")])
+    assert not compared(silent, silent).writes
+    assert compared(silent, lead).writes and compared(silent, system("model")).writes
+
+
+def test_the_baseline_has_no_verdicts_in_json_and_what_a_system_lacks_is_null() -> None:
+    other = replace(system("other", p=0.5), qualities={}, verdicts={"chrf": verdict(0.5)})
+    baseline, last = replace(compared(system("first"), other), metrics=["bleu", "chrf"]).to_dict()["systems"]
+    assert baseline["verdicts"] == {} and last["qualities"] == {"bleu": None, "chrf": None}
+    assert last["verdicts"]["bleu"] is None and last["verdicts"]["chrf"]["p"] == 0.5
+
+
+# --- in words ----------------------------------------------------------------------------------------------------
+
+
+def answered(difference: float, p: float, better: Better = "higher") -> str:
+    other = replace(system("other"), verdicts={"bleu": verdict(p, difference=difference, better=better)})
+    return answers(compared(system("first"), other))[0].partition(", at ")[0]
+
+
+def test_the_answer_is_better_worse_equal_or_luck() -> None:
+    assert answered(1.0, 0.01) == "other is better than first (BLEU +1.00, p = 0.0100)"
+    assert answered(-1.0, 0.01) == "other is worse than first (BLEU -1.00, p = 0.0100)"
+    assert answered(-1.0, 0.01, better="lower").startswith("other is better than first ")
+    assert answered(1.0, 0.5) == "other is ahead of first, but that could be luck (BLEU +1.00, p = 0.5000)"
+    assert answered(-1.0, 0.5).startswith("other is behind first, but that could be luck ")
+    assert answered(0.0, 1.0) == "other is not different from first (BLEU +0.00, p = 1.0000)"
+
+
+def test_only_the_outputs_of_single_runs_are_called_the_same() -> None:
+    written = replace(member(1.0), outputs=["a"])
+    first, other = replace(system("first"), members=[written]), replace(system("other", p=1.0), members=[written])
+    assert "it has the same outputs" in answers(compared(first, other))[0]
+    for pair in ([replace(first, members=[written] * 2), other], [first, replace(other, members=[written] * 2)]):
+        assert "same outputs" not in answers(compared(*pair))[0]
+    assert "same outputs" not in answers(compared(system("first"), system("other", p=1.0)))[0]  # none were kept
+
+
+def priced(first: Member, other: Member) -> str:
+    systems = replace(system("first"), members=[first]), replace(system("other", p=0.5), members=[other])
+    return answers(compared(*systems))[0].partition(", at ")[2]
+
+
+def test_the_price_is_that_of_the_system_beside_the_baseline() -> None:
+    cheap = replace(member(1.0), parameters=10, cost=Cost(flops=100.0))
+    dear = replace(member(1.0, seconds=8.0), parameters=30, cost=Cost(flops=200.0))
+    assert priced(cheap, dear) == "3.00× the parameters, 2.00× the training FLOPs, 0.25× the decoding speed."
+    taught = replace(dear, taught_by=["teacher"])
+    assert (
+        priced(cheap, taught) == "3.00× the parameters, 0.25× the decoding speed."
+    )  # what the teacher cost is missing
+    assert priced(cheap, replace(dear, seconds=0.9)) == "3.00× the parameters, 2.00× the training FLOPs."  # too short
+
+
+def test_what_has_no_model_hurries_nobody() -> None:
+    lead = replace(member(1.0, sentences=0, seconds=0.0), baseline="lead")
+    three = [system("first"), system("other", p=0.5), replace(system("lead", p=0.5), members=[lead])]
+    assert "less than a second" not in " ".join(footnotes(compared(*three)))
+    hurried = replace(three[1], members=[member(1.0, seconds=0.9)])
+    assert "some needed less than a second" in " ".join(footnotes(compared(three[0], hurried)))
+
+
+@pytest.mark.parametrize(
+    ("ps", "said"),
+    [
+        ((0.01,), None),  # one system needs no correction
+        ((0.5, 0.5), None),  # nor do systems without a mark
+        ((0.01, 0.5), "(Holm 1979) all marks would stay."),
+        ((0.03, 0.01, 0.04), "(Holm 1979) it would take the mark from BLEU of s0, s2."),
+    ],
+)
+def test_what_holm_would_take_is_told(ps: tuple[float, ...], said: str | None) -> None:
+    others = [system(f"s{place}", p=p) for place, p in enumerate(ps)]
+    notes = [note for note in footnotes(compared(system("first"), *others)) if "Holm" in note]
+    assert len(notes) == (said is not None) and all(note.endswith(said or "") for note in notes)
+
+
+def test_runs_that_stand_for_several_seeds_are_named() -> None:
+    found = compared(system("a"), system("b"))
+    assert looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b"}))) == ""
+    assert "(b: b-seed2)" in looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b-seed2"})))

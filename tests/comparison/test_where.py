@@ -1,0 +1,102 @@
+"""Where systems differ, of outputs written by hand: by which metric, in whose favour, on which labels."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sightline.comparison import where as room
+from sightline.comparison.where import Contrast, Frequencies, Where, find_where, find_where_labels, training_frequencies
+from sightline.data.sources import Example
+from sightline.evaluation import test_set
+from sightline.evaluation.contrasts import ChangedSentences, NgramContrasts, WordContrast, WordContrasts
+from sightline.progress import silent
+from sightline.recipe import MetricName
+
+UNKNOWN = Frequencies(None, "the references")
+
+
+def runs(**outputs: list[str]) -> Any:
+    return {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}
+
+
+def wanting(*references: str) -> test_set.TestSet:
+    return test_set.TestSet("test", list(references), [[each] for each in references], len(references))
+
+
+@pytest.mark.parametrize(
+    ("metric", "corpus", "sentence"),
+    [
+        ("bleu", "BLEU", "chrF2"),
+        ("exact", "exact", "chrF2"),
+        ("perplexity", "chrF2", "chrF2"),
+        ("ter", "TER", "TER"),
+        ("wer", "WER", "WER"),
+    ],
+)
+def test_single_sentences_are_ranked_by_a_metric_made_for_them(metric: MetricName, corpus: str, sentence: str) -> None:
+    looked = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
+    found = find_where(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
+    assert (found.corpus_metric, found.sentence_metric) == (corpus, sentence)
+    (contrast,) = found.contrasts
+    assert [each.number for each in contrast.sentences.improved] == [2] and contrast.sentences.worsened == []
+
+
+def test_what_only_the_system_gets_right_speaks_for_the_system() -> None:
+    looked = runs(first=["cow"] * 6, other=["hen"] * 6)
+    (contrast,) = find_where(wanting(*["hen"] * 6), looked, "bleu", UNKNOWN, lowercase=False, progress=silent).contrasts
+    assert ([each.ngram for each in contrast.ngrams.system], contrast.ngrams.baseline) == ([["hen"]], [])
+    assert ([each.word for each in contrast.words.system], contrast.words.baseline) == (["hen"], [])
+
+
+def test_an_output_is_scored_against_all_its_references() -> None:
+    test = test_set.TestSet("test", ["s", "s"], [["a b", "c d"], ["a b", "e f"]], 4)
+    looked = runs(first=["x", "x"], other=["c d", "c d"])
+    (contrast,) = find_where(test, looked, "chrf", UNKNOWN, lowercase=False, progress=silent).contrasts
+    assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(1, 100)]
+
+
+def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_no_f1() -> None:
+    test = wanting("b c", "b c", "a")
+    looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
+    found = find_where_labels(test, looked, "accuracy", "classify", lowercase=False, progress=silent)
+    assert [(each.label, each.wanted) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
+    assert found.labels[2].f1 == {"first": 0.0, "other": 0.0} and found.labels[1].f1["first"] == pytest.approx(200 / 3)
+    (contrast,) = found.contrasts
+    assert [each.number for each in contrast.sentences.improved] == [2]
+    assert [each.number for each in contrast.sentences.worsened] == [3]
+    by_token = find_where_labels(
+        wanting("b c", "b c"), runs(first=["b c", "b b"]), "token-accuracy", "tag", lowercase=False, progress=silent
+    )
+    assert [each.label for each in by_token.labels] == ["b", "c"]
+
+
+def test_labels_that_only_one_system_gives_are_scored_too() -> None:
+    looked = runs(first=["a", "y"], other=["x", "b"])
+    found = find_where_labels(wanting("a", "b"), looked, "macro-f1", "classify", lowercase=False, progress=silent)
+    (contrast,) = found.contrasts
+    assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(2, 100)]
+    assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]
+
+
+def test_it_is_told_when_only_the_first_of_a_long_training_text_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_MOST_COUNTED", 3)
+    for lines, said in ((2, "the 2 targets of the training text of mine"), (5, "the first 3 targets of")):
+        monkeypatch.setattr(room, "training_examples", lambda _, lines=lines: [Example("s", "a b")] * lines)
+        found = training_frequencies(SimpleNamespace(recipe=None), "mine", silent)  # type: ignore[arg-type]
+        assert found.source.startswith(said) and found.counts == {"a": min(lines, 3), "b": min(lines, 3)}
+
+
+def test_words_alone_are_a_difference() -> None:
+    nothing = Contrast("other", ChangedSentences([], []), NgramContrasts([], []), WordContrasts([], []))
+    word = WordContrast("hen", 5, 0.0, 1.0, 0, 5, 0.06)
+    assert not nothing.differs
+    for words in (WordContrasts([word], []), WordContrasts([], [word])):
+        assert Contrast("other", nothing.sentences, nothing.ngrams, words).differs
+
+
+def test_models_without_outputs_differ_nowhere() -> None:
+    found = Where.nowhere("perplexity", {"a": "a"})
+    assert (found.corpus_metric, found.contrasts, found.lengths) == ("perplexity", [], [])
