@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from laid_out import packed, padded
 from torch import Tensor
 
 from sightline.layers import dropout
-from sightline.layers.layout import Packed, Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 
@@ -51,17 +51,6 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], list[int]]] =
     "bytenet": (BYTENET, BYTENET, [WIDTH, WIDTH, WIDTH], [WIDTH, WIDTH, WIDTH, WIDTH]),
     "window": (WINDOW, WINDOW, [5 * WIDTH, INNER, WIDTH], [2 * WIDTH, INNER, WIDTH]),
 }
-
-
-def padded(sequences: list[list[int]]) -> tuple[Tensor, Padded]:
-    longest = max(map(len, sequences))
-    rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
-    return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
-
-
-def packed(sequences: list[list[int]]) -> tuple[Tensor, Packed]:
-    joined = [token for sequence in sequences for token in sequence]
-    return torch.tensor(joined), Packed.of([len(sequence) for sequence in sequences])
 
 
 @pytest.mark.parametrize("lay", [padded, packed])

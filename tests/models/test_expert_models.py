@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laid_out import packed, padded
 from silent_parameters import silent_parameters
 from torch import Tensor
 
 from sightline.layers.experts import Experts
-from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
@@ -67,17 +67,6 @@ def built(name: str) -> Seq2Seq:
 @pytest.fixture(params=list(BODIES))
 def model(request: pytest.FixtureRequest) -> Seq2Seq:
     return built(request.param)
-
-
-def padded(sequences: list[list[int]]) -> tuple[Tensor, Padded]:
-    longest = max(map(len, sequences))
-    rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
-    return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
-
-
-def packed(sequences: list[list[int]]) -> tuple[Tensor, Packed]:
-    joined = [token for sequence in sequences for token in sequence]
-    return torch.tensor(joined), Packed.of([len(sequence) for sequence in sequences])
 
 
 def together(model: Seq2Seq) -> list[Tensor]:
