@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from sightline.layers.layout import Packed, Padded
 
@@ -109,3 +110,21 @@ def test_the_layout_of_some_rows_is_that_of_their_lengths() -> None:
     assert chosen.lengths.tolist() == [2, 3]
     assert chosen.key_mask().tolist() == [[True, True, False], [True, True, True]]
     assert Padded.of([2, 2]).select(torch.tensor([1])).key_mask() is None
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4, 1, 5], [2, 2], [0, 3], [1], [4, 6, 0, 6]])
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_recurrence_goes_through_a_batch_as_torch_packs_it(lengths: list[int], more: int) -> None:
+    longest = max(*lengths, 1) + more
+    x = torch.randn(len(lengths), longest, 3)
+    wanted = pack_padded_sequence(x, torch.tensor(lengths).clamp(min=1), batch_first=True, enforce_sorted=False)
+    for layout in (Padded.of(lengths, longest=longest), Packed.of(lengths, longest=longest)):
+        steps = layout.steps
+        assert steps.sizes.tolist() == wanted.batch_sizes.tolist()
+        first = steps.places[: len(lengths)] // longest  # the sequences in the order they are gone through
+        assert first[steps.ranks].tolist() == list(range(len(lengths)))
+        order = torch.tensor(lengths).clamp(min=1)[first].tolist()
+        assert order == sorted(order, reverse=True)
+        packed = PackedSequence(x.flatten(0, 1)[steps.places], steps.sizes, first, steps.ranks)
+        for mine, other in zip(*(pad_packed_sequence(each) for each in (packed, wanted)), strict=True):
+            assert torch.equal(mine, other)

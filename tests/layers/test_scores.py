@@ -87,3 +87,34 @@ def test_a_score_that_claims_a_fused_scale_is_the_dot_product_times_it(kind: str
         assert kind in ("additive", "linear")
     else:
         torch.testing.assert_close(score(query, prepared), score.fused_scale * query @ prepared.mT, **EXACT)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(3, 1, 5, 7, 16), (2, 2, 1, 70, 40), (1, 1, 9, 130, 512), (2, 1, 4, 64, 32)])
+def test_on_cuda_additive_scores_and_their_gradients_are_those_of_the_formula(
+    sizes: tuple[int, ...], dtype: torch.dtype, mixed: bool, cuda: torch.device
+) -> None:
+    batch, heads, queries, keys, width = sizes
+    score = Additive(width).to(cuda, dtype)
+    exact = Additive(width).to(cuda, torch.float64)
+    exact.load_state_dict(score.state_dict())
+    query, key = torch.randn(batch, heads, queries, width), torch.randn(batch, heads, keys, width)
+    pull = torch.randn(batch, heads, queries, keys, device=cuda)
+
+    def run(score: Additive, kind: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+        mine = [part.to(cuda, dtype).to(kind).requires_grad_() for part in (query, key)]
+        scores = score(mine[0], score.prepare(mine[1]))
+        parts = [*mine, score.v, score.query.weight, score.key.weight]
+        return scores, list(torch.autograd.grad(scores, parts, pull.to(scores.dtype)))
+
+    with torch.autocast("cuda", torch.bfloat16, enabled=mixed):
+        found, gradients = run(score, dtype)
+    assert found.dtype == (torch.float32 if mixed else dtype)
+    wanted, exact_gradients = run(exact, torch.float64)
+    half = mixed or dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=0.05 if half else 1e-5)
+    for mine, other in zip(gradients, exact_gradients, strict=True):
+        off = (mine.double() - other).abs().max() / other.abs().max()
+        assert off < (0.03 if half else 1e-5)

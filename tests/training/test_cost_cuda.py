@@ -13,7 +13,7 @@ import torch
 from sightline.layers.attention import attend
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.recurrent import Recurrence
-from sightline.layers.scores import ScaledDot
+from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import Model
@@ -47,6 +47,20 @@ def test_packed_kernels_count_the_pairs_inside_each_sequence(
     assert forward.total == 2 * pairs * 2 * (32 + 32)
     assert backward.total == 2 * forward.total
     assert all(operator in name for name in (*forward.by_operator, *backward.by_operator))
+
+
+def test_additive_scores_count_as_on_the_cpu(cuda: torch.device) -> None:
+    def counts(device: torch.device) -> tuple[int, int]:
+        score = Additive(6).to(device)
+        query, key = (torch.randn(2, 1, size, 6, device=device, requires_grad=True) for size in (3, 5))
+        with count_flops() as forward:
+            scores = score(query, score.prepare(key))
+        with count_flops() as backward:
+            scores.sum().backward()
+        assert (device.type == "cuda") == any("additive_scores" in name for name in forward.by_operator)
+        return forward.total, backward.total
+
+    assert counts(cuda) == counts(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("mixed", [False, True])

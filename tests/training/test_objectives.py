@@ -138,3 +138,46 @@ def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None
     found = Loss(total, total + 1, counts).detached()
     assert (float(found.total), float(found.nll)) == (2.0, 3.0) and found.counts is counts
     assert not found.total.requires_grad and not found.nll.requires_grad
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [SIZE, 4_096, 10_001])  # words: part of what a kernel reads at a time, all of it, more
+def test_on_cuda_the_loss_and_its_gradient_are_those_of_the_formula(
+    smoothing: float, dtype: torch.dtype, size: int, cuda: torch.device
+) -> None:
+    features, weight, bias = (torch.randn(*shape, device=cuda, dtype=dtype) for shape in ((70, 8), (size, 8), (size,)))
+    targets = torch.randint(1, size, (70,), device=cuda)
+    targets[::5] = PAD
+    logits = torch.nn.functional.linear(features, weight, bias)
+    exact = logits.double().requires_grad_()
+    wanted = torch.nn.functional.cross_entropy(
+        exact, targets, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+    )
+    (slope,) = torch.autograd.grad(0.3 * wanted, exact)
+    given = features.requires_grad_()
+    loss = cross_entropy(given, weight, bias, targets, smoothing)
+    (found,) = torch.autograd.grad(0.3 * loss.total, given)
+    assert loss.total.item() == pytest.approx(wanted.item(), rel=1e-5)
+    assert loss.nll.item() == pytest.approx(by_formula(logits.cpu(), targets.cpu(), smoothing)[1], rel=1e-5)
+    assert not loss.nll.requires_grad
+    half = dtype == torch.bfloat16
+    torch.testing.assert_close(
+        found.double(), slope @ weight.double(), rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-5
+    )
+
+
+@pytest.mark.cuda
+def test_on_cuda_infinite_logits_leave_no_hole(cuda: torch.device) -> None:
+    """Words that cannot be (−∞) have no probability and no gradient."""
+    logits = torch.randn(3, 9_000, device=cuda)
+    logits[:, 100:5_000] = -torch.inf
+    targets = torch.tensor([7, 8_000, PAD], device=cuda)
+    exact = logits.clone().requires_grad_()
+    torch.nn.functional.cross_entropy(exact, targets, ignore_index=PAD, reduction="sum").backward()
+    from sightline.training.fused_cross_entropy import FusedCrossEntropy
+
+    logits.requires_grad_()
+    FusedCrossEntropy.apply(logits, targets, 0.0)[0].backward()
+    torch.testing.assert_close(logits.grad, exact.grad, rtol=1e-5, atol=1e-7)

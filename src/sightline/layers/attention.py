@@ -12,11 +12,10 @@ and nowhere else.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.kernels import TRITON
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.scores import Score
 from sightline.layers.softmax import masked_softmax
@@ -29,7 +28,6 @@ _FEW = 16  # on CUDA, the most queries that are better asked one by one than in 
 _MANY_ON_CUDA = 1_024  # ... when there are so many over all heads of sentences; fewer take longer to ask than to answer
 _SHORT_ON_CPU = 40  # there, the most keys for which the explicit kernel beats the fused one (measured on two cores)
 _MANY_ON_CPU = 128  # ... when there are so many heads of sentences; a few are done sooner than the calls are made
-_TRITON = find_spec("triton") is not None  # PyTorch's CUDA builds bring it along
 _LOOPED = 400  # multiplications of a matrix below which PyTorch's batched product has no kernel on the CPU
 
 
@@ -140,7 +138,7 @@ def _step_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and query.shape[:-1].numel() >= _MANY_ON_CUDA
         and query.shape[-1] in _SHORT_WIDTHS
         and all(part.stride(-1) == 1 for part in (query, key, value))
-        and _TRITON
+        and TRITON
     )
 
 
@@ -270,7 +268,7 @@ def _attend_packed(
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
     aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
     short = max(queries.longest, keys.longest) <= _SHORT and width in _SHORT_WIDTHS
-    if plain and aligned and short and _TRITON:
+    if plain and aligned and short and TRITON:
         from sightline.layers.short_attention import attend_short
 
         return attend_short(query, key, value, queries, keys, scale, causal)

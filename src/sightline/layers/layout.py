@@ -11,10 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+class Steps(NamedTuple):
+    """How a recurrence goes through a padded batch: all first tokens, all second ones …, longer sequences first."""
+
+    sizes: Tensor  # (T,) on the host: how many sequences reach each step
+    places: Tensor  # (N,) where the tokens stand in a flattened (B · T) tensor
+    ranks: Tensor  # (B,) where each sequence comes among them
+
+    @staticmethod
+    def of(lengths: Tensor, longest: int) -> Steps:
+        """Through rows of these lengths, each as if it had one token at least; on the host."""
+        lengths = lengths.clamp(min=1)
+        order = lengths.argsort(descending=True, stable=True)
+        step = torch.arange(int(lengths.max()))[:, None]
+        there = step < lengths[order]  # (T, B)
+        return Steps(there.sum(1), (order * longest + step)[there], order.argsort())
+
+    def to(self, device: torch.device) -> Steps:
+        """The same for tensors on a device, with nothing waiting for the copy."""
+        if device.type != "cuda":
+            return self
+        places, ranks = (part.pin_memory().to(device, non_blocking=True) for part in self[1:])
+        return Steps(self.sizes, places, ranks)
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,11 @@ class Padded:
     @property
     def batch(self) -> int:
         return len(self.lengths)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """How a recurrence goes through it: on the host, found once for all layers."""
+        return Steps.of(self.lengths, self.longest)
 
     def positions(self, device: torch.device) -> Tensor:
         """(1, T): the index of each position in its sequence."""
@@ -146,6 +177,11 @@ class Packed:
     def lengths(self) -> Tensor:
         """(B,) on the host."""
         return self.offsets.diff().to("cpu", torch.int64)
+
+    @property
+    def steps(self) -> Steps:
+        """How a recurrence goes through it, padded: on the host."""
+        return Steps.of(self.lengths, self.longest)
 
     def key_mask(self) -> Tensor | None:
         """(B, longest), True where a padded tensor is real; None when all is."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 from sightline.layers.layout import Layout
 from sightline.layers.linear import linear
@@ -172,10 +172,8 @@ class Recurrence(TapModule):
 
     def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         """In one direction, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden after the last token."""
-        packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-        output, final = self._fused(packed)
-        states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
-        return states, tuple(part[0] for part in (final if self.parts == 2 else (final,)))
+        states, final = self._read_steps(x, layout)
+        return states, tuple(part[0] for part in final)
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """A whole batch, each sequence from and to its own ends: (B, T, ·) → states (B, T, D·dir), final (B, D·dir)."""
@@ -197,11 +195,20 @@ class Recurrence(TapModule):
     def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         if self.heard:
             return self._read_aloud(x, layout)
-        packed = pack_padded_sequence(x, layout.lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
+        states, final = self._read_steps(x, layout)
+        return states, final[0].transpose(0, 1).flatten(1)
+
+    def _read_steps(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
+        """PyTorch's kernel over tokens only: (B, T, ·) → states (B, T, D·dir), zeros behind; final (dir, B, D) each.
+
+        As `pack_padded_sequence` and `pad_packed_sequence` would do it, but these copy step by step, and on CUDA wait.
+        """
+        steps = layout.steps.to(x.device)
+        packed = PackedSequence(x.flatten(0, 1).index_select(0, steps.places), steps.sizes)
         output, final = self._fused(packed)
-        states, _ = pad_packed_sequence(output, batch_first=True, total_length=x.shape[1])
-        hidden = final[0] if self.parts == 2 else final  # (dir, B, D)
-        return states, hidden.transpose(0, 1).flatten(1)
+        states = output.data.new_zeros(x.shape[:2].numel(), output.data.shape[1])
+        states = states.index_copy(0, steps.places, output.data).view(*x.shape[:2], -1)
+        return states, tuple(part.index_select(1, steps.ranks) for part in (final if self.parts == 2 else (final,)))
 
 
 class BackwardRecurrence(Recurrence):

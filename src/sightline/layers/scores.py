@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.kernels import triton_takes
 from sightline.layers.linear import Linear
 
 
@@ -88,8 +89,19 @@ class Additive(Score):
         return prepared
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        hidden = torch.tanh(self.query(query)[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
+        asked = self.query(query)  # (B, H, T, K)
+        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2]:
+            return self._fused(asked, keys)
+        hidden = torch.tanh(asked[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
         return hidden @ self.v  # (B, H, T, S)
+
+    def _fused(self, asked: Tensor, keys: Tensor) -> Tensor:
+        """The same without ever holding the hidden numbers; under autocast in float32, as the softmax wants it."""
+        from sightline.layers.additive_scores import additive_scores
+
+        scores: Tensor = additive_scores(asked.flatten(0, -3), keys.flatten(0, -3), self.v)
+        scores = scores.view(*asked.shape[:-1], keys.shape[-2])
+        return scores if torch.is_autocast_enabled("cuda") else scores.to(asked.dtype)
 
 
 class LinearScore(Score):

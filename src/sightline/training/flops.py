@@ -75,6 +75,16 @@ def _packed_attention(query: int, offsets: int, times: int) -> Formula:
     return count
 
 
+def _additive_scores(queries: int) -> Formula:
+    """vᵀ h for each pair of a query (B, T, K) and a key (B, S, K), which follows it; backward, Σ de h."""
+
+    def count(arguments: tuple[Any, ...], result: Any) -> int:
+        query, key = arguments[queries : queries + 2]
+        return int(2 * query.numel() * key.shape[1])
+
+    return count
+
+
 def _recurrence(times: int) -> Formula:
     """A whole recurrent layer, or several: every weight matrix meets every token, which come first."""
 
@@ -114,6 +124,8 @@ FORMULAS: dict[str, Formula] = {  # by name, for some operators are registered o
     "torch_attn::_varlen_attn_backward": _packed_attention(1, 6, 2),
     "sightline::short_attention": _packed_attention(0, 3, 1),
     "sightline::short_attention_backward": _packed_attention(1, 6, 2),
+    "sightline::additive_scores": _additive_scores(0),
+    "sightline::additive_scores_backward": _additive_scores(1),
     "aten::_cudnn_rnn": _recurrence(1),
     "aten::_cudnn_rnn_backward": _recurrence(2),
     "aten::mkldnn_rnn_layer": _recurrence(1),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sightline.layers.kernels import triton_takes
 from sightline.layers.linear import onednn_fits, product
 from sightline.text.tokenizer import PAD
 
@@ -100,4 +101,9 @@ def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tenso
             features, targets = features[real], targets[real]
         total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
         return Loss(total, nll)
-    return smoothed_cross_entropy(nn.functional.linear(features, weight, bias), targets, smoothing)
+    logits = nn.functional.linear(features, weight, bias)
+    if triton_takes(logits) and not torch.compiler.is_compiling():
+        from sightline.training.fused_cross_entropy import FusedCrossEntropy
+
+        return Loss(*FusedCrossEntropy.apply(logits, targets, smoothing))  # type: ignore[no-untyped-call]
+    return smoothed_cross_entropy(logits, targets, smoothing)
