@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor, library
 
 _KEYS, _WARPS = 16, 4  # read at a time by one program, forward
-_TILE = (64, 32, 2)  # keys, features and warps of one, backward
+_TILE = (32, 64, 2)  # keys, features and warps of one, backward
 _VARYING = ["queries", "keys"]  # from batch to batch: not worth a kernel for each
 
 
