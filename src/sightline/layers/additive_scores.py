@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-_KEYS, _WARPS = 16, 4  # read at a time by one program, forward
-_TILE = (32, 64, 2)  # keys, features and warps of one, backward
+_KEYS, _LANES = 8, 256  # forward: keys read at a time by one program, and features of them by each of its warps
+_TILE = 32  # backward: keys and features of a program, one warp, so that a sum over either stays inside it
 _VARYING = ["queries", "keys"]  # from batch to batch: not worth a kernel for each
 
 
@@ -84,8 +84,9 @@ def additive_scores(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     a, b = a.contiguous(), b.contiguous()
     (sentences, queries, width), keys = a.shape, b.shape[1]
     out = a.new_empty(sentences, queries, keys, dtype=torch.float32)
+    room = triton.next_power_of_2(width)
     library.wrap_triton(_forward)[(sentences * queries,)](
-        a, b, v, out, queries, keys, width, WIDTH=triton.next_power_of_2(width), KEYS=_KEYS, num_warps=_WARPS
+        a, b, v, out, queries, keys, width, WIDTH=room, KEYS=_KEYS, num_warps=min(max(room // _LANES, 1), 16)
     )
     return out
 
@@ -97,9 +98,8 @@ def additive_scores_backward(grad: Tensor, a: Tensor, b: Tensor, v: Tensor) -> t
     (sentences, queries, width), keys = a.shape, b.shape[1]
     da, db = (part.new_zeros(part.shape, dtype=torch.float32) for part in (a, b))
     dv = v.new_empty(sentences, width, dtype=torch.float32)
-    rows, features, warps = _TILE
-    library.wrap_triton(_backward)[(sentences, triton.cdiv(width, features))](
-        a, b, v, grad, da, db, dv, queries, keys, width, KEYS=rows, FEATURES=features, num_warps=warps
+    library.wrap_triton(_backward)[(sentences, triton.cdiv(width, _TILE))](
+        a, b, v, grad, da, db, dv, queries, keys, width, KEYS=_TILE, FEATURES=_TILE, num_warps=1
     )
     return da.to(a.dtype), db.to(b.dtype), dv.sum(0).to(v.dtype)
 
