@@ -126,6 +126,13 @@ def test_words_that_were_copied_are_counted_where_an_output_is_aligned(run: Run)
     assert len(found.target) == len(best.text.split()) == 3
 
 
+def test_of_a_given_output_only_words_that_the_source_lacks_too_are_unknown(run: Run) -> None:
+    assert isinstance(run.answerer, Translator)
+    text = "they call me zorbaquux around here"
+    assert run.answerer.unknown_in("hello zorbaquux and qwertyuiop !", text) == ["and", "qwertyuiop"]
+    assert run.answerer.unknown_in("hello !", text) == []
+
+
 def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     assert isinstance(run.answerer, Translator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import IO, Any, cast
 
 # What reading a file that is cut short, damaged or not what its suffix says can raise.
 BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
+
+_BLOCK = 1 << 16
 
 
 def open_bytes(path: Path) -> Any:
@@ -38,6 +41,53 @@ def packing(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
 
 def _open_plain(path: Path) -> Any:
     return path.open("rb")
+
+
+class _Streams(io.RawIOBase):
+    """The streams of a file as one, with or without zeros between them, which are padding.
+
+    BZ2File and LZMAFile end without a word where a later stream cannot be read, or padding stands before it.
+    """
+
+    def __init__(self, path: Path, decompressor: Callable[[], Any]) -> None:
+        self._file, self._decompressor = path.open("rb"), decompressor
+        self._stream, self._start = decompressor(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = b""
+        while not content and (block := self._next_block()) is not None:
+            try:
+                content = self._stream.decompress(block, len(buffer))
+            except (lzma.LZMAError, OSError) as error:
+                raise OSError(f"the stream that begins at byte {self._start + 1:,}: {error}") from error
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _next_block(self) -> bytes | None:
+        """What the stream takes next, maybe nothing; where it is at its end, the head of a new one; None: no more."""
+        if not self._stream.eof:
+            block = self._file.read(_BLOCK) if self._stream.needs_input else b""
+            if self._stream.needs_input and not block:
+                raise EOFError(f"the stream that begins at byte {self._start + 1:,} has no end")
+            return block
+        head: bytes = self._stream.unused_data.lstrip(b"\0")
+        while not head and (block := self._file.read(_BLOCK)):
+            head = block.lstrip(b"\0")
+        if not head:
+            return None
+        self._stream, self._start = self._decompressor(), self._file.tell() - len(head)
+        return head
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _open_streams(decompressor: Callable[[], Any]) -> Callable[[Path], Any]:
+    return lambda path: io.BufferedReader(_Streams(path, decompressor), _BLOCK)
 
 
 def _open_zstd(path: Path) -> Any:
@@ -71,8 +121,8 @@ class _Kept:
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.GzipFile,
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".bz2": _open_streams(bz2.BZ2Decompressor),
+    ".xz": _open_streams(lzma.LZMADecompressor),
     ".zst": _open_zstd,
 }
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {

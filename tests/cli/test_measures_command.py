@@ -82,6 +82,14 @@ def test_a_label_that_is_not_there_is_refused_as_a_view_refuses_it(
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize("how", [["--view", "tokens"], ["--attribute", "occlusion"]], ids=["view", "measure"])
+def test_letters_of_a_forced_output_that_no_vocabulary_holds_are_named(tasks: dict[str, Path], how: list[str]) -> None:
+    _, told = both_outputs(tasks["lm-gru"], "ANNA: the", "--target", " a犬 d", *how)
+    said = "written as unknown (--target), for they are not in the vocabulary: 1 piece in 1 text, '犬'"
+    assert told == f"sightline: {said}\n"
+    assert both_outputs(tasks["lm-gru"], "ANNA: the", "--target", " a d", *how)[1] == ""
+
+
 def test_spaces_around_the_words_of_a_tagger_change_nothing(tasks: dict[str, Path]) -> None:
     spaced, even = (inspect(tasks["tag-gru"], text, "--attribute", "occlusion") for text in (" dog  runs ", "dog runs"))
     assert spaced == even

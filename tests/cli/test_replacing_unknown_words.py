@@ -147,3 +147,11 @@ def test_unknown_words_of_a_prefix_are_told_unless_they_stand_as_given(run: Path
     copied = command(*asked, "--replace-unknown", "copy", given=LINE + "\n")
     assert copied.stdout.startswith("one Zeppelin")
     assert "--prefixes" not in copied.stderr
+
+
+def test_unknown_words_of_a_told_output_are_named(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "told").write_text("one Zeppelin\ntwo\n", encoding="utf-8")
+    found = command("predict", str(run), "--target", str(tmp_path / "told"), given="eins\nzwei\n")
+    assert [line.partition("\t")[2] for line in found.stdout.splitlines()] == ["one Zeppelin", "two"]
+    said = "judged as unknown (--target), for they are not in the vocabulary: 1 piece on 1 line, 'Zeppelin'"
+    assert found.stderr == f"sightline: {said}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -236,6 +237,27 @@ def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied
     )
     assert not any("Not trained to the end" in note for note in whole.notes)
     assert "Not trained to the end, so it may still get better: broken (step 90); go on with --resume." in half.notes
+
+
+def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint_or_the_least(
+    trained: dict[str, Path], copied: Copy
+) -> None:
+    saved, alone = copied("none-seed1", "saved"), copied("none-seed2", "alone", training__lr=0.016)
+    shutil.rmtree(alone / "checkpoints")
+    whole = sightline.compare([trained["dot-seed1"], alone], device="cpu", metrics=["exact"])
+    assert not any("ends too soon" in note for note in whole.notes) and "training FLOPs" in answers(whole)[0]
+    for run in (saved, alone):
+        path = run / "metrics.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-9])
+    runs = [trained["dot-seed1"], saved, alone]
+    found = sightline.compare(runs, device="cpu", metrics=["exact"])
+    told = [note for note in found.notes if "ends too soon" in note]
+    assert [note.partition(";")[0] for note in told] == [
+        f"The journal (metrics.jsonl) ends too soon: {name} (step 30 of 90)" for name in ("saved", "alone")
+    ]
+    costs = [system.cost for system in found.systems]
+    assert [(cost.steps, cost.least) for cost in costs] == [(90, False), (90, False), (30, True)]
+    assert ["training FLOPs" in answer for answer in answers(found)] == [True, False]
 
 
 def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(

@@ -101,6 +101,17 @@ def test_a_trace_shows_what_an_unknown_token_stands_for(asked: tuple[Run, str]) 
     assert "<unk>" not in (about["source_tokens"] or about["given_tokens"])
 
 
+@pytest.mark.parametrize("name", ["translate-gru", "translate-alone", "lm-gru"])
+def test_a_trace_shows_what_an_unknown_token_of_a_forced_output_stands_for(runs: dict[str, Run], name: str) -> None:
+    known = " a" if name == "lm-gru" else " negative"
+    about = runs[name].trace(TEXTS[name.split("-")[0]] + " 犬", f" 猫{known}").about
+    assert [each for each in about["given_tokens"] if "unk" in each] == (
+        ["<unk 猫>"] if name == "translate-gru" else ["<unk 犬>", "<unk 猫>"]
+    )
+    assert [each for each in about["target_tokens"] if "unk" in each][-1] == "<unk 猫>"
+    assert "<unk>" in about["output"]  # which is what the model has
+
+
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
     """log p of what was written after a text, by the model as a search is given it, and how many tokens that is."""
     assert isinstance(run.answerer, Continuer)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.layout import Packed, Padded
+from sightline.layers.layout import Layout, Packed, Padded, Steps
 from sightline.layers.recurrent import CELLS, Hidden, Recurrence
 from sightline.layers.tap import Tapped, listen
 
@@ -160,6 +160,40 @@ def test_a_packed_batch_is_read_like_a_padded_one(cell: str) -> None:
     x = packed.pad(torch.randn(10, INPUTS, dtype=torch.float64))
     for ours, theirs in zip(layer.read(x, packed), layer.read(x, Padded.of(lengths)), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", CELL_KINDS)
+def test_a_batch_without_padding_is_read_as_it_is_and_no_otherwise(
+    cell: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = recurrence(cell, bidirectional=bidirectional)
+    x = torch.randn(3, 5, INPUTS, dtype=torch.float64, requires_grad=True)
+    wanted = [x, *layer.parameters()]
+
+    def read(layout: Layout) -> list[Tensor]:
+        states, final = layer.read(x, layout)
+        assert states.is_contiguous()
+        return [states, final, *torch.autograd.grad(states.square().sum() + final.sum(), wanted)]
+
+    full = [Padded.of([5, 5, 5]), Packed.of([5, 5, 5])]
+    packed = Padded(torch.tensor([5, 5, 5]), 5, torch.ones(3, 5, dtype=torch.bool))  # with a mask that hides nothing
+    theirs = read(packed)
+    monkeypatch.delattr(Steps, "of")
+    for layout in full:
+        for mine, other in zip(read(layout), theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_what_was_read_for_an_answer_can_be_learned_from() -> None:
+    """Nothing that a layout keeps from inference mode is in the way of gradients."""
+    layer, layout = recurrence("lstm"), Padded.of([3, 2])
+    x = torch.randn(2, 3, INPUTS, dtype=torch.float64, requires_grad=True)
+    with torch.inference_mode():
+        wanted, _ = layer.read(x, layout)
+    states, _ = layer.read(x, layout)
+    states.sum().backward()
+    assert torch.equal(states, wanted) and bool(x.grad.any())
 
 
 GATES = {

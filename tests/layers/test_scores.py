@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.layers import scores
 from sightline.layers.scores import Additive, Bilinear, Dot, Score, build_score
+from sightline.layers.tap import listen
 
 WIDTH = 6
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
@@ -87,6 +89,36 @@ def test_a_score_that_claims_a_fused_scale_is_the_dot_product_times_it(kind: str
         assert kind in ("additive", "linear")
     else:
         torch.testing.assert_close(score(query, prepared), score.fused_scale * query @ prepared.mT, **EXACT)
+
+
+def test_who_follows_the_arithmetic_sees_additive_scores_made_by_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where a kernel of ours could make them at once: that would have nothing to show."""
+    score, query, key = random_score("additive"), *torch.randn(2, 2, 1, 3, WIDTH, dtype=torch.float64)
+    assert isinstance(score, Additive)
+    wanted, fused = score(query, score.prepare(key)), torch.full((2, 1, 3, 3), 7.0)
+    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    monkeypatch.setattr(score, "_fused", lambda asked, keys: fused)
+    assert score(query, score.prepare(key)) is fused
+    with listen(score, lambda tapped: None):
+        assert torch.equal(score(query, score.prepare(key)), wanted)
+    with listen(score, lambda tapped: None, points=("weights",)):
+        assert score(query, score.prepare(key)) is fused
+
+
+@pytest.mark.cuda
+def test_on_cuda_additive_scores_take_numbers_that_lie_apart(cuda: torch.device) -> None:
+    from sightline.layers.additive_scores import additive_scores
+
+    a, b = (torch.randn(size, 2, 16, device=cuda).transpose(0, 1) for size in (3, 5))
+    v = torch.randn(32, device=cuda)[::2]
+    parts = [part.detach().requires_grad_() for part in (a, b, v)]
+    exact = [part.detach().double().requires_grad_() for part in (a, b, v)]
+    found = additive_scores(*parts)
+    wanted = torch.tanh(exact[0][:, :, None] + exact[1][:, None]) @ exact[2]
+    pull = torch.ones((), device=cuda).expand_as(found)
+    gradients = torch.autograd.grad(found, parts, pull), torch.autograd.grad(wanted, exact, pull.double())
+    for mine, other in zip((found, *gradients[0]), (wanted, *gradients[1]), strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.cuda

@@ -268,3 +268,12 @@ def test_sources_of_different_weights_are_refused(
     both = "data.train=[{kind: tsv, file: train.tsv}, {kind: tsv, file: valid.tsv, weight: 2}]"
     with pytest.raises(ValueError, match=r"weights \[1.0, 2.0\]"):
         made(translator, recipe, tmp_path / "run", changes=(both,))
+
+
+def test_a_recipe_of_spoilt_text_has_no_pairs_to_distill(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    changes = ("data.noise={kind: denoise}", "evaluation.metrics=[perplexity]", "data.clean={}")
+    with pytest.raises(ValueError, match=r"learns from plain text \(data\.noise\.kind: denoise\); leave"):
+        made(translator, recipe_with(2), tmp_path / "run", changes=changes)
+    assert not (tmp_path / "run").exists()

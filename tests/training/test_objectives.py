@@ -143,7 +143,7 @@ def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None
 @pytest.mark.cuda
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("size", [SIZE, 1_024, 10_001])  # words: part of what a kernel reads at a time, all of it, more
+@pytest.mark.parametrize("size", [SIZE, 4_096, 10_001])  # words: part of what a kernel reads at a time, all of it, more
 def test_on_cuda_the_loss_and_its_gradient_are_those_of_the_formula(
     smoothing: float, dtype: torch.dtype, size: int, cuda: torch.device
 ) -> None:

@@ -15,6 +15,7 @@ from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words
 from sightline.recipe.recipe import check_replacing
 from sightline.text.copying import number_copied, number_unknown, without_unknown
+from sightline.text.tokenizer import UNK
 
 
 def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
@@ -75,6 +76,15 @@ class Translator(Answerer):
         """The words of a source that are in no vocabulary and may be written all the same; the first has the id V."""
         _, (words,) = self._numbered([text])
         return words
+
+    def unknown_in(self, target: str, text: str) -> list[str]:
+        """The pieces of an output that are not in the vocabulary and cannot be copied from this text either."""
+        own = self.vocabulary.target
+        unknown = own.unknown(target)
+        if not unknown or not self.recipe.copies_unknown:
+            return unknown
+        (ids,) = number_copied(own, [target], [own.encode(target)], [self.copied_words(text)])
+        return [piece for piece, number in zip(own.written([target])[0], ids, strict=True) if number == UNK]
 
     def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
         """Outputs that are told, not searched for, with what the model thinks of them: log p."""

@@ -11,6 +11,7 @@ import typer
 
 from sightline.cli import measures
 from sightline.cli.options import Device
+from sightline.cli.shortfalls import tell_unknown_target
 
 if TYPE_CHECKING:
     from sightline.inspection.trace import Trace
@@ -215,7 +216,9 @@ def _subject(run: str, text: str | None, target: str | None, device: str) -> Sub
         raise ValueError('give a text to look at: sightline inspect RUN "text"')
     from sightline.run import Run
 
-    return Subject(Run.load(Path(run), device=device), text, target)
+    loaded = Run.load(Path(run), device=device)
+    tell_unknown_target(loaded.vocabulary, target)
+    return Subject(loaded, text, target)
 
 
 def _explained(trace: Trace, cell: str) -> str:

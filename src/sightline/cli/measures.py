@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 import typer
 
+from sightline.cli.shortfalls import tell_unknown_target
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def show_measure(measure: str, run: Path, asked: MeasureOptions) -> None:
         if asked.text is None:
             raise ValueError('--attribute looks at a text: sightline inspect RUN "text" --attribute occlusion')
         loaded = Run.load(run, device=asked.device)
+        tell_unknown_target(loaded.vocabulary, asked.target)
         show_attribution(loaded, asked.text, asked.target, method=method, figure=figure, json_file=json_file)
     elif asked.corpus is not None:
         from sightline.cli.corpus import show_corpus

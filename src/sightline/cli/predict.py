@@ -280,6 +280,7 @@ class Beside:
     prefixes: Companion | None  # what each output begins with
     targets: Companion | None  # outputs that are told
     phrases: PhraseFiles | None  # what each must or must not contain
+    unknown: UnknownPieces  # what no vocabulary holds of the outputs, or of what they begin with
 
     @staticmethod
     def of(prefixes: Path | None, target: Path | None, phrases: PhraseFiles | None) -> Beside:
@@ -287,6 +288,7 @@ class Beside:
             None if prefixes is None else Companion(prefixes, "give one prefix a line"),
             None if target is None else Companion(target, "give one target a line"),
             phrases,
+            UnknownPieces("written as unknown (--prefixes)" if target is None else "judged as unknown (--target)"),
         )
 
     def check_spent(self, done: int) -> None:
@@ -301,14 +303,14 @@ def _each_line(
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
-    short, begun = Shortfalls(run.answerer), UnknownPieces("written as unknown (--prefixes)")
+    short = Shortfalls(run.answerer)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else alignments.path.open("w", encoding="utf-8")
     with opened as looks, counting(file) as answered, phrases_told():
         for window in windows(lines_of(file)):
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
-                begun.add(run.vocabulary.target.unknown(text))
+                beside.unknown.add(run.vocabulary.target.unknown(text))
             short.read(window)
             found = _answers(asked, window, forced, beside, done, answered)
             short.wrote(found)
@@ -323,7 +325,7 @@ def _each_line(
             done += len(window)
             sys.stdout.flush()
             answered(done)
-    tell([*short.notes(), *begun.notes()])
+    tell([*short.notes(), *beside.unknown.notes()])
     beside.check_spent(done)
 
 
@@ -346,7 +348,10 @@ def _answers(
         answered(found)
 
     if beside.targets is not None and isinstance(run.answerer, Translator):
-        return run.answerer.judge(window, beside.targets.next(len(window), done), first=done)
+        targets = beside.targets.next(len(window), done)
+        for text, target in zip(window, targets, strict=True):
+            beside.unknown.add(run.answerer.unknown_in(target, text))
+        return run.answerer.judge(window, targets, first=done)
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
     scored = asked.nbest is not None
     return run.predict_nbest(

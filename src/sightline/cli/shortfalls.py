@@ -13,6 +13,7 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.answering.answerer import Answerer, Prediction
+    from sightline.text.tokenizer import Vocabulary
 
 _SHOWN = 8  # pieces named, at most
 _LONGEST = 40  # characters of each
@@ -75,3 +76,11 @@ def tell(notes: Sequence[str]) -> None:
     """On standard error, a line each."""
     for note in notes:
         print(f"sightline: {note}", file=sys.stderr)
+
+
+def tell_unknown_target(vocabulary: Vocabulary, target: str | None) -> None:
+    """Name what of an output that is forced no vocabulary holds; a label that is none is refused where it is read."""
+    if target is not None and vocabulary.labels == "none":
+        unknown = UnknownPieces("written as unknown (--target)", unit="text")
+        unknown.add(vocabulary.target.unknown(target))
+        tell(unknown.notes())

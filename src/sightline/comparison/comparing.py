@@ -142,7 +142,7 @@ def _systems(
 def _member(
     contestant: Contestant, decoded: Decoded, measurements: dict[MetricName, Measurement], scoring: Scoring
 ) -> Member:
-    cost, validations = read_journal(contestant.run.folder)
+    cost, validations = read_journal(contestant.run.folder, contestant.run.recipe)
     return Member(
         name=contestant.name,
         folder=str(contestant.run.folder),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sightline.comparison.journals import cut_off
 from sightline.comparison.quality import Scoring
 from sightline.comparison.recipe_differences import written
 from sightline.comparison.systems import Contestant, Group, trained_on
@@ -20,7 +21,7 @@ def run_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
     """All notes, for runs with a model and without."""
     models = of_models(groups)
     every = [each for group in models for each in group.contestants]
-    cost = [*_started_notes(every), *_taught_notes(every), *_device_notes(models)]
+    cost = [*_journal_notes(every), *_started_notes(every), *_taught_notes(every), *_device_notes(models)]
     return [*_unfinished_notes(every), *_task_notes(models, scoring), *cost, *_baseline_notes(groups)]
 
 
@@ -37,6 +38,24 @@ def _unfinished_notes(every: Sequence[Contestant]) -> list[str]:
     steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in every}
     told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
     return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
+
+
+def _journal_notes(every: Sequence[Contestant]) -> list[str]:
+    """What a journal that is cut off cannot tell, and who tells it instead, if anybody."""
+    cut = {each.name: found for each in every if (found := cut_off(each.run.folder, each.run.recipe))}
+    known = "those of the newest checkpoint; memory and learning curves are without what is missing"
+    unknown = "the least that was spent, for no checkpoint tells what came after"
+    notes = []
+    for saved, rest in ((True, known), (False, unknown)):
+        ends = {
+            name: f"{each.step:,}" + (f" of {each.steps:,}" if each.steps else "")
+            for name, each in cut.items()
+            if each.saved is saved
+        }
+        if ends:
+            told = ", ".join(f"{name} (step {end})" for name, end in ends.items())
+            notes.append(f"The journal (metrics.jsonl) ends too soon: {told}; tokens, FLOPs and time are {rest}.")
+    return notes
 
 
 def _started_notes(every: Sequence[Contestant]) -> list[str]:

@@ -37,7 +37,8 @@ def _price(comparison: Comparison, system: System) -> str:
     ratios: list[tuple[float | None, float | None, str]] = [
         (system.parameters, baseline.parameters, "the parameters"),
     ]
-    if _began_alike(comparison, system) and _teachers(system) == _teachers(baseline):
+    whole = not system.cost.least and not baseline.cost.least
+    if whole and _began_alike(comparison, system) and _teachers(system) == _teachers(baseline):
         ratios.append((system.cost.flops, baseline.cost.flops, "the training FLOPs"))
     if not _hurried(comparison):
         ratios.append((system.sentences_per_second, baseline.sentences_per_second, "the decoding speed"))

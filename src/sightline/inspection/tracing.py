@@ -57,18 +57,26 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
     notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
     notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
     more = {"task": asked.recipe.task, "text": text, "forced": forced, "loss": float(trace["loss"]), "notes": notes}
-    trace.about = {**more, **trace.about, **_unknown_shown(asked, trace.about, text), **_key_strides(asked.model)}
+    trace.about = {
+        **more,
+        **trace.about,
+        **_unknown_shown(asked, trace.about, text, target or ""),
+        **_key_strides(asked.model),
+    }
     return trace
 
 
-def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str) -> dict[str, list[str]]:
-    """The tokens that were read, each <unk> with the letters that it stands for."""
-    alone = asked.recipe.task == "language-model"  # it reads what it goes on after
-    keys = ["given_tokens"] if alone else ["source_tokens"]
-    if asked.recipe.task == "seq2seq" and asked.recipe.model.encoder is None:
-        keys.append("given_tokens")
-    tokenizer = asked.vocabulary.target if alone else asked.vocabulary.source
-    return {key: tokenizer.show_unknown(about[key], text) for key in keys}
+def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
+    """The tokens that were read, and those of an output that was forced, each <unk> with what it stands for."""
+    read, write = asked.vocabulary.source.show_unknown, asked.vocabulary.target.show_unknown
+    if asked.recipe.task == "language-model":  # it reads what it goes on after
+        return {key: write(about[key], text + target) for key in ("given_tokens", "target_tokens")}
+    found = {"source_tokens": read(about["source_tokens"], text)}
+    if asked.recipe.task == "seq2seq":
+        before = found["source_tokens"] if asked.recipe.model.encoder is None else []  # one sequence with the output
+        found["given_tokens"] = [*before, *write(about["given_tokens"][len(before) :], target)]
+        found["target_tokens"] = write(about["target_tokens"], target)
+    return found
 
 
 def _key_strides(model: nn.Module) -> dict[str, dict[str, int]]:

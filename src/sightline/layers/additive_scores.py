@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, library
 
-_KEYS, _LANES = 8, 256  # forward: keys read at a time by one program, and features of them by each of its warps
-_TILE = 32  # backward: keys and features of a program, one warp, so that a sum over either stays inside it
+_KEYS, _WARPS = 16, 4  # read at a time by one program, forward
+_TILE = (32, 64, 2)  # keys, features and warps of one, backward: a thread has all keys of a feature
 _VARYING = ["queries", "keys"]  # from batch to batch: not worth a kernel for each
 
 
@@ -81,12 +81,11 @@ def _backward(
 @library.triton_op("sightline::additive_scores", mutates_args=())
 def additive_scores(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
     """a (B, T, K) of the queries, b (B, S, K) of the keys, v (K,) → scores (B, T, S), float32."""
-    a, b = a.contiguous(), b.contiguous()
+    a, b, v = a.contiguous(), b.contiguous(), v.contiguous()
     (sentences, queries, width), keys = a.shape, b.shape[1]
     out = a.new_empty(sentences, queries, keys, dtype=torch.float32)
-    room = triton.next_power_of_2(width)
     library.wrap_triton(_forward)[(sentences * queries,)](
-        a, b, v, out, queries, keys, width, WIDTH=room, KEYS=_KEYS, num_warps=min(max(room // _LANES, 1), 16)
+        a, b, v, out, queries, keys, width, WIDTH=triton.next_power_of_2(width), KEYS=_KEYS, num_warps=_WARPS
     )
     return out
 
@@ -94,12 +93,13 @@ def additive_scores(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
 @library.triton_op("sightline::additive_scores_backward", mutates_args=())
 def additive_scores_backward(grad: Tensor, a: Tensor, b: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of all three."""
-    grad, a, b = grad.contiguous(), a.contiguous(), b.contiguous()
+    grad, a, b, v = (part.contiguous() for part in (grad, a, b, v))
     (sentences, queries, width), keys = a.shape, b.shape[1]
     da, db = (part.new_zeros(part.shape, dtype=torch.float32) for part in (a, b))
     dv = v.new_empty(sentences, width, dtype=torch.float32)
-    library.wrap_triton(_backward)[(sentences, triton.cdiv(width, _TILE))](
-        a, b, v, grad, da, db, dv, queries, keys, width, KEYS=_TILE, FEATURES=_TILE, num_warps=1
+    rows, features, warps = _TILE
+    library.wrap_triton(_backward)[(sentences, triton.cdiv(width, features))](
+        a, b, v, grad, da, db, dv, queries, keys, width, KEYS=rows, FEATURES=features, num_warps=warps
     )
     return da.to(a.dtype), db.to(b.dtype), dv.sum(0).to(v.dtype)
 

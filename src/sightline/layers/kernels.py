@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-TRITON = find_spec("triton") is not None  # PyTorch's CUDA builds bring it along
+
+def _triton_runs() -> bool:
+    """Whether Triton is installed and can launch kernels: for that it builds modules in C, against Python's headers."""
+    compiler = os.environ.get("CC", shutil.which("gcc") or shutil.which("clang"))
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian has no headers in the first
+    headers = Path(sysconfig.get_path("include", scheme), "Python.h").exists()
+    elsewhere = any(os.environ.get(name) for name in ("CPATH", "C_INCLUDE_PATH"))
+    return find_spec("triton") is not None and bool(compiler) and (headers or elsewhere)
+
+
+TRITON = _triton_runs()  # PyTorch's CUDA builds bring it along, minimal systems no compiler
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

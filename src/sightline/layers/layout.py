@@ -29,11 +29,13 @@ class Steps(NamedTuple):
     @staticmethod
     def of(lengths: Tensor, longest: int) -> Steps:
         """Through rows of these lengths, each as if it had one token at least; on the host."""
-        lengths = lengths.clamp(min=1)
-        order = lengths.argsort(descending=True, stable=True)
-        step = torch.arange(int(lengths.max()))[:, None]
-        there = step < lengths[order]  # (T, B)
-        return Steps(there.sum(1), (order * longest + step)[there], order.argsort())
+        rows = np.maximum(lengths.numpy(), 1)
+        order = np.argsort(-rows, kind="stable")
+        step = np.arange(rows.max())[:, None]
+        there = step < rows[order]  # (T, B)
+        parts = (there.sum(1), (order * longest + step)[there], np.argsort(order))
+        with torch.inference_mode(False):  # a layout may be read in that mode first, and learned from later
+            return Steps(*map(torch.from_numpy, parts))
 
     def to(self, device: torch.device) -> Steps:
         """The same for tensors on a device, with nothing waiting for the copy."""
@@ -63,6 +65,11 @@ class Padded:
     @property
     def batch(self) -> int:
         return len(self.lengths)
+
+    @property
+    def full(self) -> bool:
+        """Whether every sequence has the longest length, so that there is no padding."""
+        return self.mask is None
 
     @cached_property
     def steps(self) -> Steps:
@@ -178,9 +185,9 @@ class Packed:
         """(B,) on the host."""
         return self.offsets.diff().to("cpu", torch.int64)
 
-    @property
+    @cached_property
     def steps(self) -> Steps:
-        """How a recurrence goes through it, padded: on the host."""
+        """How a recurrence goes through it, padded: on the host, found once for all layers."""
         return Steps.of(self.lengths, self.longest)
 
     def key_mask(self) -> Tensor | None:

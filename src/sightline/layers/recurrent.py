@@ -203,11 +203,14 @@ class Recurrence(TapModule):
 
         As `pack_padded_sequence` and `pad_packed_sequence` would do it, but these copy step by step, and on CUDA wait.
         """
+        if layout.full:
+            states, final = self._fused(x)
+            return states.contiguous(), final if self.parts == 2 else (final,)
         steps = layout.steps.to(x.device)
         packed = PackedSequence(x.flatten(0, 1).index_select(0, steps.places), steps.sizes)
         output, final = self._fused(packed)
         states = output.data.new_zeros(x.shape[:2].numel(), output.data.shape[1])
-        states = states.index_copy(0, steps.places, output.data).view(*x.shape[:2], -1)
+        states = states.index_copy_(0, steps.places, output.data).view(*x.shape[:2], -1)
         return states, tuple(part.index_select(1, steps.ranks) for part in (final if self.parts == 2 else (final,)))
 
 

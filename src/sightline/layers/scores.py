@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sightline.layers.kernels import triton_takes
 from sightline.layers.linear import Linear
+from sightline.layers.tap import TapModule
 
 
 class Score(nn.Module):
@@ -73,8 +74,8 @@ class Bilinear(Score):
         return query @ keys.mT  # (B, H, T, S)
 
 
-class Additive(Score):
-    """vᵀ tanh(W q + U h) (Bahdanau et al. 2015)."""
+class Additive(Score, TapModule):
+    """vᵀ tanh(W q + U h) (Bahdanau et al. 2015); by the formula where somebody follows the arithmetic."""
 
     formula = "vᵀ tanh(W q + U h)"
 
@@ -90,7 +91,7 @@ class Additive(Score):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         asked = self.query(query)  # (B, H, T, K)
-        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2]:
+        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2] and not self.heard:
             return self._fused(asked, keys)
         hidden = torch.tanh(asked[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
         return hidden @ self.v  # (B, H, T, S)

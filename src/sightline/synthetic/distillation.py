@@ -7,13 +7,11 @@ n-best, this is their sequence-level interpolation (§3.3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
-from sightline.data.preparation import data_folder, other_direction
-from sightline.data.sources import Example, read
+from sightline.data.preparation import other_direction, training_examples
+from sightline.data.sources import Example
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
@@ -60,7 +58,7 @@ def distill(
     options = teacher.options(beam=options.beam, nbest=options.beam if how.choose else 1)
     plan = {
         "teacher": digest_of(teacher),
-        **fingerprint(_examples(recipe)),
+        **fingerprint(training_examples(recipe)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
         "choose": how.choose,
         "max_tokens": how.limits.max_tokens,
@@ -78,7 +76,7 @@ def distill(
     out.mkdir(parents=True, exist_ok=True)
     corpus: Corpus[Example] = Corpus(out / FILE, plan, part_size(teacher.device.type))
     try:
-        counts = corpus.make(_examples(recipe), work, resume=resume, watch=watch)
+        counts = corpus.make(training_examples(recipe), work, resume=resume, watch=watch)
     except NothingLeftError:
         if not was_there:
             out.rmdir()
@@ -99,16 +97,14 @@ def student_recipe(recipe: Recipe, file: Path, pairs: int, mix: float | None) ->
     return recipe.model_copy(update={"data": data.model_copy(update={"train": train, "limit": limit})})
 
 
-def _examples(recipe: Recipe) -> Iterator[Example]:
-    """The training pairs, as the student would learn them."""
-    data = recipe.data
-    every = (each for source in data.train for each in read(source, data_folder(recipe), swap=data.swap))
-    return islice(every, data.limit)
-
-
 def _check(recipe: Recipe, how: Distilling) -> None:
     if recipe.task != "seq2seq":
         raise ValueError(f"distillation is for recipes that translate, and this one is task: {recipe.task}")
+    if recipe.data.noise is not None:
+        raise ValueError(
+            f"distillation is for recipes of pairs, and this one learns from plain text (data.noise.kind: "
+            f"{recipe.data.noise.kind}); leave data.noise out"
+        )
     if how.mix is not None and how.mix <= 0:
         raise ValueError(f"--mix {how.mix:g} must be more than 0; without it the original pairs are left out")
     weights = {source.weight for source in recipe.data.train}

@@ -28,11 +28,20 @@ def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
     return any(limit is not None and value >= limit for value, limit in reached)
 
 
-def broken_off_at(run: Path, recipe: Recipe) -> int | None:
-    """The step of the newest checkpoint, if no limit is reached there; None where the folder does not say so."""
+def saved_progress(run: Path) -> dict[str, Any] | None:
+    """What the newest checkpoint says of how far the training was; None where there is none that can be read."""
     saved = newest_progress(run)
     try:
-        progress = json.loads(saved.read_text(encoding="utf-8")) if saved is not None else None
+        progress = None if saved is None else json.loads(saved.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return progress if isinstance(progress, dict) else None
+
+
+def broken_off_at(run: Path, recipe: Recipe) -> int | None:
+    """The step of the newest checkpoint, if no limit is reached there; None where the folder does not say so."""
+    progress = saved_progress(run)
+    try:
         return None if progress is None or limit_reached(progress, recipe) else int(progress["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from sightline.text.tokenizer import PAD
 
-_WORDS, _WARPS = 1_024, 4  # read at a time by one program
+_WORDS, _WARPS = 4_096, 8  # read at a time by one program
 
 
 @triton.jit

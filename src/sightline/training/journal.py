@@ -31,14 +31,14 @@ class Journal:
     """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo.
 
     Of what is there already it keeps the first `size` bytes, and of TensorBoard's events those up to `step`: where the
-    run goes on from. A journal that is shorter (it was lost) stays as it is.
+    run goes on from. A journal that is shorter (it was lost) stays as it is, but for half a line at its end.
     """
 
     def __init__(self, run: Path, *, tensorboard: bool, size: int = 0, step: int = 0) -> None:
         self.path = run / "metrics.jsonl"
         self._events = self._open_events(run, step) if tensorboard else None
         self._file = self.path.open("ab")
-        self._file.truncate(min(size, self._file.seek(0, os.SEEK_END)))
+        self._file.truncate(self.path.read_bytes()[:size].rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
 
     @staticmethod
