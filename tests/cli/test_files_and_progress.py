@@ -140,7 +140,8 @@ def test_an_interruption_while_pytorch_is_imported_is_not_swallowed(tmp_path: Pa
         "import os, signal, sys\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
         "print('went on')\nsys.exit(3)\n"
     )
-    command = [sys.executable, "-c", "from sightline.cli import main; main()", "predict", "run"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # else not in the background
+    command = [sys.executable, "-c", f"{heard}; from sightline.cli import main; main()", "predict", "run"]
     here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     found = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (128 + signal.SIGINT, ""), found.stderr

@@ -6,11 +6,13 @@ import importlib.util
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sightline.inspection import doctor
 from sightline.inspection.doctor import Finding, report
+from sightline.layers import kernels
 
 
 def found(name: str) -> Finding:
@@ -78,3 +80,19 @@ def test_a_check_that_fails_is_reported_and_the_others_still_run(monkeypatch: py
     monkeypatch.setattr(doctor, "_cpu_model", fall_ill)
     assert found("check").value == "RuntimeError: no CPU"
     assert found("torch").state == "ok"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_on_cuda_it_tells_whether_our_kernels_run(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SimpleNamespace(name="a GPU", total_memory=2**30, major=9, minor=0)
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        is_bf16_supported=lambda: True,
+        get_device_properties=lambda index: device,
+    )
+    monkeypatch.setattr(kernels, "TRITON", there)
+    first, triton = doctor._devices(SimpleNamespace(cuda=cuda))
+    assert first.name == "cuda:0" and "a GPU" in first.value
+    assert (triton.name, triton.state, bool(triton.remedy)) == ("Triton", "ok" if there else "missing", not there)

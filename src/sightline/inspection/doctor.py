@@ -142,6 +142,16 @@ def _devices(torch: Any) -> Iterator[Finding]:
         half = torch.cuda.is_bf16_supported() if index == torch.cuda.current_device() else device.major >= 8
         value = f"{device.name}, {_size(device.total_memory)}, compute {device.major}.{device.minor}, bf16 {_yes(half)}"
         yield Finding("torch", f"cuda:{index}", value)
+    yield _triton()
+
+
+def _triton() -> Finding:
+    from sightline.layers.kernels import TRITON
+
+    if TRITON:
+        return Finding("torch", "Triton", "our kernels for CUDA run")
+    why = "our kernels for CUDA do not run, PyTorch's do, more slowly: Triton, a C compiler or Python.h is missing"
+    return Finding("torch", "Triton", why, "missing", "apt install gcc python3-dev, pip install triton")
 
 
 def _folders() -> Iterator[Finding]:
