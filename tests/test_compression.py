@@ -54,9 +54,17 @@ def test_a_second_stream_that_is_cut_off_is_an_error(tmp_path: Path, suffix: str
         list(read_lines(path))
 
 
+@pytest.mark.parametrize("suffix", [".bz2", ".xz"])
+def test_a_stream_that_is_cut_off_is_named_by_where_it_begins(tmp_path: Path, suffix: str) -> None:
+    two_streams(path := tmp_path / f"text{suffix}", lambda stream: stream[:-20])
+    first = len(packed(path, b"a\nb\n"))
+    with pytest.raises(DataError, match=f"the stream that begins at byte {first + 1} has no end"):
+        list(read_lines(path))
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
 def test_zeros_between_streams_and_behind_the_last_are_padding(tmp_path: Path, suffix: str) -> None:
-    two_streams(path := tmp_path / f"text{suffix}", lambda stream: b"\0" * 100_000 + stream + b"\0" * 8)
+    two_streams(path := tmp_path / f"text{suffix}", lambda stream: b"\0" * 200_000 + stream + b"\0" * 8)
     assert list(read_lines(path)) == ["a", "b", *map(str, range(2000))]
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import sightline
 from sightline.answering.translating import Translator
+from sightline.cli.app import app
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import recompute
 from sightline.inspection.word_alignment import align_outputs
@@ -131,6 +133,23 @@ def test_of_a_given_output_only_words_that_the_source_lacks_too_are_unknown(run:
     text = "they call me zorbaquux around here"
     assert run.answerer.unknown_in("hello zorbaquux and qwertyuiop !", text) == ["and", "qwertyuiop"]
     assert run.answerer.unknown_in("hello !", text) == []
+
+
+def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_of_its_output(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "learned", "longest": 12}}
+    content = recipe(encoder=body, decoder=body)
+    content["data"] |= {"folder": str(corpus), "clean": {"max_tokens": 11}}
+    content["training"]["limits"] = {"steps": 1}
+    made = sightline.train(write(tmp_path, content), out=tmp_path / "run")
+    texts = {"source": "my name is zed\n" * 2 + "word " * 13 + "\n", "target": "hello qwertyuiop !\n" * 3}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("sightline.cli.lines.WINDOW", 2)
+    asked = ["predict", str(made), str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    with pytest.raises(ValueError, match="line 3 has 13 tokens"):
+        CliRunner().invoke(app, [*asked, "--device", "cpu"], catch_exceptions=False)
 
 
 def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:

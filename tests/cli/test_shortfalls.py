@@ -11,7 +11,7 @@ import torch
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.filling import Filling
 from sightline.answering.restoring import Restorer
-from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
+from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell, tell_unknown_target
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
 from sightline.text.tokenizer import Tokenizer, Vocabulary
@@ -67,6 +67,17 @@ def test_all_unknown_pieces_are_counted_and_eight_of_them_named() -> None:
     (note,) = unknown.notes()
     assert "20 pieces on 1 line, '0', '1', '2', '3', '4', '5', '6', '7'" in note
     assert note.endswith("'7'")
+
+
+def test_what_is_unknown_of_a_forced_output_is_told_by_the_vocabulary_of_outputs_if_they_are_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = (Tokenizer.train(WordTokenizer(min_count=1), [text]) for text in ("ein Hund", "a dog"))
+    tell_unknown_target(Vocabulary(source, target, shared=False), "a Hund")
+    assert capsys.readouterr().err.endswith("not in the vocabulary: 1 piece in 1 text, 'Hund'\n")
+    tell_unknown_target(Vocabulary(source, target, shared=False, labels="words"), "a Hund")  # refused elsewhere
+    tell_unknown_target(Vocabulary(source, target, shared=False), None)
+    assert capsys.readouterr().err == ""
 
 
 def test_only_answers_without_room_to_go_on_are_ended_by_it(tasks: dict[str, Path]) -> None:

@@ -255,9 +255,21 @@ def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint
     assert [note.partition(";")[0] for note in told] == [
         f"The journal (metrics.jsonl) ends too soon: {name} (step 30 of 90)" for name in ("saved", "alone")
     ]
+    assert ["those of the newest checkpoint" in note for note in told] == [True, False]
+    assert ["the least that was spent" in note for note in told] == [False, True]
     costs = [system.cost for system in found.systems]
     assert [(cost.steps, cost.least) for cost in costs] == [(90, False), (90, False), (30, True)]
     assert ["training FLOPs" in answer for answer in answers(found)] == [True, False]
+
+
+def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
+    trained: dict[str, Path], copied: Copy
+) -> None:
+    cut = copied("none-seed2", "cut", training__limits={"epochs": 500})
+    shutil.rmtree(cut / "checkpoints")
+    found = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
+    assert any("ends too soon: cut (step 90); tokens" in note for note in found.notes)
+    assert "training FLOPs" not in answers(found)[0] and "the parameters" in answers(found)[0]
 
 
 def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(

@@ -12,6 +12,8 @@ import pytest
 from sightline.comparison.journals import Cost, CutOff, cut_off, read_journal
 from sightline.recipe import Recipe
 from sightline.run_folder import RunError
+from sightline.training.ending import broken_off_at
+from task_cases import CASES
 
 TRAIN = {"kind": "train", "step": 10, "loss": 3.0, "tokens": 100, "flops": 5_000, "seconds": 1.5}
 VALIDATION = {
@@ -159,6 +161,35 @@ def test_a_journal_that_ends_at_a_limit_is_whole(tmp_path: Path, training: dict[
     journal(tmp_path, TRAIN, VALIDATION, {**LAST, "epoch": 2, "best": False})
     assert cut_off(tmp_path, recipe(**training)) is None
     assert not read_journal(tmp_path, recipe(**training))[0].least
+
+
+def test_patience_counts_validations_since_the_best_and_nothing_else(tmp_path: Path) -> None:
+    journal(tmp_path, {**VALIDATION, "best": True}, TRAIN, LAST | {"best": False})
+    patient = recipe(limits={"steps": 500}, stopping={"patience": 2})
+    assert cut_off(tmp_path, patient) == CutOff(20, 500, saved=False)
+    journal(tmp_path, *[LAST | {"best": False}] * 2)  # its beginning was lost
+    assert cut_off(tmp_path, patient) is None
+
+
+def test_what_is_counted_has_one_record_and_that_is_all_of_it(tmp_path: Path) -> None:
+    counted = Recipe.model_validate(CASES["language model, counted"])
+    assert cut_off(journal(tmp_path, {**VALIDATION, "step": 1}), counted) is None
+
+
+@pytest.mark.parametrize("content", ["half {", "[]", None], ids=["half a file", "no object", "no file"])
+def test_a_checkpoint_that_cannot_be_read_is_none(tmp_path: Path, content: str | None) -> None:
+    checkpoint(journal(tmp_path, TRAIN), step=20, journal=9_999)
+    assert cut_off(tmp_path, recipe()) == CutOff(10, 20, saved=True)
+    (path,) = tmp_path.glob("checkpoints/*/progress.json")
+    path.unlink() if content is None else path.write_text(content)
+    assert cut_off(tmp_path, recipe()) == CutOff(10, 20, saved=False)
+    assert broken_off_at(tmp_path, recipe()) is None
+
+
+def test_a_checkpoint_that_says_nothing_of_use_is_passed_over(tmp_path: Path) -> None:
+    checkpoint(journal(tmp_path, TRAIN), step=20)  # no journal, no seconds …
+    assert cut_off(tmp_path, recipe()) is None
+    assert broken_off_at(tmp_path, recipe()) is None
 
 
 def test_of_a_run_without_a_journal_nothing_is_cut_off(tmp_path: Path) -> None:

@@ -95,4 +95,5 @@ def test_on_cuda_it_tells_whether_our_kernels_run(there: bool, monkeypatch: pyte
     monkeypatch.setattr(kernels, "TRITON", there)
     first, triton = doctor._devices(SimpleNamespace(cuda=cuda))
     assert first.name == "cuda:0" and "a GPU" in first.value
+    assert triton.group == first.group
     assert (triton.name, triton.state, bool(triton.remedy)) == ("Triton", "ok" if there else "missing", not there)

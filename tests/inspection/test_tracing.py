@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,12 @@ from sightline.answering.continuing import Continuer
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import export_script, recompute
 from sightline.inspection.trace import Trace
+from sightline.inspection.tracing import _unknown_shown
 from sightline.layers.layout import Padded
+from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
 from sightline.text.labels import label_tokenizer
-from sightline.text.tokenizer import END, START
+from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
 from untrained_runs import untrained
 from watched_runs import Silent
 
@@ -110,6 +113,18 @@ def test_a_trace_shows_what_an_unknown_token_of_a_forced_output_stands_for(runs:
     )
     assert [each for each in about["target_tokens"] if "unk" in each][-1] == "<unk 猫>"
     assert "<unk>" in about["output"]  # which is what the model has
+
+
+def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> None:
+    source, target = (Tokenizer.train(WordTokenizer(min_count=1), [text]) for text in ("ein Hund", "a dog"))
+    recipe = SimpleNamespace(task="seq2seq", model=SimpleNamespace(encoder="one"))
+    asked: Any = SimpleNamespace(recipe=recipe, vocabulary=Vocabulary(source, target, shared=False))
+    about = {"source_tokens": ["ein", "<unk>"], "given_tokens": ["<s>", "a", "<unk>"], "target_tokens": ["a", "<unk>"]}
+    assert _unknown_shown(asked, about, "ein dog", "a Hund") == {
+        "source_tokens": ["ein", "<unk dog>"],
+        "given_tokens": ["<s>", "a", "<unk Hund>"],
+        "target_tokens": ["a", "<unk Hund>"],
+    }
 
 
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:

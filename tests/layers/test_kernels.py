@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from sightline.layers import kernels
 
@@ -19,7 +22,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(kernels, "find_spec", lambda name: object())
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/gcc" if name == "gcc" else None)
-    monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+    headers = {("include", "posix_prefix"): str(tmp_path)}
+    monkeypatch.setattr(sysconfig, "get_default_scheme", lambda: "posix_prefix")
+    monkeypatch.setattr(sysconfig, "get_path", lambda *asked: headers.get(asked, "nowhere"))
     return tmp_path
 
 
@@ -39,8 +44,41 @@ def test_without_a_compiler_triton_does_not_run(installed: Path, monkeypatch: py
     assert kernels._triton_runs()
 
 
-def test_without_the_headers_triton_does_not_run(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clang_is_a_compiler_too(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: "/bin/clang" if name == "clang" else None)
+    assert kernels._triton_runs()
+
+
+def test_an_empty_cc_is_the_compiler_that_triton_would_call(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "")
+    assert not kernels._triton_runs()
+
+
+def test_debians_headers_are_found_where_its_packages_put_them(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_default_scheme", lambda: "posix_local")
+    assert kernels._triton_runs()
+
+
+@pytest.mark.parametrize("name", ["CPATH", "C_INCLUDE_PATH"])
+def test_without_the_headers_triton_does_not_run(installed: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (installed / "Python.h").unlink()
     assert not kernels._triton_runs()
-    monkeypatch.setenv("CPATH", "/opt/headers")
+    monkeypatch.setenv(name, "")
+    assert not kernels._triton_runs()
+    monkeypatch.setenv(name, "/opt/headers")
     assert kernels._triton_runs()
+
+
+def test_kernels_take_what_lies_on_cuda_and_loses_nothing_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    def takes(device: str, dtype: torch.dtype) -> bool:
+        tensor: Any = SimpleNamespace(device=torch.device(device), dtype=dtype)
+        return kernels.triton_takes(tensor)
+
+    monkeypatch.setattr(kernels, "TRITON", True)
+    assert all(takes("cuda", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16))
+    assert not takes("cuda", torch.float64)
+    assert not takes("cpu", torch.float32)
+    monkeypatch.setattr(kernels, "TRITON", False)
+    assert not takes("cuda", torch.float32)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,6 +105,32 @@ def test_who_follows_the_arithmetic_sees_additive_scores_made_by_the_formula(mon
         assert torch.equal(score(query, score.prepare(key)), wanted)
     with listen(score, lambda tapped: None, points=("weights",)):
         assert score(query, score.prepare(key)) is fused
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_kernel_is_given_each_head_alone_and_its_scores_are_of_the_type_asked_in(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernel(asked: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        assert asked.shape == (6, 4, WIDTH) and keys.shape == (6, 5, WIDTH)
+        return (torch.tanh(asked[:, :, None] + keys[:, None]) @ v).float()
+
+    score = random_score("additive").to(dtype)
+    query, key = (torch.randn(2, 3, size, WIDTH, dtype=dtype) for size in (4, 5))
+    wanted = score(query, score.prepare(key))
+    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    monkeypatch.setitem(sys.modules, "sightline.layers.additive_scores", SimpleNamespace(additive_scores=kernel))
+    found = score(query, score.prepare(key))
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+
+
+def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    score = random_score("additive")
+    query, key = (torch.randn(rows, 1, 3, WIDTH, dtype=torch.float64) for rows in (4, 1))
+    wanted = score(query, score.prepare(key))
+    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    assert torch.equal(score(query, score.prepare(key)), wanted)
 
 
 @pytest.mark.cuda

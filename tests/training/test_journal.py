@@ -59,14 +59,14 @@ def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> No
 
 def test_half_a_line_at_the_end_of_a_journal_that_was_cut_off_is_not_gone_on_with(tmp_path: Path) -> None:
     with Journal(tmp_path, tensorboard=False) as journal:
-        journal.write(record(1))
-        journal.write(record(2))
+        for step in (1, 2, 3):
+            journal.write(record(step))
         size = journal.size
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
     with Journal(tmp_path, tensorboard=False, size=size) as journal:
-        journal.write(record(3))
-    assert steps(tmp_path) == [1, 3]
+        journal.write(record(4))
+    assert steps(tmp_path) == [1, 2, 4]
 
 
 def test_a_new_training_starts_an_empty_journal(tmp_path: Path) -> None:

@@ -80,9 +80,6 @@ class Translator(Answerer):
     def unknown_in(self, target: str, text: str) -> list[str]:
         """The pieces of an output that are not in the vocabulary and cannot be copied from this text either."""
         own = self.vocabulary.target
-        unknown = own.unknown(target)
-        if not unknown or not self.recipe.copies_unknown:
-            return unknown
         (ids,) = number_copied(own, [target], [own.encode(target)], [self.copied_words(text)])
         return [piece for piece, number in zip(own.written([target])[0], ids, strict=True) if number == UNK]
 

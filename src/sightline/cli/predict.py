@@ -349,9 +349,10 @@ def _answers(
 
     if beside.targets is not None and isinstance(run.answerer, Translator):
         targets = beside.targets.next(len(window), done)
+        judged = run.answerer.judge(window, targets, first=done)  # it refuses what is too long, by its line
         for text, target in zip(window, targets, strict=True):
             beside.unknown.add(run.answerer.unknown_in(target, text))
-        return run.answerer.judge(window, targets, first=done)
+        return judged
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
     scored = asked.nbest is not None
     return run.predict_nbest(

@@ -100,7 +100,7 @@ def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
 def _reached(records: list[dict[str, Any]]) -> dict[str, float]:
     """How far a training was by its journal, as `limit_reached` asks."""
     better = [bool(record.get("best")) for record in records if record.get("kind") == "validation"]
-    waited = better[::-1].index(True) if True in better else len(better)
+    waited = [*reversed(better), True].index(True)
     return {"waited": waited, **{key: _largest(records, key) or 0 for key in ("step", "epoch", "seconds")}}
 
 
