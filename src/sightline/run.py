@@ -91,7 +91,7 @@ class Run:
 
     @staticmethod
     def ensemble(
-        runs: Sequence[str | Path],
+        runs: Sequence[str | Path | Run],
         *,
         weights: Sequence[float] | None = None,
         mean: Mean = "probabilities",
@@ -99,12 +99,12 @@ class Run:
     ) -> Run:
         """Several runs of one task and one vocabulary, whatever their architectures, as one that averages them.
 
-        Its recipe, with the decoding and the test sets, is that of the first; its dictionary for unknown words that of
-        the first that has one.
+        Runs that are loaded already are shared. The recipe of all, with the decoding and the test sets, is that of the
+        first; their dictionary for unknown words that of the first that has one.
         """
         if isinstance(runs, str | Path) or not runs:
             raise ValueError(f"an ensemble is made of a list of run folders, not of {runs!r}")
-        members = [Run.load(each, device=device) for each in runs]
+        members = [each if isinstance(each, Run) else Run.load(each, device=device) for each in runs]
         first, device_ = members[0], members[0].device
         for other in members[1:]:
             first._check_alike(other)

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 def compare(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders, two or more.", metavar="RUN RUN...", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help="Run folders, two or more; with + between folders, an ensemble of these.",
+            metavar="RUN RUN...",
+            show_default=False,
+        ),
     ] = None,
     on: Annotated[
         str | None, typer.Option(help="A test set of the recipes, or `validation`; by default the first all have.")
@@ -34,6 +39,9 @@ def compare(
         bool | None, typer.Option("--lowercase/--no-lowercase", help="Score in lower case, or not.")
     ] = None,
     beam: Annotated[int | None, typer.Option(help="One beam for all; by default each recipe's own.")] = None,
+    ensemble_mean: Annotated[
+        str | None, typer.Option(help="Ensembles average `probabilities`, as by default, or `logs` (log-linear).")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write everything there, as one page.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables there.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Write the table there, to be \\input.")] = None,
@@ -52,17 +60,18 @@ def compare(
 ) -> None:
     """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
 
-    Runs that differ only in their seed are one system, shown as mean and deviation. All runs must be of one task;
-    language models are compared by the test text itself, others by what they make of it. Long sources take long to
-    decode: `--beam 1` spares time, a smaller `decoding.batch_tokens` in the runs' recipe.yaml memory; `--metrics
-    perplexity` alone decodes nothing. What `--json` wrote can be shown, drawn and written again later (`--saved`),
-    without the runs.
+    Runs that differ only in their seed are one system, shown as mean and deviation. `runs/a+runs/b` is the ensemble of
+    two, and costs what both cost. All runs must be of one task; language models are compared by the test text itself,
+    others by what they make of it. Long sources take long to decode: `--beam 1` spares time, a smaller
+    `decoding.batch_tokens` in the runs' recipe.yaml memory; `--metrics perplexity` alone decodes nothing. What `--json`
+    wrote can be shown, drawn and written again later (`--saved`), without the runs.
 
     Examples:
 
     - `sightline compare runs/lstm runs/transformer`
     - `sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html`
     - `sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex`
+    - `sightline compare runs/a runs/b runs/a+runs/b runs/a+runs/b+runs/lstm`
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
@@ -72,7 +81,8 @@ def compare(
 
     if saved is not None:
         asked = {"runs": runs, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
-        _check_unasked(saved, asked | {"--metrics": metrics, "--lowercase": lowercase, "--beam": beam})
+        how = {"--metrics": metrics, "--lowercase": lowercase, "--beam": beam, "--ensemble-mean": ensemble_mean}
+        _check_unasked(saved, asked | how)
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
@@ -99,6 +109,7 @@ def compare(
                 metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
                 lowercase=lowercase,
                 beam=beam,
+                ensemble_mean=ensemble_mean,  # type: ignore[arg-type]
                 device=device,
                 progress=progress,
             )
@@ -121,9 +132,11 @@ def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
 
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
     """The files given, read as the task of the runs wants it."""
+    from sightline.comparison.systems import folders_of
     from sightline.comparison.test_sets import from_files
     from sightline.recipe.files import load_recipe
     from sightline.run_folder import need, read_config
 
-    read_config(run)
-    return from_files(source, reference, load_recipe(need(run, "recipe.yaml", "copy the whole run folder")))
+    first = folders_of(run)[0]
+    read_config(first)
+    return from_files(source, reference, load_recipe(need(first, "recipe.yaml", "copy the whole run folder")))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
 
-from sightline.comparison.journals import read_journal
+from sightline.comparison.journals import Cost, read_journal
 from sightline.comparison.notes import of_models, run_notes
 from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured
 from sightline.comparison.recipe_differences import Difference, differences
@@ -20,18 +21,18 @@ from sightline.comparison.systems import (
     choose_baseline,
     group_by_seed,
     load_contestants,
-    trained_on,
 )
 from sightline.comparison.test_sets import common_test_set
 from sightline.comparison.turns import Decoded, take_turns
 from sightline.comparison.where import Where, find_where, find_where_labels, training_frequencies
 from sightline.comparison.wording import NOTHING
+from sightline.decoding.ensemble import Mean
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import check_outputs_wanted
 from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.progress import Progress, silent
-from sightline.recipe import MetricName, Recipe
+from sightline.recipe import MetricName
 from sightline.run_folder import RunError
 
 
@@ -43,21 +44,26 @@ def compare(
     metrics: Sequence[str] | None = None,
     lowercase: bool | None = None,
     beam: int | None = None,
+    ensemble_mean: Mean | None = None,
     device: str = "auto",
     progress: Progress = silent,
 ) -> Comparison:
     """Decode one test set with all runs in turns, score them, and hold each system against the baseline.
 
-    `runs` are run folders, or a mapping of names to them. Runs that differ only in their seed are one system; how
-    systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is a test set that
-    all recipes have (by default the first such), or one of your own. The baseline is the first run, unless another is
-    named; the metrics are those that all recipes have; each run decodes as its recipe says, apart from `beam`.
-    Language models are measured by the test text itself, and decode nothing; nor does any run where no metric looks at
-    outputs (perplexity). Outputs without a model (`sightline baseline`) have no perplexity: their `qualities` lack it.
+    `runs` are run folders, or a mapping of names to them. A list of folders among them (or a path: "runs/a+runs/b") is
+    an ensemble, which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ only in their seed are
+    one system; how systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is
+    a test set that all recipes have (by default the first such), or one of your own. The baseline is the first run,
+    unless another is named; the metrics are those that all recipes have; each run decodes as its recipe says (an
+    ensemble as its first run does), apart from `beam`. Language models are measured by the test text itself, and decode
+    nothing; nor does any run where no metric looks at outputs (perplexity). Outputs without a model (`sightline
+    baseline`) have no perplexity: their `qualities` lack it.
     """
-    contestants = load_contestants(runs, beam=beam, device=device, progress=progress)
+    contestants = load_contestants(
+        runs, beam=beam, mean=ensemble_mean or "probabilities", device=device, progress=progress
+    )
     check_one_task(contestants)
-    _check_heeded(contestants[0].run.recipe, beam, lowercase)
+    _check_heeded(contestants, beam, lowercase, ensemble_mean)
     groups, notes = group_by_seed(contestants)
     groups = choose_baseline(groups, baseline)
     contestants = [contestant for group in groups for contestant in group.contestants]
@@ -81,12 +87,20 @@ def compare(
     )
 
 
-def _check_heeded(recipe: Recipe, beam: int | None, lowercase: bool | None) -> None:
-    """Refuse what runs of this task would leave undone."""
+def _check_heeded(
+    contestants: Sequence[Contestant], beam: int | None, lowercase: bool | None, mean: Mean | None
+) -> None:
+    """Refuse what these runs would leave undone."""
+    recipe = contestants[0].run.recipe
     if beam is not None and (recipe.task != "seq2seq" or recipe.of_text):
         raise RunError(f"--beam {beam} is for runs that search, and these do not (task: {recipe.task}); leave it out")
     if lowercase is not None and recipe.of_text:
         raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
+    if mean is not None and not any(each.parts for each in contestants):
+        raise RunError(
+            f"--ensemble-mean {mean} is for ensembles, and every run stands alone; name one as runs/a+runs/b, or leave "
+            f"it out"
+        )
 
 
 def _decode(
@@ -142,15 +156,15 @@ def _systems(
 def _member(
     contestant: Contestant, decoded: Decoded, measurements: dict[MetricName, Measurement], scoring: Scoring
 ) -> Member:
-    cost, validations = read_journal(contestant.run.folder, contestant.run.recipe)
+    journals = [read_journal(each.run.folder, each.run.recipe) for each in contestant.trainings]
     return Member(
         name=contestant.name,
-        folder=str(contestant.run.folder),
+        folder="+".join(str(each.run.folder) for each in contestant.trainings),
         seed=contestant.seed,
         parameters=contestant.parameters,
-        trained_on=trained_on(contestant.run),
-        cost=cost,
-        validations=validations,
+        trained_on=", ".join(contestant.devices),
+        cost=Cost.total([cost for cost, _ in journals]),
+        validations=[] if contestant.parts else journals[0][1],
         decoding=contestant.options.model_dump(mode="json"),
         sentences=len(decoded.outputs) if contestant.baseline is None else 0,
         seconds=decoded.seconds,
@@ -158,24 +172,27 @@ def _member(
         scores={name: found.score(bootstrap=scoring.bootstrap) for name, found in measurements.items()},
         baseline=contestant.baseline,
         taught_by=sorted({digest for origin in contestant.origins for digest in origin.models}),
+        together=[each.name for each in contestant.parts],
     )
 
 
 def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
-    """Between systems; the seeds of each stand together."""
-    trained = [place for place, group in enumerate(groups) if group.contestants[0].baseline is None]
-    if not trained:
+    """Between systems; the seeds of each stand together, as does what the runs of an ensemble say."""
+    models = of_models(groups)
+    recipes = {group.name: [each.run.recipe for each in group.contestants[0].trainings] for group in models}
+    if not recipes:
         return []
     found = []
-    for each in differences([groups[place].contestants[0].run.recipe for place in trained]):
-        values = dict(zip(trained, each.values, strict=True))
+    for each in differences([recipe for own in recipes.values() for recipe in own]):
+        values = iter(each.values)
+        said = {name: ", ".join(dict.fromkeys(islice(values, len(own)))) for name, own in recipes.items()}
         if each.key != "seed":
-            found.append(Difference(each.key, [values.get(place, NOTHING) for place in range(len(groups))]))
-    seeds = [
-        ", ".join(str(contestant.seed) for contestant in group.contestants) if place in trained else NOTHING
-        for place, group in enumerate(groups)
-    ]
-    return [Difference("seed", seeds), *found] if len({seeds[place] for place in trained}) > 1 else found
+            found.append(Difference(each.key, [said.get(group.name, NOTHING) for group in groups]))
+    seeds = {
+        group.name: ", ".join(str(each.seed) for run in group.contestants for each in run.trainings) for group in models
+    }
+    row = Difference("seed", [seeds.get(group.name, NOTHING) for group in groups])
+    return [row, *found] if len(set(seeds.values())) > 1 else found
 
 
 def _machine(contestant: Contestant) -> str:

@@ -100,7 +100,7 @@ def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale:
     """One colour a system: its seeds as thin lines, their mean as a bold one."""
     absent: list[str] = []
     for number, system in enumerate(comparison.systems):
-        if not system.has_model:
+        if not system.has_model or system.together:  # what was not trained as one has not learned as one
             continue
         lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
         look = _look(number)

@@ -6,6 +6,7 @@ newest checkpoint; where there is none, what the journal says is the least that 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -31,20 +32,24 @@ class Cost:
     least: bool = False  # whether it may have been more, for the journal ends too soon
 
     @staticmethod
-    def mean(costs: list[Cost]) -> Cost:
+    def mean(costs: Sequence[Cost]) -> Cost:
         """The mean of each, where all have it, and the largest memory."""
+        return _together(costs, fmean)
 
-        def known(name: str) -> list[float] | None:
-            values = [getattr(cost, name) for cost in costs]
-            return None if None in values else values
+    @staticmethod
+    def total(costs: Sequence[Cost]) -> Cost:
+        """Of several trainings that were all needed: the sum of each, where all have it, and the largest memory."""
+        return _together(costs, sum)
 
-        averages = {name: known(name) for name in ("steps", "tokens", "flops", "seconds")}
-        memory = known("peak_memory")
-        return Cost(
-            **{name: None if values is None else fmean(values) for name, values in averages.items()},
-            peak_memory=None if memory is None else max(memory),
-            least=any(cost.least for cost in costs),
-        )
+
+def _together(costs: Sequence[Cost], amount: Callable[[list[float]], float]) -> Cost:
+    def known(name: str, amount: Callable[[list[float]], float]) -> float | None:
+        values = [getattr(cost, name) for cost in costs]
+        return None if None in values else amount(values)
+
+    amounts = {name: known(name, amount) for name in ("steps", "tokens", "flops", "seconds")}
+    least = any(cost.least for cost in costs)
+    return Cost(**amounts, peak_memory=known("peak_memory", max), least=least)
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,25 @@ from pathlib import Path
 from sightline.comparison.journals import cut_off
 from sightline.comparison.quality import Scoring
 from sightline.comparison.recipe_differences import written
-from sightline.comparison.systems import Contestant, Group, trained_on
+from sightline.comparison.systems import Contestant, Group
 from sightline.data.origins import Origin
+from sightline.decoding.ensemble import Mean
 from sightline.files import checksum
+from sightline.plural import plural
 from sightline.training.ending import broken_off_at
 
+_MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probabilities"}
 _OWN_COST = "tokens, FLOPs and time are of their own training alone"
 
 
 def run_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
     """All notes, for runs with a model and without."""
     models = of_models(groups)
-    every = [each for group in models for each in group.contestants]
+    trained = (each for group in models for contestant in group.contestants for each in contestant.trainings)
+    every = list({each.run.folder.resolve(): each for each in trained}.values())
     cost = [*_journal_notes(every), *_started_notes(every), *_taught_notes(every), *_device_notes(models)]
-    return [*_unfinished_notes(every), *_task_notes(models, scoring), *cost, *_baseline_notes(groups)]
+    task = [*_unfinished_notes(every), *_ensemble_notes(models), *_task_notes(models, scoring)]
+    return [*task, *cost, *_baseline_notes(groups)]
 
 
 def of_models(groups: Sequence[Group]) -> list[Group]:
@@ -38,6 +43,19 @@ def _unfinished_notes(every: Sequence[Contestant]) -> list[str]:
     steps = {each.name: broken_off_at(each.run.folder, each.run.recipe) for each in every}
     told = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
     return [f"Not trained to the end, so it may still get better: {told}; go on with --resume."] if told else []
+
+
+def _ensemble_notes(groups: Sequence[Group]) -> list[str]:
+    """What rows of several models are, and what stands for their cost."""
+    together = [each for group in groups for each in group.contestants if each.parts]
+    if not together:
+        return []
+    told = "; ".join(f"{each.name} ({plural(len(each.parts), 'run')})" for each in together)
+    mean = together[0].run.model.mean  # the same for all
+    return [
+        f"Ensembles, which write by the mean of their models' {_MEANS[mean]}: {told}; parameters, tokens, FLOPs and "
+        f"time are those of all their runs together, and none has a learning curve."
+    ]
 
 
 def _journal_notes(every: Sequence[Contestant]) -> list[str]:
@@ -92,7 +110,7 @@ def _device_notes(groups: Sequence[Group]) -> list[str]:
     """Times and memory are only worth comparing on the same device."""
     devices: dict[str, list[str]] = {}
     for group in groups:
-        for device in dict.fromkeys(trained_on(contestant.run) for contestant in group.contestants):
+        for device in dict.fromkeys(device for contestant in group.contestants for device in contestant.devices):
             devices.setdefault(device, []).append(group.name)
     if len(devices) < 2:
         return []

@@ -21,7 +21,7 @@ from sightline.recipe import MetricName
 
 @dataclass(frozen=True)
 class Member:
-    """One run: what it is, what it cost, and how it did on the test set."""
+    """One run, or an ensemble: what it is, what it cost, and how it did on the test set."""
 
     name: str
     folder: str
@@ -37,6 +37,7 @@ class Member:
     scores: dict[MetricName, Score]  # those it has: without a model there is no perplexity
     baseline: str | None = None  # what it is, where it has no model
     taught_by: list[str] = field(default_factory=list)  # digests of the models that wrote text it learned from
+    together: list[str] = field(default_factory=list)  # the runs of an ensemble: what it costs is the sum of theirs
 
     @property
     def sentences_per_second(self) -> float | None:
@@ -127,7 +128,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class System:
-    """A row of the table: one run, or several that differ only in their seed."""
+    """A row of the table: one run or ensemble, or several runs that differ only in their seed."""
 
     name: str
     members: list[Member]
@@ -138,6 +139,11 @@ class System:
     def has_model(self) -> bool:
         """Whether it was trained; outputs made without a model (`sightline baseline`) cost nothing."""
         return self.members[0].baseline is None
+
+    @property
+    def together(self) -> list[str]:
+        """The runs of an ensemble; a run has none."""
+        return self.members[0].together
 
     @property
     def parameters(self) -> int:

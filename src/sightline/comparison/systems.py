@@ -1,4 +1,4 @@
-"""The runs of a comparison, and which of them are one system: those that differ only in their seed."""
+"""The runs of a comparison, alone or as ensembles, and which are one system: those that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from sightline.baselines.written import WrittenRun, is_baseline
 from sightline.comparison.recipe_differences import differ_only_in_seed
 from sightline.data.origins import Origin, origins
+from sightline.decoding.ensemble import Mean
 from sightline.evaluation.metrics import METRICS
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 
-Runs = Sequence[str | Path] | Mapping[str, str | Path]  # folders, or folders under the names they are to have
+Given = str | Path | Sequence[str | Path]  # a run folder, or those of an ensemble; as a path: with + between them
+Runs = Sequence[Given] | Mapping[str, Given]  # or under the names they are to have
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A run with its model in memory, ready to decode."""
+    """A run with its model in memory, ready to decode; or an ensemble, which is a run made of its `parts`."""
 
     name: str
     run: Run
     options: Decoding
+    parts: tuple[Contestant, ...] = ()
+
+    @property
+    def trainings(self) -> tuple[Contestant, ...]:
+        """The runs that were trained for it: itself, or its parts."""
+        return self.parts or (self,)
 
     @property
     def baseline(self) -> str | None:
@@ -45,7 +54,7 @@ class Contestant:
     @property
     def origins(self) -> list[Origin]:
         """How those texts were made that it learned from and models wrote; nobody taught what has no model."""
-        return [] if self.baseline is not None else origins(self.run.recipe)
+        return [] if self.baseline is not None else [o for each in self.trainings for o in origins(each.run.recipe)]
 
     @property
     def seed(self) -> int:
@@ -53,7 +62,13 @@ class Contestant:
 
     @property
     def parameters(self) -> int:
-        return int(read_config(self.run.folder)["parameters"])
+        """Of all its models."""
+        return sum(int(read_config(each.run.folder)["parameters"]) for each in self.trainings)
+
+    @property
+    def devices(self) -> list[str]:
+        """Where it was trained, as far as the run folders say it."""
+        return list(dict.fromkeys(_trained_on(each.run) for each in self.trainings))
 
     def decode(self, sources: Sequence[str], *, first: int) -> list[str]:
         """The best output of each source; `first` is the number of the first one in the whole test set."""
@@ -72,25 +87,68 @@ class Group:
     contestants: list[Contestant]
 
 
-def load_contestants(runs: Runs, *, beam: int | None, device: str, progress: Progress) -> list[Contestant]:
-    """Load every run; the same folder twice, or fewer than two, are refused."""
+def load_contestants(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[Contestant]:
+    """Load every run once, also where it is alone and in ensembles; the same twice, or fewer than two, are refused."""
     named = _named(runs)
-    if len(named) < 2:
-        given = f"only {named[0][1]}" if named else "none"
+    _check_entries([folders for _, folders in named])
+    given = {folders[0].resolve(): name for name, folders in named if len(folders) == 1 and name is not None}
+    places = {folder.resolve(): folder for _, folders in named for folder in folders}
+    names = dict(zip(places, _short_names(list(places.values())), strict=True)) | given
+    written = {place: is_baseline(folder) for place, folder in places.items()}  # of all: one may be no run
+    _check_models([folders for _, folders in named if len(folders) > 1], written)
+    loaded: dict[Path, Contestant] = {}
+    for number, (place, folder) in enumerate(places.items()):
+        progress("loading runs", number, len(places))
+        run = WrittenRun.open(folder) if written[place] else Run.load(folder, device=device)
+        loaded[place] = Contestant(names[place], run, run.options(beam=beam))
+    return [
+        loaded[folders[0].resolve()]
+        if len(folders) == 1
+        else _ensemble(name, [loaded[folder.resolve()] for folder in folders], beam, mean)
+        for name, folders in named
+    ]
+
+
+def _ensemble(name: str | None, parts: Sequence[Contestant], beam: int | None, mean: Mean) -> Contestant:
+    run = Run.ensemble([part.run for part in parts], mean=mean)
+    return Contestant(name or " + ".join(part.name for part in parts), run, run.options(beam=beam), tuple(parts))
+
+
+def folders_of(given: Given) -> list[Path]:
+    """The run folders: one, or those of an ensemble, unless a single folder has a + in its name."""
+    if not isinstance(given, str | Path):
+        return [Path(folder) for folder in given]
+    parts = str(given).split("+")
+    return [Path(given)] if Path(given).exists() or not all(parts) else [Path(part) for part in parts]
+
+
+def _as_given(folders: Sequence[Path]) -> str:
+    return "+".join(map(str, folders))
+
+
+def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
+    """Refuse fewer than two, and what is given twice, whether as an entry or in an ensemble."""
+    if len(entries) < 2:
+        given = f"only {_as_given(entries[0])}" if entries else "none"
         raise RunError(f"a comparison needs at least two runs, and there is {given}; give another run folder")
-    places: dict[Path, Path] = {}
-    for _, folder in named:
-        place = folder.resolve()
-        if place in places:
-            raise RunError(f"{folder} is given twice (as {places[place]} too); give each run once")
-        places[place] = folder
-    written = [is_baseline(folder) for _, folder in named]  # of all, before the first is loaded: one may be no run
-    contestants = []
-    for number, (name, folder) in enumerate(named):
-        progress("loading runs", number, len(named))
-        run = WrittenRun.open(folder) if written[number] else Run.load(folder, device=device)
-        contestants.append(Contestant(name, run, run.options(beam=beam)))
-    return contestants
+    known: dict[frozenset[Path], str] = {}
+    for folders in entries:
+        places, given = frozenset(folder.resolve() for folder in folders), _as_given(folders)
+        if len(places) < len(folders):
+            raise RunError(f"{given}: a run that is in an ensemble twice only outweighs the others; name each run once")
+        if places in known:
+            raise RunError(f"{given} is given twice (as {known[places]} too); give each run once")
+        known[places] = given
+
+
+def _check_models(ensembles: Sequence[Sequence[Path]], written: Mapping[Path, bool]) -> None:
+    """Refuse outputs without a model in an ensemble."""
+    for folders in ensembles:
+        if wrong := [folder for folder in folders if written[folder.resolve()]]:
+            raise RunError(
+                f"{_as_given(folders)}: {wrong[0]} holds outputs and no model, so it cannot be part of an ensemble; "
+                f"leave it out there"
+            )
 
 
 def check_one_task(contestants: Sequence[Contestant]) -> None:
@@ -108,13 +166,13 @@ def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[
     """The systems, and what is to be said about how they were found.
 
     Runs whose recipes differ only in the seed are one system, unless two of them have the same seed (then nobody knows
-    what else differs) or all runs would be one (then it is the seeds that are compared).
+    what else differs) or all runs would be one (then it is the seeds that are compared). An ensemble is its own.
     """
     families: list[list[Contestant]] = []
     for contestant in contestants:
         for family in families:
-            trained = family[0].baseline is None and contestant.baseline is None
-            if trained and differ_only_in_seed(family[0].run.recipe, contestant.run.recipe):
+            alike = all(each.baseline is None and not each.parts for each in (family[0], contestant))
+            if alike and differ_only_in_seed(family[0].run.recipe, contestant.run.recipe):
                 family.append(contestant)
                 break
         else:
@@ -139,17 +197,20 @@ def choose_baseline(groups: Sequence[Group], wanted: str | Path | None) -> list[
     """The systems with the baseline first: the one of that name, of that run's name or folder; else the first."""
     if wanted is None:
         return list(groups)
-    place = Path(wanted).resolve()
+    places = _places(folders_of(wanted))
     for group in groups:
-        runs = group.contestants
-        if str(wanted) in (group.name, *(run.name for run in runs)) or place in [r.run.folder.resolve() for r in runs]:
+        found = [_places([each.run.folder for each in run.trainings]) for run in group.contestants]
+        if str(wanted) in (group.name, *(run.name for run in group.contestants)) or places in found:
             return [group, *(other for other in groups if other is not group)]
     names = ", ".join(group.name for group in groups)
     raise RunError(f"the baseline {wanted} is none of the runs that are compared ({names}); name one of them")
 
 
-def trained_on(run: Run) -> str:
-    """The device of a training, as far as the run folder says it."""
+def _places(folders: Sequence[Path]) -> set[Path]:
+    return {folder.resolve() for folder in folders}
+
+
+def _trained_on(run: Run) -> str:
     try:
         environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
         cuda = [str(name) for name in environment["cuda"]]
@@ -158,23 +219,19 @@ def trained_on(run: Run) -> str:
     return "CPU" if run.recipe.training.device == "cpu" or not cuda else cuda[0]
 
 
-def _named(runs: Runs) -> list[tuple[str, Path]]:
+def _named(runs: Runs) -> list[tuple[str | None, list[Path]]]:
+    """What takes part, under the name it was given, if any."""
     if isinstance(runs, str | Path):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
-    if isinstance(runs, Mapping):
-        return [(name, Path(folder)) for name, folder in runs.items()]
-    folders = [Path(folder) for folder in runs]
-    return list(zip(_short_names(folders), folders, strict=True))
+    named = runs.items() if isinstance(runs, Mapping) else ((None, given) for given in runs)
+    return [(name, folders_of(given)) for name, given in named]
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path; more parts where that is not enough to tell them apart."""
+    """The last part of each path; more parts where that is not enough to tell them apart. All lie apart."""
     parts = [folder.resolve().parts for folder in folders]
-    for length in range(1, max(map(len, parts), default=1) + 1):
-        names = [os.path.join(*each[-length:]) for each in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [str(folder) for folder in folders]  # a folder is given twice, which is refused
+    by_length = ([os.path.join(*each[-length:]) for each in parts] for length in count(1))
+    return next(names for names in by_length if len(set(names)) == len(names))
 
 
 def _with_names(families: Sequence[Sequence[Contestant]]) -> list[Group]:

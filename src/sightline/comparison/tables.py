@@ -191,7 +191,7 @@ def runs_table(comparison: Comparison) -> Table:
         [
             member.name,
             system.name,
-            str(member.seed),
+            NOTHING if member.together else str(member.seed),
             *(_score(member.scores.get(metric)) for metric in comparison.metrics),
             NOTHING if member.cost.steps is None else f"{member.cost.steps:,.0f}",
             *_costs(comparison, member),

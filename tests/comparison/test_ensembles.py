@@ -1,0 +1,192 @@
+"""Ensembles stand in a comparison as runs do: `runs/a+runs/b` writes as both together, and costs what both cost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.comparison import Comparison, read_comparison
+from sightline.comparison.exports import json_text
+from sightline.comparison.figures import draw
+from sightline.comparison.sentences import answers
+from sightline.comparison.systems import folders_of
+from sightline.comparison.tables import differences_table, main_table, runs_table
+from sightline.run import Run
+from sightline.run_folder import RunError
+
+Copy = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def mixed(trained: dict[str, Path]) -> Comparison:
+    """A run without attention, two seeds with it, and all of them together."""
+    parts = [trained[name] for name in ("none-seed1", "dot-seed1", "dot-seed2")]
+    return sightline.compare([*parts, parts], device="cpu")
+
+
+def test_an_ensemble_writes_and_scores_as_in_evaluate(trained: dict[str, Path], mixed: Comparison) -> None:
+    together = Run.ensemble([trained[name] for name in ("none-seed1", "dot-seed1", "dot-seed2")], device="cpu")
+    report = together.evaluate("test")
+    system = mixed.systems[-1]
+    (member,) = system.members
+    assert system.name == "none-seed1 + dot-seed1 + dot-seed2"
+    assert member.outputs == report.outputs
+    assert list(member.scores.values()) == report.scores
+    assert set(system.verdicts) == set(mixed.metrics)
+
+
+def test_an_ensemble_costs_what_all_its_runs_cost(mixed: Comparison) -> None:
+    runs = [member for system in mixed.systems[:-1] for member in system.members]
+    (member,) = mixed.systems[-1].members
+    assert member.together == ["none-seed1", "dot-seed1", "dot-seed2"]
+    assert member.parameters == sum(run.parameters for run in runs)
+    for name in ("steps", "tokens", "flops", "seconds"):
+        assert getattr(member.cost, name) == pytest.approx(sum(getattr(run.cost, name) for run in runs))
+    assert member.cost.peak_memory == max(run.cost.peak_memory or 0 for run in runs)
+    assert member.validations == []
+    (note,) = [note for note in mixed.notes if note.startswith("Ensembles")]
+    assert "mean of their models' probabilities: none-seed1 + dot-seed1 + dot-seed2 (3 runs); parameters" in note
+    assert "× the training FLOPs" in answers(mixed)[-1]
+
+
+def test_seeds_are_one_system_beside_their_ensemble(mixed: Comparison) -> None:
+    assert [system.name for system in mixed.systems[:-1]] == ["none-seed1", "dot"]
+    assert [len(system.members) for system in mixed.systems] == [1, 2, 1]
+    rows = {row[0]: row[1:] for row in differences_table(mixed).rows}
+    assert rows["seed"] == ["1", "1, 2", "1, 1, 2"]
+    assert rows["model.decoder.attention.kind"] == ["none", "dot", "none, dot"]
+    heads = [column.title for column in runs_table(mixed).columns]
+    seeds = [row[heads.index("seed")] for row in runs_table(mixed).rows]
+    assert seeds == ["1", "1", "2", "–"]
+
+
+def test_each_run_is_loaded_once_wherever_it_stands(trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    load = Run.load
+
+    def counted(folder: Any, **how: Any) -> Run:
+        loaded.append(Path(folder).name)
+        return load(folder, **how)
+
+    monkeypatch.setattr(Run, "load", counted)
+    one, two = trained["dot-seed1"], trained["dot-seed2"]
+    sightline.compare([one, (one, two), (two, trained["none-seed1"])], device="cpu", metrics=["exact"])
+    assert loaded == ["dot-seed1", "dot-seed2", "none-seed1"]
+
+
+def test_a_path_with_plus_is_an_ensemble_unless_a_folder_is_called_so(trained: dict[str, Path], tmp_path: Path) -> None:
+    one, two = trained["dot-seed1"], trained["dot-seed2"]
+    assert folders_of(f"{one}+{two}") == folders_of((one, str(two))) == [one, two]
+    assert folders_of(one) == [one]
+    own = Path(shutil.copytree(one, tmp_path / "a+b"))
+    assert folders_of(own) == [own]
+    assert folders_of(f"{one}+") == [Path(f"{one}+")]  # which is then told to be no run
+    found = sightline.compare([own, f"{one}+{two}"], device="cpu", metrics=["exact"])
+    assert [system.name for system in found.systems] == ["a+b", "dot-seed1 + dot-seed2"]
+
+
+def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -> None:
+    runs = {"first": trained["dot-seed1"], "both": (trained["dot-seed1"], trained["none-seed1"])}
+    found = sightline.compare(runs, device="cpu", metrics=["exact"])
+    assert [system.name for system in found.systems] == ["first", "both"]
+    assert found.systems[1].together == ["first", "none-seed1"]
+    assert any(": both (2 runs);" in note for note in found.notes)
+
+
+def test_an_ensemble_can_be_the_baseline(trained: dict[str, Path]) -> None:
+    one, two = trained["dot-seed1"], trained["dot-seed2"]
+    runs = [one, f"{one}+{two}"]
+    for wanted in (f"{two}+{one}", "dot-seed1 + dot-seed2"):
+        found = sightline.compare(runs, baseline=wanted, device="cpu", metrics=["exact"])
+        assert [system.name for system in found.systems] == ["dot-seed1 + dot-seed2", "dot-seed1"]
+    found = sightline.compare([f"{one}+{two}", one], baseline=one, device="cpu", metrics=["exact"])
+    assert found.baseline.name == "dot-seed1"  # and not the ensemble that begins with it
+
+
+def test_the_mean_of_logs_is_another_ensemble(trained: dict[str, Path]) -> None:
+    parts = [trained["none-seed1"], trained["dot-seed1"]]
+    found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"], ensemble_mean="logs")
+    wanted = Run.ensemble(parts, mean="logs", device="cpu").evaluate("test").scores[3]
+    assert found.systems[1].qualities["perplexity"].value == wanted.value
+    assert any("mean of their models' log-probabilities" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        (["dot-seed1", "dot-seed1+dot-seed2", "dot-seed2+dot-seed1"], r"dot-seed2\+\S*dot-seed1 is given twice \(as"),
+        (["dot-seed1", "dot-seed2+dot-seed2"], "a run that is in an ensemble twice only outweighs the others; name"),
+        (["dot-seed1+dot-seed2"], r"at least two runs, and there is only \S*dot-seed1\+\S*dot-seed2; give another"),
+        (["dot-seed1", "dot-seed2+nowhere"], "nowhere"),
+    ],
+)
+def test_what_would_be_no_comparison_is_refused(trained: dict[str, Path], runs: list[str], said: str) -> None:
+    folder = trained["dot-seed1"].parent
+    paths = ["+".join(str(folder / part) for part in run.split("+")) for run in runs]
+    with pytest.raises(RunError, match=said):
+        sightline.compare(paths, device="cpu")
+
+
+def test_means_without_an_ensemble_and_unknown_ones_are_refused(trained: dict[str, Path]) -> None:
+    one, two = trained["dot-seed1"], trained["none-seed1"]
+    with pytest.raises(RunError, match="--ensemble-mean logs is for ensembles, and every run stands alone; name one"):
+        sightline.compare([one, two], device="cpu", ensemble_mean="logs")
+    with pytest.raises(ValueError, match="mean of probabilities or of logs, not of 'sums'"):
+        sightline.compare([one, (one, two)], device="cpu", ensemble_mean="sums")  # type: ignore[arg-type]
+
+
+def test_outputs_without_a_model_are_no_part_of_an_ensemble(trained: dict[str, Path], tmp_path: Path) -> None:
+    recipe = trained["dot-seed1"] / "recipe.yaml"
+    lead = tmp_path / "lead"
+    made = CliRunner().invoke(app, ["baseline", "lead", str(recipe), "--out", str(lead)], catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    with pytest.raises(RunError, match=r"lead holds outputs and no model, so it cannot be part of an ensemble"):
+        sightline.compare([trained["dot-seed1"], (trained["dot-seed2"], lead)], device="cpu")
+    found = sightline.compare([lead, (trained["dot-seed1"], trained["none-seed1"])], device="cpu", metrics=["exact"])
+    assert [row[1:] for row in differences_table(found).rows if row[0] == "seed"] == []
+    assert {row[1] for row in differences_table(found).rows} == {"–"}
+
+
+def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], copied: Copy) -> None:
+    short = copied("dot-seed2", "short", training__limits={"steps": 500})
+    runs = [trained["none-seed1"], short, (trained["none-seed1"], short), (trained["dot-seed1"], short)]
+    notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
+    (told,) = [note for note in notes if note.startswith("Not trained to the end")]
+    assert "get better: short (step 90); go on" in told
+    alone = sightline.compare([runs[0], runs[-1]], device="cpu", metrics=["exact"]).notes
+    assert told in alone
+
+
+def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
+    parts = [tasks["lm-gru"], tasks["lm-transformer"]]
+    found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"])
+    wanted = Run.ensemble(parts, device="cpu").evaluate(found.test.name).scores
+    assert found.systems[1].qualities["perplexity"].value == wanted[0].value
+
+
+def test_pictures_tables_and_files_know_ensembles(mixed: Comparison, tmp_path: Path) -> None:
+    drawn = draw(mixed, "svg").decode()
+    assert "none-seed1 + dot-seed1 + dot-seed2" in drawn and "not recorded" not in drawn
+    path = tmp_path / "saved.json"
+    path.write_text(json_text(mixed), encoding="utf-8")
+    again = read_comparison(path)
+    assert again.systems[-1].together == mixed.systems[-1].together
+    assert main_table(again).rows == main_table(mixed).rows
+
+
+def test_from_the_command_line(trained: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in.de").write_text("hund katze\nalt\n", encoding="utf-8")
+    (tmp_path / "out.en").write_text("dog cat\nold\n", encoding="utf-8")
+    both = f"{trained['none-seed1']}+{trained['dot-seed1']}"
+    asked = ["compare", both, str(trained["dot-seed1"]), "--device", "cpu", "--metrics", "exact"]
+    files = ["--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en")]
+    result = CliRunner().invoke(app, [*asked, *files, "--ensemble-mean", "logs"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "in.de: 2 sentences. Baseline: none-seed1 + dot-seed1." in result.stdout
