@@ -59,6 +59,7 @@ def test_an_ensemble_costs_what_all_its_runs_cost(mixed: Comparison) -> None:
 def test_seeds_are_one_system_beside_their_ensemble(mixed: Comparison) -> None:
     assert [system.name for system in mixed.systems[:-1]] == ["none-seed1", "dot"]
     assert [len(system.members) for system in mixed.systems] == [1, 2, 1]
+    assert [row[1] for row in main_table(mixed).rows] == ["1", "2", "3"]
     rows = {row[0]: row[1:] for row in differences_table(mixed).rows}
     assert rows["seed"] == ["1", "1, 2", "1, 1, 2"]
     assert rows["model.decoder.attention.kind"] == ["none", "dot", "none, dot"]

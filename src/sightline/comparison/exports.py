@@ -127,7 +127,7 @@ def csv_text(comparison: Comparison) -> str:
 
 
 def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:
-    row: dict[str, Any] = {"system": system.name, "runs": len(system.members), "test": comparison.test.name}
+    row: dict[str, Any] = {"system": system.name, "runs": system.runs, "test": comparison.test.name}
     for metric in comparison.metrics:
         quality, verdict = system.qualities.get(metric), system.verdicts.get(metric)
         row |= {metric: quality and quality.value, f"{metric}_deviation": quality and quality.deviation}

@@ -146,6 +146,11 @@ class System:
         return self.members[0].together
 
     @property
+    def runs(self) -> int:
+        """How many were trained for it: seeds, or the runs of an ensemble."""
+        return len(self.together) or len(self.members)
+
+    @property
     def parameters(self) -> int:
         return self.members[0].parameters
 

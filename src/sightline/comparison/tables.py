@@ -101,7 +101,7 @@ def narrow_tables(comparison: Comparison) -> list[Table]:
 def _row(comparison: Comparison, system: System) -> list[str]:
     cells = [system.name]
     if comparison.seeded:
-        cells.append(str(len(system.members)))
+        cells.append(str(system.runs))
     for metric in comparison.metrics:
         quality, verdict = system.qualities.get(metric), system.verdicts.get(metric)
         base = "baseline" if quality and system is comparison.baseline else NOTHING
