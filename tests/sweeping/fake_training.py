@@ -79,7 +79,7 @@ def command_of(folder: Path, **behaviours: str) -> Any:
     """What to start in place of a training; `behaviours` by the name of the run, with _ for what no Python name has."""
     from sightline.recipe.files import save_recipe
 
-    def command(run: Any, recipe: str) -> list[str]:
+    def command(run: Any) -> list[str]:
         resumed = (run.folder / "recipe.yaml").exists()
         Notes(folder / "notes").add("resume" if resumed else "new", run.name)
         run.folder.mkdir(parents=True, exist_ok=True)

@@ -97,8 +97,8 @@ def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes)
     real = command_of(notes.path.parent)
     plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
 
-    def broken(run: Any, given: str) -> list[str]:
-        return ["/no/such/program"] if run.name == "seed=1" else list(real(run, given))
+    def broken(run: Any) -> list[str]:
+        return ["/no/such/program"] if run.name == "seed=1" else list(real(run))
 
     found = carry_out(plan, command=broken, compare=None)
     assert (called(found.failed), called(found.finished)) == (["seed=1"], ["seed=2"])
@@ -200,8 +200,8 @@ def test_ctrl_c_lets_what_runs_save_and_starts_no_more(recipe: str, notes: Notes
     assert "seed=4" not in notes.names("begin")
     plan = plan_sweep(recipe, ["seed=1,2,3,4"], out="sweep")
     assert [run.state for run in plan.runs] == ["finished", "begun", "begun", "new"]
-    assert "--resume" in train_command(plan.runs[1], recipe)
-    assert "--resume" not in train_command(plan.runs[3], recipe)
+    assert "--resume" in train_command(plan.runs[1])
+    assert "--resume" not in train_command(plan.runs[3])
     assert len(pretend(recipe, ["seed=1,2,3,4"]).finished) == 4
 
 
@@ -256,6 +256,17 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe: str, tmp_path: Path
         "  seed=2  new       seed=2",
     ]
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_names_the_recipes_of_a_list(recipe: str, tmp_path: Path) -> None:
+    shutil.copy(recipe, tmp_path / "other.yaml")
+    (tmp_path / "list.yaml").write_text("- name: own\n- {recipe: other.yaml, model.width: 16}\n")
+    result = CliRunner().invoke(app, ["sweep", recipe, "seed=1", "--list", "list.yaml", "--out", "sweep", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1:] == [
+        "  own             new       seed=1",
+        "  other,width=16  new       other.yaml model.width=16 seed=1",
+    ]
 
 
 # --- real trainings ------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ def test_a_list_has_dotted_or_nested_keys_and_is_multiplied_by_the_grid(tmp_path
         ("- {name: a, seed: 1}\n- {name: a, seed: 2}", "two variants of the list are named 'a'"),
         ("[]", "the list of variants is empty"),
         ("- {name: [a]}", "list.yaml:1: the name of a variant is a word, not ['a']"),
+        ("- {recipe: 3}", "list.yaml:1: the recipe of a variant is a file or the name of a shipped one, not 3"),
         ("- {a", "list.yaml:1: this is not YAML"),
     ],
 )
@@ -186,6 +187,18 @@ def test_a_variant_keeps_its_name_and_takes_the_grid_s_values_with_it() -> None:
     variants = [{"name": "Big one", "model.width": 64}, {"name": "..", "model.width": 32}, {"model.width": 16}, {}]
     assert names(["seed=1,2"], variants)[::2] == ["Big-one,seed=1", "variant,seed=1", "width=16,seed=1", "seed=1"]
     assert names([], variants) == ["Big-one", "variant", "width=16", "dates"]
+
+
+def test_a_variant_of_another_recipe_is_named_after_it() -> None:
+    variants = [{"recipe": "multi30k/gnmt"}, {"recipe": "my/own.yaml", "model.width": 8}, {"recipe": "a", "name": "b"}]
+    assert names([], variants) == ["gnmt", "own,width=8", "b"]
+    assert names(["seed=1,2"], variants)[::2] == ["gnmt,seed=1", "own,width=8,seed=1", "b,seed=1"]
+    assert overrides([], variants=read_variants(variants[1:2])) == ["my/own.yaml model.width=8"]
+
+
+def test_a_path_in_a_list_is_never_taken_for_a_shipped_recipe() -> None:
+    (variant,) = read_variants([{"recipe": Path("dates")}])
+    assert variant.recipe == "./dates"
 
 
 def test_new_runs_are_named_beside_those_there_are() -> None:

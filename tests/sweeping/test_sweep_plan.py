@@ -18,6 +18,7 @@ from sightline.opening import open_recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.sweeping.grid import SweepError
 from sightline.sweeping.plan import Plan, plan_sweep
+from sightline.sweeping.pool import train_command
 from sightline.sweeping.progress import Follower, ended
 
 
@@ -169,10 +170,41 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(re
         plan_sweep(recipe, ["seed=1"], out="other")
 
 
+def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    document = yaml.safe_load(Path(recipe).read_text())
+    other.write_text(yaml.safe_dump(document | {"model": {**document["model"], "width": 16}}))
+    variants = [{"name": "own"}, {"recipe": "other.yaml", "training.lr": 0.01}]
+    plan = plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")
+    assert [run.recipe.model.width for run in plan.runs] == [8, 8, 16, 16]
+    assert [run.given for run in plan.runs] == [recipe, recipe, "other.yaml", "other.yaml"]
+    assert train_command(plan.runs[2])[3:6] == ["train", "other.yaml", "training.lr=0.01"]
+    begin(plan, step=12)
+    entries = yaml.safe_load((plan.folder / "sweep.yaml").read_text())["runs"]
+    assert ["recipe" in entry for entry in entries] == [False, False, True, True]
+    assert entries[2] == {
+        "name": "other,lr=0.01,seed=1",
+        "recipe": "other.yaml",
+        "overrides": ["training.lr=0.01", "seed=1"],
+    }
+    assert set(states(plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")).values()) == {"finished"}
+    plan = plan_sweep(recipe, ["seed=3"], out="sweep")  # the others are still made by their own recipe
+    assert [(run.name, run.given, run.state) for run in plan.others][2:] == [
+        (f"other,lr=0.01,seed={seed}", "other.yaml", "finished") for seed in (1, 2)
+    ]
+
+
+def test_what_is_wrong_with_another_recipe_is_told_with_its_name(recipe: str) -> None:
+    variants = [{"name": "own"}, {"recipe": "multi30k/transfromer"}]
+    with pytest.raises(SweepError, match=r"combination multi30k/transfromer: .*transfromer.*"):
+        plan_sweep(recipe, variants=variants)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         (b"\xff", "is damaged"),
+        (b"runs: [dot]", "is damaged"),
         (b"runs: [", "is damaged .*not YAML"),
         (b"runs: 3", "is damaged"),
         (b"{format: 9, sightline: 7.0}", "written by Sightline 7.0 in format 9.*pip install -U"),

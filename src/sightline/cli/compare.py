@@ -81,8 +81,13 @@ def compare(
 
     if saved is not None:
         asked = {"runs": runs, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
-        how = {"--metrics": metrics, "--lowercase": lowercase, "--beam": beam, "--ensemble-mean": ensemble_mean}
-        _check_unasked(saved, asked | how)
+        how: dict[str, object] = {
+            "--metrics": metrics,
+            "--lowercase": lowercase,
+            "--beam": beam,
+            "--ensemble-mean": ensemble_mean,
+        }
+        _check_unasked(saved, {**asked, **how})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}

@@ -20,7 +20,10 @@ def sweep(
     ] = None,
     variants: Annotated[
         Path | None,
-        typer.Option("--list", help="A YAML list of override sets (each may have a name) to try, at every value."),
+        typer.Option(
+            "--list",
+            help="A YAML list of override sets to try, at every value; each may have a name, and a recipe of its own.",
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs train at once.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME.")] = None,
@@ -32,7 +35,8 @@ def sweep(
     """Train a recipe with every combination of some overrides, then compare the runs.
 
     Each combination is an ordinary run in the sweep's folder. One that fails does not stop the others. The same command
-    again goes on where the last one stopped, and more values add more runs.
+    again goes on where the last one stopped, and more values add more runs. A list (--list) may hold other recipes as
+    well, to put whole systems side by side: `- {name: conv, recipe: multi30k/convs2s, training.lr: 1e-3}`.
 
     Examples:
 
@@ -71,4 +75,5 @@ def _show(plan: Plan) -> None:
         print(line)
     width = max(len(run.name) for run in plan.runs)
     for run in plan.runs:
-        print(f"  {run.name:<{width}}  {run.state:<8}  {' '.join(run.overrides)}".rstrip())
+        own = [] if run.given == plan.recipe else [run.given]
+        print(f"  {run.name:<{width}}  {run.state:<8}  {' '.join([*own, *run.overrides])}".rstrip())

@@ -1,12 +1,13 @@
 """Which combinations of overrides a sweep is made of.
 
 `seed=1,2 model.width=128,256` is a grid: every value of each key with every value of the others. A list of variants
-(sets of overrides that belong together) is multiplied by it.
+(sets of overrides that belong together, or other recipes) is multiplied by it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -34,10 +35,11 @@ class Override:
 
 @dataclass(frozen=True)
 class Variant:
-    """Overrides that belong together, perhaps with a name."""
+    """Overrides that belong together, perhaps with a name, or of a recipe of their own."""
 
     overrides: tuple[Override, ...] = ()
     name: str | None = None
+    recipe: str | None = None  # as `sightline train` takes it; None: that of the sweep
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,16 @@ class Combination:
         return (*self.variant.overrides, *self.point)
 
     def __str__(self) -> str:
-        return " ".join(map(str, self.overrides)) or "no overrides"
+        own = [] if self.variant.recipe is None else [self.variant.recipe]
+        return " ".join([*own, *map(str, self.overrides)]) or "no overrides"
 
 
 Axes = Sequence[str] | Mapping[str, Any]
+
+
+def as_given(recipe: str | Path) -> str:
+    """A recipe as `sightline train` takes it; a path is never the name of a shipped one."""
+    return recipe if isinstance(recipe, str) else os.path.join(".", recipe)
 
 
 def combinations(axes: Axes, variants: Sequence[Variant] = ()) -> list[Combination]:
@@ -161,7 +169,8 @@ def _quoted(value: Any) -> str:
 def read_variants(source: str | Path | Sequence[Mapping[str, Any]]) -> list[Variant]:
     """Variants from a YAML file, or from Python: mappings with dotted or nested keys, each perhaps with a `name`.
 
-    Nested keys are so many overrides: what a mapping does not name stays as the recipe has it.
+    Nested keys are so many overrides: what a mapping does not name stays as the recipe has it. A `recipe` takes the
+    place of the sweep's.
     """
     if isinstance(source, str | Path):
         variants = _read_file(Path(source))
@@ -193,12 +202,18 @@ def _variant(entry: Any, place: str) -> Variant:
     name = entry.get("name")
     if name is not None and not isinstance(name, str | int | float):
         raise SweepError(f"{place}: the name of a variant is a word, not {shown(name)}")
-    overrides = list(_walk({key: value for key, value in entry.items() if key != "name"}, ()))
+    recipe = entry.get("recipe")
+    if recipe is not None and not isinstance(recipe, str | Path):
+        raise SweepError(
+            f"{place}: the recipe of a variant is a file or the name of a shipped one, not {shown(recipe)}"
+        )
+    overrides = list(_walk({key: value for key, value in entry.items() if key not in ("name", "recipe")}, ()))
     keys = [override.key for override in overrides]
     for key in keys:
         if keys.count(key) > 1:
             raise SweepError(f"{place}: {key} is given twice; keep one")
-    return Variant(tuple(overrides), None if name is None else str(name))
+    own = None if recipe is None else as_given(recipe)
+    return Variant(tuple(overrides), None if name is None else str(name), own)
 
 
 def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Override]:

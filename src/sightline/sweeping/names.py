@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from sightline.sweeping.grid import Combination, Override
 
@@ -22,8 +23,9 @@ def name_runs(
     used = {name.casefold() for name in taken}  # some file systems do not tell upper from lower case
     names = []
     for combination in new:
-        given = combination.variant.name
-        overrides = combination.overrides if given is None else combination.point
+        variant = combination.variant
+        overrides = combination.overrides if variant.name is None else combination.point
+        given = variant.name or (Path(variant.recipe).stem if variant.recipe else None)
         parts = [] if given is None else [_safe(given).lstrip(".") or "variant"]
         parts += [f"{labels[o.key]}={_value(o.text)}" for o in overrides if o.key in labels]
         name = ",".join(parts) or _safe(plain).lstrip(".") or "run"

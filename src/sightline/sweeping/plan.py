@@ -7,7 +7,6 @@ finished is asked of their folders, so there is no second account of it that cou
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +20,13 @@ from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.changes import differences
 from sightline.recipe.yaml import read_yaml, write_yaml
-from sightline.sweeping.grid import Axes, Combination, Override, SweepError, combinations, read_variants
+from sightline.sweeping.grid import Axes, Combination, Override, SweepError, as_given, combinations, read_variants
 from sightline.sweeping.names import key_label, name_runs
 from sightline.sweeping.progress import ended
 from sightline.version import version
 
 RECORD, LOGS, COMPARISON = "sweep.yaml", "logs", "comparison"
-FORMAT = 1  # of sweep.yaml
+FORMAT = 2  # of sweep.yaml: 2 has runs with a recipe of their own
 _TOLD = 8  # most problems told at once
 
 State = Literal["new", "begun", "finished"]
@@ -39,6 +38,7 @@ class SweepRun:
 
     name: str
     sweep: Path  # the folder of the sweep
+    given: str  # the recipe, as `sightline train` takes it
     overrides: tuple[str, ...]
     recipe: Recipe  # resolved
     state: State = "new"
@@ -56,7 +56,7 @@ class SweepRun:
 class Plan:
     """A sweep, ready to be carried out."""
 
-    recipe: str  # as `sightline train` takes it
+    recipe: str  # of all runs that do not name another
     folder: Path
     runs: tuple[SweepRun, ...]  # what was asked for
     others: tuple[SweepRun, ...] = ()  # what earlier commands have added to the same sweep
@@ -67,9 +67,13 @@ class Plan:
         """Write sweep.yaml; the caller holds the sweep's lock."""
         if _content(self.folder) != self.before:
             raise SweepError(f"{self.folder / RECORD} was changed by another sweep meanwhile; start this one again")
-        runs = [{"name": run.name, "overrides": list(run.overrides)} for run in (*self.others, *self.runs)]
+        runs = [self._entry(run) for run in (*self.others, *self.runs)]
         document = {"format": FORMAT, "sightline": version(), "recipe": self.recipe, "runs": runs}
         write_atomically(self.folder / RECORD, write_yaml(document))
+
+    def _entry(self, run: SweepRun) -> dict[str, Any]:
+        own = {} if run.given == self.recipe else {"recipe": run.given}
+        return {"name": run.name, **own, "overrides": list(run.overrides)}
 
 
 def plan_sweep(
@@ -81,7 +85,7 @@ def plan_sweep(
 ) -> Plan:
     """Expand, check, name; find what is there already. Nothing is written."""
     wanted = combinations(overrides, read_variants(variants) if variants is not None else ())
-    given = recipe if isinstance(recipe, str) else os.path.join(".", recipe)  # a path is never a shipped recipe's name
+    given = as_given(recipe)
     resolved, merged = _distinct(_checked(given, wanted))
     folder = Path(out) if out is not None else Path("runs") / f"sweep-{Path(recipe).stem}"
     content = _content(folder)
@@ -92,7 +96,13 @@ def plan_sweep(
     taken = [RECORD, LOGS, COMPARISON, *(run.name for run in recorded)]
     names |= dict(zip(new, name_runs(new, beside=beside, taken=taken, plain=Path(recipe).stem), strict=True))
     runs = [
-        SweepRun(names[combination], folder, tuple(map(str, combination.overrides)), found)
+        SweepRun(
+            names[combination],
+            folder,
+            combination.variant.recipe or given,
+            tuple(map(str, combination.overrides)),
+            found,
+        )
         for combination, found in resolved.items()
     ]
     others = [run for run in recorded if run.name not in names.values()]
@@ -116,7 +126,8 @@ def _checked(given: str, wanted: Sequence[Combination]) -> list[tuple[Combinatio
     problems: dict[str, list[Combination]] = {}
     for combination in wanted:
         try:
-            found.append((combination, recipe_to_train(given, list(map(str, combination.overrides)))))
+            own = combination.variant.recipe or given
+            found.append((combination, recipe_to_train(own, list(map(str, combination.overrides)))))
         except ValueError as error:
             problems.setdefault(str(error), []).append(combination)
     if problems:
@@ -159,22 +170,24 @@ def _content(folder: Path) -> bytes | None:
 
 
 def _recorded(given: str, folder: Path, content: bytes | None) -> list[SweepRun]:
-    """The runs of sweep.yaml, as the recipe now given makes them."""
+    """The runs of sweep.yaml, as the recipe now given makes them, where they have none of their own."""
     if content is None:
         return []
     runs = []
-    for name, overrides in _entries(folder / RECORD, content):
+    for name, own, overrides in _entries(folder / RECORD, content):
+        recipe = own or given
         try:
-            runs.append(SweepRun(name, folder, overrides, recipe_to_train(given, overrides)))
+            runs.append(SweepRun(name, folder, recipe, overrides, recipe_to_train(recipe, overrides)))
         except ValueError as error:
             raise SweepError(
-                f"{folder} is a sweep of another recipe: {given} cannot make its run {name} ({error}); "
+                f"{folder} is a sweep of another recipe: {recipe} cannot make its run {name} ({error}); "
                 f"give this sweep another folder with --out"
             ) from error
     return runs
 
 
-def _entries(path: Path, content: bytes) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _entries(path: Path, content: bytes) -> Iterator[tuple[str, str | None, tuple[str, ...]]]:
+    """Name, recipe of its own, if any, and overrides of each run."""
     remedy = "restore it, or give this sweep another folder with --out"
     try:
         document = read_yaml(content.decode("utf-8"), str(path))
@@ -190,8 +203,9 @@ def _entries(path: Path, content: bytes) -> Iterator[tuple[str, tuple[str, ...]]
         if document.problems:
             raise ValueError(document.problems[0])
         for run in value["runs"]:
-            yield str(run["name"]), tuple(map(str, run["overrides"]))
-    except (ValueError, KeyError, TypeError) as error:
+            own = run.get("recipe")
+            yield str(run["name"]), None if own is None else str(own), tuple(map(str, run["overrides"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SweepError(f"{path} is damaged ({error}); {remedy}") from error
 
 

@@ -22,7 +22,7 @@ _PAUSE = 0.1  # seconds between looks at the processes
 _PATIENCE = 30.0  # seconds for a process to save and go when the sweep itself must end
 
 State = Literal["waiting", "running", "done", "failed", "interrupted"]
-Command = Callable[[SweepRun, str], list[str]]  # of a run and the recipe as it was given
+Command = Callable[[SweepRun], list[str]]
 
 
 @dataclass
@@ -51,17 +51,16 @@ class Board(Protocol):
     def note(self, text: str) -> None: ...
 
 
-def train_command(run: SweepRun, recipe: str) -> list[str]:
+def train_command(run: SweepRun) -> list[str]:
     """The run as anybody would start it by hand."""
     resume = ["--resume"] if (run.folder / "recipe.yaml").exists() else []
-    return [sys.executable, "-m", "sightline", "train", recipe, *run.overrides, "--out", str(run.folder), *resume]
+    return [sys.executable, "-m", "sightline", "train", run.given, *run.overrides, "--out", str(run.folder), *resume]
 
 
 @dataclass
 class Pool:
     """At most `at_once` processes, until all jobs are through or somebody asks to stop."""
 
-    recipe: str
     at_once: int
     command: Command
     board: Board
@@ -91,7 +90,7 @@ class Pool:
 
     def _start(self, job: Job, share: Mapping[str, str]) -> None:
         run = job.run
-        command = self.command(run, self.recipe)
+        command = self.command(run)
         if run.recipe.training.threads is not None:
             share = {}
         job.state, job.started = "running", time.monotonic()

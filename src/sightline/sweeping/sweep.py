@@ -1,4 +1,4 @@
-"""`sightline sweep`: one recipe trained many ways, each an ordinary run, and then compared."""
+"""`sightline sweep`: a recipe trained many ways, or several recipes, each an ordinary run, and then compared."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def sweep(
 
     `overrides` are as on the command line (`["seed=1,2", "model.width=128,256"]`) or a mapping of keys to their values
     (`{"seed": [1, 2]}`; the one value of a key that is itself a list is a list in a list). `variants` is a list of
-    override sets, or a YAML file of one, each multiplied by the grid. The same call again goes on: what is finished
+    override sets, or a YAML file of one, each multiplied by the grid; a `recipe` in one of them takes the place of this
+    one. The same call again goes on: what is finished
     stays, what was interrupted is resumed, what failed is tried again. `jobs` runs train at once.
     """
     plan = plan_sweep(recipe, overrides, variants=variants, out=out)
@@ -117,7 +118,7 @@ def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None
             board.note(line)
         # after a second Ctrl-C the processes are gone, and what they had saved is there
         with suppress(KeyboardInterrupt), stop_signals() as stop:
-            Pool(plan.recipe, jobs, command, board).work(todo, stop)
+            Pool(jobs, command, board).work(todo, stop)
     for line in closing(plan, todo):
         board.note(line)
 
