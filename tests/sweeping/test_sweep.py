@@ -269,6 +269,21 @@ def test_a_dry_run_names_the_recipes_of_a_list(recipe: str, tmp_path: Path) -> N
     ]
 
 
+def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(recipe, ["seed=2,1,3"], seed_1="fail")
+    given: list[list[Path]] = []
+    monkeypatch.setattr("sightline.comparison.comparing.compare", lambda runs, **_: given.append(list(runs)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(app, ["compare", "other", "sweep", "a+b"], catch_exceptions=False)
+    assert given == [[Path("other"), Path("sweep/seed=2"), Path("sweep/seed=3"), Path("a+b")]]
+    for run in given[0][1:3]:
+        (run / "model.safetensors").unlink()
+    with pytest.raises(SweepError, match="sweep: none of 3 runs of this sweep has a model yet; go on with it"):
+        CliRunner().invoke(app, ["compare", "sweep"], catch_exceptions=False)
+
+
 # --- real trainings ------------------------------------------------------------------------------------------------
 
 

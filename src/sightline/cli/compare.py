@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,8 @@ def compare(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Run folders, two or more; with + between folders, an ensemble of these.",
+            help="Run folders, two or more; that of a sweep stands for its runs, folders with + between them are an "
+            "ensemble.",
             metavar="RUN RUN...",
             show_default=False,
         ),
@@ -72,6 +74,7 @@ def compare(
     - `sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html`
     - `sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex`
     - `sightline compare runs/a runs/b runs/a+runs/b runs/a+runs/b+runs/lstm`
+    - `sightline compare runs/sweep-dates --on validation`
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
@@ -107,9 +110,10 @@ def compare(
         else:
             from sightline.comparison import compare as compare_runs
 
+            given = _with_those_of_sweeps(runs or [])
             comparison = compare_runs(
-                runs or [],
-                on=_own_test_set(runs[0], source, reference) if runs and (source or reference) else on,
+                given,
+                on=_own_test_set(given[0], source, reference) if given and (source or reference) else on,
                 baseline=baseline,
                 metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
                 lowercase=lowercase,
@@ -133,6 +137,13 @@ def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
     """Refuse what could be asked of runs alone."""
     if idle := [name for name, value in asked.items() if value is not None]:
         raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
+
+
+def _with_those_of_sweeps(runs: Sequence[Path]) -> list[Path]:
+    """The runs, with all that have a model in place of a sweep."""
+    from sightline.sweeping.plan import is_sweep, trained_runs
+
+    return [each for run in runs for each in (trained_runs(run) if is_sweep(run) else [run])]
 
 
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:

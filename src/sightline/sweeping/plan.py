@@ -110,6 +110,21 @@ def plan_sweep(
     return Plan(given, folder, tuple(runs), tuple(others), tuple(merged), content)
 
 
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep."""
+    return (folder / RECORD).is_file()
+
+
+def trained_runs(folder: Path) -> list[Path]:
+    """The run folders of a sweep that have a model, in its order."""
+    path = folder / RECORD
+    runs = [folder / name for name, *_ in _entries(path, path.read_bytes())]
+    found = [run for run in runs if (run / "model.safetensors").is_file()]
+    if not found:
+        raise SweepError(f"{folder}: none of {plural(len(runs), 'run')} of this sweep has a model yet; go on with it")
+    return found
+
+
 # --- checking ------------------------------------------------------------------------------------------------------
 
 
