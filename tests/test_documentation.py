@@ -24,7 +24,7 @@ GROUP = typer.main.get_command(app)
 BASE = {"seq2seq": "europarl/transformer", "masked-words": "pretraining/masked-words"}
 ANY = BASE["seq2seq"]  # stands for a recipe that the documentation leaves open
 KEY = re.compile(
-    r"(?:data|tokenizer|model|training|decoding|evaluation)(?:\.(?!json|safetensors)[a-z0-9_]+)+(?=[=: ]|$)"
+    r"(?:data|tokenizer|model|training|decoding|evaluation)(?:\.(?!json|safetensors|py\b)[a-z0-9_]+)+(?=[=: ]|$)"
 )
 TRAINING = [["train"], ["sweep"], ["distill"], ["baseline"]]
 OPTION = re.compile(r'"(--[a-z-]+)"')
