@@ -85,8 +85,7 @@ class Run:
         model = model.to(chosen).eval()
         if chosen.type == "cpu":
             keep_freed_memory()
-        if torch.backends.mkldnn.is_available():
-            pack(model)
+        pack(model)
         return Run(run, without_adapters(recipe), vocabulary, model, chosen)
 
     @staticmethod

@@ -19,7 +19,7 @@ from sightline.layers.convolution import (
     windows,
 )
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.linear import Linear, pack
+from sightline.layers.linear import Linear, pack, unpacked
 
 INPUTS, OUTPUTS = 3, 4
 LENGTHS = [5, 1, 9, 3]
@@ -171,8 +171,9 @@ def test_a_normalized_projection_starts_as_it_was_drawn() -> None:
     assert set(dict(project.named_parameters())) == {"direction", "length", "bias"}
 
 
-def test_packed_for_predicting_it_computes_the_same() -> None:
-    project, x = NormalizedLinear(6, 4, std=1.0), torch.randn(3, 5, 6)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # oneDNN takes the first alone
+def test_packed_for_predicting_it_computes_the_same(dtype: torch.dtype) -> None:
+    project, x = NormalizedLinear(6, 4, std=1.0).to(dtype), torch.randn(3, 5, 6, dtype=dtype)
     with torch.no_grad():
         project.length.normal_()
         project.bias.normal_()
@@ -184,7 +185,10 @@ def test_packed_for_predicting_it_computes_the_same() -> None:
     assert gradient.abs().max() > 0
 
 
-def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To make it is more work than the product of the few rows of a search."""
     made: list[int] = []
 
@@ -193,7 +197,7 @@ def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(mo
         return weight_normalized(direction, length)
 
     monkeypatch.setattr("sightline.layers.convolution.weight_normalized", counted)
-    project, x = NormalizedLinear(6, 4, std=1.0), torch.randn(3, 6)
+    project, x = NormalizedLinear(6, 4, std=1.0).to(dtype), torch.randn(3, 6, dtype=dtype)
     project(x)
     assert made == [4]
     with torch.no_grad():
@@ -204,7 +208,14 @@ def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(mo
         project(x)
         made.clear()
         project(x)
-    assert made == []
+        assert made == []
+        with unpacked(project):  # who follows the arithmetic sees it made
+            project(x)
+        assert made == [4]
+        project(x)
+    assert made == [4]
+    project(x)  # and so does who learns
+    assert made == [4, 4]
 
 
 def test_hypotheses_and_sentences_take_their_recent_inputs_along() -> None:

@@ -70,7 +70,14 @@ class NormalizedLinear(Projection):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """(O, I)."""
+        if self._made is not None and not torch.is_grad_enabled():
+            return self._made
         return weight_normalized(self.direction, self.length)
+
+    def pack(self) -> None:
+        super().pack()
+        if self._packed is None:  # oneDNN keeps a copy of its own
+            self._made = self.weight.detach()
 
     def forward(self, x: Tensor, activation: str = "none") -> Tensor:
         return self.apply_rows(x, 0, len(self.length), activation)  # no weight is made to be asked for its shape

@@ -87,7 +87,8 @@ class Projection(nn.Module):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
-    _packed: dict[tuple[int, int], PackedWeights] | None = None
+    _packed: dict[tuple[int, int], PackedWeights] | None = None  # for predicting with oneDNN
+    _made: Tensor | None = None  # for predicting without: the weight, where it is made of others
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,6 +106,12 @@ class Projection(nn.Module):
             result = self.adapters(x, result, start, stop)
         return nn.functional.relu(result) if activation == "relu" else result
 
+    def pack(self) -> None:
+        """Get ready to predict: from now on the weights must not change."""
+        at, onednn = self.weight, torch.backends.mkldnn.is_available()
+        if onednn and at.device.type == "cpu" and at.dtype == torch.float32:
+            self._packed = {}
+
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         if start == 0 and stop == self.weight.shape[0]:
             return self.weight, self.bias
@@ -115,28 +122,23 @@ class Projection(nn.Module):
 
 
 def pack(model: nn.Module) -> None:
-    """Prepare a model on the CPU for predicting: from now on its weights must not change."""
+    """Prepare a model for predicting: from now on its weights must not change."""
     for module in model.modules():
-        if (
-            isinstance(module, Projection)
-            and module.adapters is None
-            and module.weight.device.type == "cpu"
-            and module.weight.dtype == torch.float32
-        ):
-            module._packed = {}
+        if isinstance(module, Projection) and module.adapters is None:
+            module.pack()
 
 
 @contextmanager
 def unpacked(model: nn.Module) -> Iterator[None]:
     """Use the plain weights inside the block: whoever follows the arithmetic cannot read oneDNN's order."""
-    packed = [(each, each._packed) for each in model.modules() if isinstance(each, Projection)]
-    for module, _ in packed:
-        module._packed = None
+    packed = [(each, each._packed, each._made) for each in model.modules() if isinstance(each, Projection)]
+    for module, *_ in packed:
+        module._packed = module._made = None
     try:
         yield
     finally:
-        for module, weights in packed:
-            module._packed = weights
+        for module, weights, made in packed:
+            module._packed, module._made = weights, made
 
 
 class Linear(Projection):
