@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.kernels import TRITON
+from sightline.layers import kernels
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.scores import Score
 from sightline.layers.softmax import masked_softmax
@@ -132,13 +132,12 @@ def _attend_heads(
 def _step_fits(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the kernel for a step of a search can take this."""
     return (
-        query.device.type == "cuda"
+        kernels.triton_takes(query)
         and not torch.is_grad_enabled()
         and query.shape[-2] <= _FEW
         and query.shape[:-1].numel() >= _MANY_ON_CUDA
         and query.shape[-1] in _SHORT_WIDTHS
         and all(part.stride(-1) == 1 for part in (query, key, value))
-        and TRITON
     )
 
 
@@ -235,7 +234,7 @@ def _show_weights(score: Score, mask: Tensor | None, scores: Tensor, weights: Te
 def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
     """Whether a kernel for packed batches can take this."""
     return (
-        query.device.type == "cuda"
+        query.device.type == kernels.DEVICE
         and score.fused_scale is not None
         and dropout == 0.0
         and query.dtype in (torch.bfloat16, torch.float16)
@@ -268,7 +267,7 @@ def _attend_packed(
     plain = all(part.stride(1) == width and part.stride(2) == 1 for part in (query, key, value))
     aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
     short = max(queries.longest, keys.longest) <= _SHORT and width in _SHORT_WIDTHS
-    if plain and aligned and short and TRITON:
+    if plain and aligned and short and kernels.triton_takes(query):
         from sightline.layers.short_attention import attend_short
 
         return attend_short(query, key, value, queries, keys, scale, causal)

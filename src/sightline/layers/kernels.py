@@ -22,9 +22,10 @@ def _triton_runs() -> bool:
 
 
 TRITON = _triton_runs()  # PyTorch's CUDA builds bring it along, minimal systems no compiler
+DEVICE = "cuda"  # the kind they run on; tests without one have Triton interpret them on the CPU
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def triton_takes(x: Tensor) -> bool:
     """Whether a kernel of ours, which computes in float32, can stand in for operations on this."""
-    return x.device.type == "cuda" and x.dtype in _TYPES and TRITON
+    return x.device.type == DEVICE and x.dtype in _TYPES and TRITON

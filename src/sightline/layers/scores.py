@@ -102,7 +102,7 @@ class Additive(Score, TapModule):
 
         scores: Tensor = additive_scores(asked.flatten(0, -3), keys.flatten(0, -3), self.v)
         scores = scores.view(*asked.shape[:-1], keys.shape[-2])
-        return scores if torch.is_autocast_enabled("cuda") else scores.to(asked.dtype)
+        return scores if torch.is_autocast_enabled(asked.device.type) else scores.to(asked.dtype)
 
 
 class LinearScore(Score):
