@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from itertools import cycle, product
 from typing import Any
 
@@ -16,6 +18,8 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 
 torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, so before any is imported
 settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
 
@@ -295,3 +299,26 @@ def cuda() -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return torch.device("cuda")
+
+
+@pytest.fixture
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """Where our Triton kernels run: the CUDA device or, without one, the CPU, where Triton interprets them.
+
+    Tests that ask for it are marked `kernels`, and those of their parameters that are for a device alone `cuda`, too:
+    PyTorch's kernels, what the interpreter cannot do, and what would take it long and tell nothing new.
+    """
+    if torch.cuda.is_available() or request.node.get_closest_marker("cuda"):
+        device: torch.device = request.getfixturevalue("cuda")
+        return device
+    if find_spec("triton") is None:
+        pytest.skip("no CUDA device, and no Triton to interpret our kernels; pip install triton")
+    monkeypatch.setattr("sightline.layers.kernels.DEVICE", "cpu")
+    monkeypatch.setattr("sightline.layers.kernels.TRITON", True)  # a compiler is not needed
+    return torch.device("cpu")
+
+
+@pytest.fixture
+def half(kernels: torch.device) -> torch.dtype:
+    """For kernels that multiply matrices: of bfloat16 Triton's interpreter (3.9) multiplies the bits, as integers."""
+    return torch.bfloat16 if kernels.type == "cuda" else torch.float16

@@ -333,13 +333,15 @@ def test_a_mask_of_ones_own_is_heeded_beside_the_layouts() -> None:
 CUDA_QUERIES, CUDA_KEYS = [4, 1, 100, 64, 65, 0, 3], [2, 130, 1, 64, 7, 5, 0]  # over several tiles, and empty ones
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("which", ["self", "causal", "cross"])
-@pytest.mark.parametrize("width", [16, 32, 64, 128])
-@pytest.mark.parametrize("longest", [None, 300], ids=["short", "flash"])  # ours is for sequences up to 256
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [16, 64, *(pytest.param(width, marks=pytest.mark.cuda) for width in (32, 128))])
+@pytest.mark.parametrize(  # ours is for sequences up to 256
+    "longest", [pytest.param(None, id="short"), pytest.param(300, id="flash", marks=pytest.mark.cuda)]
+)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.bfloat16, marks=pytest.mark.cuda), torch.float16])
 def test_the_kernels_for_packed_batches_are_the_explicit_one(
-    cuda: torch.device, which: str, width: int, longest: int | None, dtype: torch.dtype
+    kernels: torch.device, which: str, width: int, longest: int | None, dtype: torch.dtype
 ) -> None:
     lengths = (CUDA_QUERIES, CUDA_KEYS if which == "cross" else CUDA_QUERIES)
     causal = which == "causal"
@@ -348,15 +350,17 @@ def test_the_kernels_for_packed_batches_are_the_explicit_one(
     score = ScaledDot(width)
     exact = [part.double().requires_grad_() for part in three]
     wanted = sentence_by_sentence(*exact, score, lengths, causal)
-    ours = [part.to(cuda).requires_grad_() for part in three]
-    layout = tuple(Packed.of(side, cuda, longest=longest) for side in lengths)
-    found = attend(*ours, score=score, causal=causal, layout=layout)
+    ours = [part.to(kernels).requires_grad_() for part in three]
+    queries = Packed.of(lengths[0], kernels, longest=longest)
+    keys = Packed.of(lengths[1], kernels, longest=longest) if which == "cross" else queries
+    found = attend(*ours, score=score, causal=causal, layout=(queries, keys))
+    assert ("short_attention" in found.grad_fn.name()) == (longest is None)
     # weights are rounded to `step` before they meet values of up to 4, and so is the output
     step = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
     pull = torch.randn_like(wanted).to(dtype)
     theirs = torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(cuda)), theirs, strict=True):
+    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
         # gradients add up to 130 such roundings of terms near one: the largest of them may be √130 steps off
         torch.testing.assert_close(mine.double().cpu(), other, rtol=2 * step, atol=8 * step)
 
@@ -373,6 +377,16 @@ def test_on_cuda_too_the_last_query_stands_at_the_last_key(cuda: torch.device, l
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
 
 
+def test_the_kernel_for_a_step_takes_nothing_that_would_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes in float32."""
+    monkeypatch.setattr(attention.kernels, "DEVICE", "cpu")
+    monkeypatch.setattr(attention.kernels, "TRITON", True)
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            three = torch.zeros(3, 64, 16, 1, 16, dtype=dtype)
+            assert attention._step_fits(*three) == (dtype != torch.float64)
+
+
 STEPS = {  # sentences, heads, heads of keys, queries, keys, width of a head
     "greedy": (3, 4, 4, 1, 70, 64),
     "beam": (2, 4, 4, 5, 33, 32),
@@ -382,12 +396,12 @@ STEPS = {  # sentences, heads, heads of keys, queries, keys, width of a head
 }
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("sizes", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("which", ["all", "source", "past"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_for_a_step_is_the_explicit_one(
-    cuda: torch.device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], which: str, dtype: torch.dtype
+    kernels: torch.device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], which: str, dtype: torch.dtype
 ) -> None:
     sentences, heads, groups, queries, keys, width = sizes
     query = torch.randn(sentences, queries, heads, width).transpose(1, 2)
@@ -395,13 +409,13 @@ def test_the_kernel_for_a_step_is_the_explicit_one(
     mask = None if which == "all" else torch.rand(sentences, 1, queries if which == "past" else 1, keys) > 0.4
     if mask is not None:
         mask[0] = False  # a query that may look at nothing
-    three = [part.to(cuda, dtype) for part in (query, *slots)]
+    three = [part.to(kernels, dtype) for part in (query, *slots)]
     wanted = explicit_attention(
-        *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(cuda)
+        *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(kernels)
     )
     monkeypatch.setattr(attention, "_MANY_ON_CUDA", 1)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # nobody else is asked
     with torch.inference_mode():
-        found = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(cuda))
+        found = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(kernels))
     step = torch.finfo(dtype).eps  # of the one rounding at the end, or of sums of up to 70 products in float32
     torch.testing.assert_close(found.double(), wanted, rtol=2 * step, atol=(8 if dtype == torch.float32 else 2) * step)

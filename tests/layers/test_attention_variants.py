@@ -227,18 +227,20 @@ def test_packed_is_padded_in_every_variant(name: str, causal: bool) -> None:
     torch.testing.assert_close(self_attention(attention, x, packed, causal=causal), padded, **SIXTY_FOUR)
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("which", ["self", "causal", "cross"])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("layout", ["short", "flash", "padded", "full"])
-def test_on_cuda_every_kernel_shares_keys_as_the_explicit_one_does(
-    cuda: torch.device, layout: str, scaled: bool, groups: int, which: str
+@pytest.mark.parametrize(  # the first is for our kernel, the others for PyTorch's
+    "layout", ["short", *(pytest.param(name, marks=pytest.mark.cuda) for name in ("flash", "padded", "full"))]
+)
+def test_every_kernel_shares_keys_as_the_explicit_one_does(
+    kernels: torch.device, half: torch.dtype, layout: str, scaled: bool, groups: int, which: str
 ) -> None:
     lengths = [4, 1, 100, 64, 65, 3] if layout != "full" else [64, 64]
     others = [7, 130, 1, 64, 5, 2] if which == "cross" and layout != "full" else lengths
     shapes = [(sum(lengths), HEADS, 16), (sum(others), groups, 16), (sum(others), groups, 16)]
-    three = [torch.randn(shape, dtype=torch.float64).bfloat16() for shape in shapes]
+    three = [torch.randn(shape, dtype=torch.float64).to(half) for shape in shapes]
     three[0] *= 0.5 if scaled else 0.25  # unscaled scores near one, as scaled ones are
     score, causal = build_head_score("softmax", 16, scaled=scaled), which == "causal"
     exact = [part.double().requires_grad_() for part in three]
@@ -247,20 +249,22 @@ def test_on_cuda_every_kernel_shares_keys_as_the_explicit_one_does(
         exact[0], *(repeat_heads(part, HEADS, 1) for part in exact[1:]), score=score, causal=causal, layout=sides
     )
 
-    ours = [part.to(cuda).requires_grad_() for part in three]
+    ours = [part.to(kernels).requires_grad_() for part in three]
     longest = 300 if layout == "flash" else None
-    packed = Packed.of(lengths, cuda, longest=longest), Packed.of(others, cuda, longest=longest)
+    queries = Packed.of(lengths, kernels, longest=longest)
+    packed = queries, queries if others is lengths else Packed.of(others, kernels, longest=longest)
     if layout in ("short", "flash"):
         found = attend(*ours, score=score, causal=causal, layout=packed)
+        assert ("short_attention" in found.grad_fn.name()) == (layout == "short")
     else:
         rows = [packed[0].pad(ours[0]), packed[1].pad(ours[1]), packed[1].pad(ours[2])]
-        padded = Padded.of(lengths, cuda), Padded.of(others, cuda)
+        padded = Padded.of(lengths, kernels), Padded.of(others, kernels)
         found = packed[0].unpad(attend(*rows, score=score, causal=causal, layout=padded))
-    step = torch.finfo(torch.bfloat16).eps  # weights and outputs are rounded to it
+    step = torch.finfo(half).eps  # weights and outputs are rounded to it
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-    pull = torch.randn_like(wanted).bfloat16()
+    pull = torch.randn_like(wanted).to(half)
     theirs = torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(cuda)), theirs, strict=True):
+    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
         # a key's gradient adds up some hundred roundings, and those of the heads that share it
         torch.testing.assert_close(mine.double().cpu(), other, rtol=4 * step, atol=16 * step)
 

@@ -133,43 +133,43 @@ def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytes
     assert torch.equal(score(query, score.prepare(key)), wanted)
 
 
-@pytest.mark.cuda
-def test_on_cuda_additive_scores_take_numbers_that_lie_apart(cuda: torch.device) -> None:
+@pytest.mark.kernels
+def test_the_kernel_for_additive_scores_takes_numbers_that_lie_apart(kernels: torch.device) -> None:
     from sightline.layers.additive_scores import additive_scores
 
-    a, b = (torch.randn(size, 2, 16, device=cuda).transpose(0, 1) for size in (3, 5))
-    v = torch.randn(32, device=cuda)[::2]
+    a, b = (torch.randn(size, 2, 16, device=kernels).transpose(0, 1) for size in (3, 5))
+    v = torch.randn(32, device=kernels)[::2]
     parts = [part.detach().requires_grad_() for part in (a, b, v)]
     exact = [part.detach().double().requires_grad_() for part in (a, b, v)]
     found = additive_scores(*parts)
     wanted = torch.tanh(exact[0][:, :, None] + exact[1][:, None]) @ exact[2]
-    pull = torch.ones((), device=cuda).expand_as(found)
+    pull = torch.ones((), device=kernels).expand_as(found)
     gradients = torch.autograd.grad(found, parts, pull), torch.autograd.grad(wanted, exact, pull.double())
     for mine, other in zip((found, *gradients[0]), (wanted, *gradients[1]), strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("sizes", [(3, 1, 5, 7, 16), (2, 2, 1, 70, 40), (1, 1, 9, 130, 512), (2, 1, 4, 64, 32)])
-def test_on_cuda_additive_scores_and_their_gradients_are_those_of_the_formula(
-    sizes: tuple[int, ...], dtype: torch.dtype, mixed: bool, cuda: torch.device
+def test_the_additive_scores_of_our_kernel_and_their_gradients_are_those_of_the_formula(
+    sizes: tuple[int, ...], dtype: torch.dtype, mixed: bool, kernels: torch.device
 ) -> None:
     batch, heads, queries, keys, width = sizes
-    score = Additive(width).to(cuda, dtype)
-    exact = Additive(width).to(cuda, torch.float64)
+    score = Additive(width).to(kernels, dtype)
+    exact = Additive(width).to(kernels, torch.float64)
     exact.load_state_dict(score.state_dict())
     query, key = torch.randn(batch, heads, queries, width), torch.randn(batch, heads, keys, width)
-    pull = torch.randn(batch, heads, queries, keys, device=cuda)
+    pull = torch.randn(batch, heads, queries, keys, device=kernels)
 
     def run(score: Additive, kind: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-        mine = [part.to(cuda, dtype).to(kind).requires_grad_() for part in (query, key)]
+        mine = [part.to(kernels, dtype).to(kind).requires_grad_() for part in (query, key)]
         scores = score(mine[0], score.prepare(mine[1]))
         parts = [*mine, score.v, score.query.weight, score.key.weight]
         return scores, list(torch.autograd.grad(scores, parts, pull.to(scores.dtype)))
 
-    with torch.autocast("cuda", torch.bfloat16, enabled=mixed):
+    with torch.autocast(kernels.type, torch.bfloat16, enabled=mixed):
         found, gradients = run(score, dtype)
     assert found.dtype == (torch.float32 if mixed else dtype)
     wanted, exact_gradients = run(exact, torch.float64)

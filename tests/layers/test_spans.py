@@ -227,25 +227,31 @@ def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener(
     assert torch.equal(seen, local_mask(5, 2, 0, True))
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["local", "look-back", "compressed", "long blocks"])
-def test_the_kernels_for_packed_batches_say_the_same(cuda: torch.device, name: str, causal: bool) -> None:
-    """On CUDA in half precision, with the room that is left there, against the formula in float64."""
+@pytest.mark.parametrize(
+    "name",  # the first two are for our kernel, the others for PyTorch's
+    ["local", "compressed", *(pytest.param(name, marks=pytest.mark.cuda) for name in ("look-back", "long blocks"))],
+)
+def test_the_kernels_for_packed_batches_say_the_same(
+    kernels: torch.device, half: torch.dtype, name: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In half precision, with the room that is left on CUDA, against the formula in float64."""
+    monkeypatch.setattr(cuts, "countable", lambda device: False)
     width, lengths = 16, [*LENGTHS, 700]  # longer than our kernel for short sequences takes
     made = {"local": Local(64), "look-back": Local(64, look_back=1), "long blocks": Local(300)}
     span = made[name] if name in made else Compressed(H * width).double()
-    three = [torch.randn(sum(lengths), H, width).bfloat16() for _ in range(3)]
+    three = [torch.randn(sum(lengths), H, width).to(half) for _ in range(3)]
     exact = [part.double().requires_grad_() for part in three]
     pieces = zip(*(part.split(lengths) for part in exact), strict=True)
     wanted = torch.cat([by_hand(span, *piece, ScaledDot(width), causal) for piece in pieces])
-    pull = torch.randn_like(wanted).bfloat16()
+    pull = torch.randn_like(wanted).to(half)
     gradients = torch.autograd.grad(wanted, exact, pull.double())
-    span = span.to(cuda, torch.float32)
-    ours = [part.to(cuda).requires_grad_() for part in three]
-    with torch.autocast("cuda", torch.bfloat16):
-        found = span(*ours, Packed.of(lengths, cuda), look(ScaledDot(width)), causal, None)
-    step = torch.finfo(torch.bfloat16).eps
+    span = span.to(kernels, torch.float32)
+    ours = [part.to(kernels).requires_grad_() for part in three]
+    with torch.autocast(kernels.type, half):
+        found = span(*ours, Packed.of(lengths, kernels), look(ScaledDot(width)), causal, None)
+    step = torch.finfo(half).eps
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=4 * step, atol=4 * step)
-    for mine, theirs in zip(torch.autograd.grad(found, ours, pull.to(cuda)), gradients, strict=True):
+    for mine, theirs in zip(torch.autograd.grad(found, ours, pull.to(kernels)), gradients, strict=True):
         torch.testing.assert_close(mine.double().cpu(), theirs, rtol=8 * step, atol=8 * step)

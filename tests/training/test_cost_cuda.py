@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.layers import scores
 from sightline.layers.attention import attend
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.recurrent import Recurrence
@@ -23,21 +24,24 @@ from sightline.training.flops import count_flops
 from sightline.training.plan import EpochPlan
 from sightline.training.sides import translation
 
-pytestmark = pytest.mark.cuda
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.3}
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("longest", "operator"), [(40, "sightline::short_attention"), (300, "_varlen_attn")])
+@pytest.mark.parametrize(
+    ("longest", "operator"),
+    [(40, "sightline::short_attention"), pytest.param(300, "_varlen_attn", marks=pytest.mark.cuda)],
+)
 def test_packed_kernels_count_the_pairs_inside_each_sequence(
-    cuda: torch.device, causal: bool, longest: int, operator: str
+    kernels: torch.device, half: torch.dtype, causal: bool, longest: int, operator: str
 ) -> None:
-    queries = Packed.of([7, 1, longest], cuda)
-    keys = queries if causal else Packed.of([3, longest, 5], cuda)
-    query = torch.randn(8 + longest, 2, 32, device=cuda, dtype=torch.bfloat16, requires_grad=True)
-    key, value = (
-        torch.randn(len(keys.index), 2, 32, device=cuda, dtype=torch.bfloat16, requires_grad=True) for _ in range(2)
+    queries = Packed.of([7, 1, longest], kernels)
+    keys = queries if causal else Packed.of([3, longest, 5], kernels)
+    query, key, value = (
+        torch.randn(len(side.index), 2, 32, device=kernels, dtype=half, requires_grad=True)
+        for side in (queries, keys, keys)
     )
     pairs = int((queries.lengths * keys.lengths).sum())
     with count_flops() as forward:
@@ -49,20 +53,24 @@ def test_packed_kernels_count_the_pairs_inside_each_sequence(
     assert all(operator in name for name in (*forward.by_operator, *backward.by_operator))
 
 
-def test_additive_scores_count_as_on_the_cpu(cuda: torch.device) -> None:
-    def counts(device: torch.device) -> tuple[int, int]:
+@pytest.mark.kernels
+def test_additive_scores_count_as_by_the_formula(kernels: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts(device: torch.device) -> tuple[bool, int, int]:
         score = Additive(6).to(device)
         query, key = (torch.randn(2, 1, size, 6, device=device, requires_grad=True) for size in (3, 5))
         with count_flops() as forward:
-            scores = score(query, score.prepare(key))
+            found = score(query, score.prepare(key))
         with count_flops() as backward:
-            scores.sum().backward()
-        assert (device.type == "cuda") == any("additive_scores" in name for name in forward.by_operator)
-        return forward.total, backward.total
+            found.sum().backward()
+        return "sightline::additive_scores" in forward.by_operator, forward.total, backward.total
 
-    assert counts(cuda) == counts(torch.device("cpu"))
+    fused, *ours = counts(kernels)
+    monkeypatch.setattr(scores, "triton_takes", lambda x: False)
+    plain, *theirs = counts(torch.device("cpu"))
+    assert fused and not plain and ours == theirs
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize(("cell", "gates"), [("elman", 1), ("gru", 3), ("lstm", 4)])
 def test_cudnn_counts_as_on_paper(cuda: torch.device, cell: str, gates: int, mixed: bool) -> None:
@@ -84,6 +92,7 @@ def some_batch(layout: str, shape: StaticShape | None) -> TrainingBatch:
     return packed_batch(translation(sources, targets), np.arange(9), shape)
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize(
     ("body", "layout", "precision"),
     [

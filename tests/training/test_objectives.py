@@ -140,15 +140,17 @@ def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None
     assert not found.total.requires_grad and not found.nll.requires_grad
 
 
-@pytest.mark.cuda
+@pytest.mark.kernels
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [SIZE, 4_096, 10_001])  # words: part of what a kernel reads at a time, all of it, more
-def test_on_cuda_the_loss_and_its_gradient_are_those_of_the_formula(
-    smoothing: float, dtype: torch.dtype, size: int, cuda: torch.device
+def test_the_loss_of_our_kernels_and_its_gradient_are_those_of_the_formula(
+    smoothing: float, dtype: torch.dtype, size: int, kernels: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features, weight, bias = (torch.randn(*shape, device=cuda, dtype=dtype) for shape in ((70, 8), (size, 8), (size,)))
-    targets = torch.randint(1, size, (70,), device=cuda)
+    monkeypatch.setattr(objectives, "onednn_fits", lambda *operands: False)  # nobody else is asked
+    shapes = ((70, 8), (size, 8), (size,))
+    features, weight, bias = (torch.randn(*shape, device=kernels, dtype=dtype) for shape in shapes)
+    targets = torch.randint(1, size, (70,), device=kernels)
     targets[::5] = PAD
     logits = torch.nn.functional.linear(features, weight, bias)
     exact = logits.double().requires_grad_()
@@ -161,19 +163,19 @@ def test_on_cuda_the_loss_and_its_gradient_are_those_of_the_formula(
     (found,) = torch.autograd.grad(0.3 * loss.total, given)
     assert loss.total.item() == pytest.approx(wanted.item(), rel=1e-5)
     assert loss.nll.item() == pytest.approx(by_formula(logits.cpu(), targets.cpu(), smoothing)[1], rel=1e-5)
-    assert not loss.nll.requires_grad
+    assert not loss.nll.requires_grad and "FusedCrossEntropy" in loss.total.grad_fn.name()
     half = dtype == torch.bfloat16
     torch.testing.assert_close(
         found.double(), slope @ weight.double(), rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-5
     )
 
 
-@pytest.mark.cuda
-def test_on_cuda_infinite_logits_leave_no_hole(cuda: torch.device) -> None:
+@pytest.mark.kernels
+def test_infinite_logits_leave_no_hole_in_what_our_kernels_make(kernels: torch.device) -> None:
     """Words that cannot be (−∞) have no probability and no gradient."""
-    logits = torch.randn(3, 9_000, device=cuda)
+    logits = torch.randn(3, 9_000, device=kernels)
     logits[:, 100:5_000] = -torch.inf
-    targets = torch.tensor([7, 8_000, PAD], device=cuda)
+    targets = torch.tensor([7, 8_000, PAD], device=kernels)
     exact = logits.clone().requires_grad_()
     torch.nn.functional.cross_entropy(exact, targets, ignore_index=PAD, reduction="sum").backward()
     from sightline.training.fused_cross_entropy import FusedCrossEntropy
