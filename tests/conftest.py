@@ -302,20 +302,22 @@ def cuda() -> torch.device:
 
 
 @pytest.fixture
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """Where our Triton kernels run: the CUDA device or, without one, the CPU, where Triton interprets them.
 
     Tests that ask for it are marked `kernels`, and those of their parameters that are for a device alone `cuda`, too:
     PyTorch's kernels, what the interpreter cannot do, and what would take it long and tell nothing new.
     """
     if torch.cuda.is_available() or request.node.get_closest_marker("cuda"):
-        device: torch.device = request.getfixturevalue("cuda")
-        return device
+        yield request.getfixturevalue("cuda")
+        return
     if find_spec("triton") is None:
         pytest.skip("no CUDA device, and no Triton to interpret our kernels; pip install triton")
     monkeypatch.setattr("sightline.layers.kernels.DEVICE", "cpu")
     monkeypatch.setattr("sightline.layers.kernels.TRITON", True)  # a compiler is not needed
-    return torch.device("cpu")
+    torch.use_deterministic_algorithms(True)  # new memory is full of NaN: what a kernel leaves unwritten is seen
+    yield torch.device("cpu")
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

@@ -333,6 +333,13 @@ def test_a_mask_of_ones_own_is_heeded_beside_the_layouts() -> None:
 CUDA_QUERIES, CUDA_KEYS = [4, 1, 100, 64, 65, 0, 3], [2, 130, 1, 64, 7, 5, 0]  # over several tiles, and empty ones
 
 
+def among_nothing(part: Tensor, heads: int) -> Tensor:
+    """The same heads (N, H, K) in a tensor that has more of them and more rows, full of NaN: not to be read."""
+    wide = part.new_full((len(part) + 3, part.shape[1] + heads, part.shape[2]), torch.nan)
+    inner = wide[: len(part), : part.shape[1]]
+    return inner.copy_(part).requires_grad_()
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize("which", ["self", "causal", "cross"])
 @pytest.mark.parametrize("width", [16, 64, *(pytest.param(width, marks=pytest.mark.cuda) for width in (32, 128))])
@@ -350,7 +357,7 @@ def test_the_kernels_for_packed_batches_are_the_explicit_one(
     score = ScaledDot(width)
     exact = [part.double().requires_grad_() for part in three]
     wanted = sentence_by_sentence(*exact, score, lengths, causal)
-    ours = [part.to(kernels).requires_grad_() for part in three]
+    ours = [among_nothing(part.to(kernels), number) for number, part in enumerate(three, 1)]
     queries = Packed.of(lengths[0], kernels, longest=longest)
     keys = Packed.of(lengths[1], kernels, longest=longest) if which == "cross" else queries
     found = attend(*ours, score=score, causal=causal, layout=(queries, keys))
@@ -358,11 +365,30 @@ def test_the_kernels_for_packed_batches_are_the_explicit_one(
     # weights are rounded to `step` before they meet values of up to 4, and so is the output
     step = torch.finfo(dtype).eps
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-    pull = torch.randn_like(wanted).to(dtype)
+    pull = torch.randn(3, len(wanted), width).to(dtype).transpose(0, 1)
     theirs = torch.autograd.grad(wanted, exact, pull.double())
     for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
         # gradients add up to 130 such roundings of terms near one: the largest of them may be √130 steps off
         torch.testing.assert_close(mine.double().cpu(), other, rtol=2 * step, atol=8 * step)
+
+
+@pytest.mark.kernels
+def test_scores_far_below_zero_have_weights_and_gradients_too(kernels: torch.device, half: torch.dtype) -> None:
+    """The padding of a tile must not have a weight of e^100 there."""
+    layout, score = Packed.of([5, 70], kernels), ScaledDot(16)
+    query, key, value = (torch.randn(75, 3, 16).to(half) for _ in range(3))
+    three = query - 5, key + 5, value  # 16 products of −25, times ¼
+    exact = [part.double().requires_grad_() for part in three]
+    wanted = sentence_by_sentence(*exact, score, ([5, 70], [5, 70]), False)
+    ours = [part.to(kernels).requires_grad_() for part in three]
+    found = attend(*ours, score=score, layout=(layout, layout))
+    step = torch.finfo(half).eps
+    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
+    pull = torch.randn_like(wanted).to(half)
+    theirs = torch.autograd.grad(wanted, exact, pull.double())
+    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
+        # as above, but keys and queries, which meet the roundings, are five times as large
+        torch.testing.assert_close(mine.double().cpu(), other, rtol=2 * step, atol=40 * step)
 
 
 @pytest.mark.cuda
@@ -398,18 +424,26 @@ STEPS = {  # sentences, heads, heads of keys, queries, keys, width of a head
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("sizes", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("which", ["all", "source", "past"])
+@pytest.mark.parametrize("which", ["all", "source", "past", "heads"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_for_a_step_is_the_explicit_one(
     kernels: torch.device, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], which: str, dtype: torch.dtype
 ) -> None:
     sentences, heads, groups, queries, keys, width = sizes
     query = torch.randn(sentences, queries, heads, width).transpose(1, 2)
-    slots = torch.randn(2, keys + 3, sentences, groups, width).permute(0, 2, 3, 1, 4)[:, :, :, :keys]  # as in a buffer
-    mask = None if which == "all" else torch.rand(sentences, 1, queries if which == "past" else 1, keys) > 0.4
+    slots = torch.randn(keys + 3, sentences, groups, width)  # as in a buffer, which is not yet full
+    slots[keys:] = torch.nan
+    value = torch.randn(sentences, groups, keys, width)
+    masks = {
+        "all": None,
+        "source": torch.rand(sentences, 1, 1, keys) > 0.4,
+        "past": torch.rand(sentences, 1, queries, keys) > 0.4,
+        "heads": torch.rand(sentences, heads, keys, queries).mT > 0.4,
+    }
+    mask = masks[which]
     if mask is not None:
         mask[0] = False  # a query that may look at nothing
-    three = [part.to(kernels, dtype) for part in (query, *slots)]
+    three = [part.to(kernels, dtype) for part in (query, slots.permute(1, 2, 0, 3)[:, :, :keys], value)]
     wanted = explicit_attention(
         *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(kernels)
     )

@@ -133,20 +133,41 @@ def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytes
     assert torch.equal(score(query, score.prepare(key)), wanted)
 
 
-@pytest.mark.kernels
-def test_the_kernel_for_additive_scores_takes_numbers_that_lie_apart(kernels: torch.device) -> None:
+def assert_additive(a: Tensor, b: Tensor, v: Tensor, rtol: float = 0.0) -> None:
+    """The kernel and its gradients, of numbers a (B, T, K), b (B, S, K) and v (K,) where they lie."""
     from sightline.layers.additive_scores import additive_scores
 
-    a, b = (torch.randn(size, 2, 16, device=kernels).transpose(0, 1) for size in (3, 5))
-    v = torch.randn(32, device=kernels)[::2]
     parts = [part.detach().requires_grad_() for part in (a, b, v)]
     exact = [part.detach().double().requires_grad_() for part in (a, b, v)]
     found = additive_scores(*parts)
     wanted = torch.tanh(exact[0][:, :, None] + exact[1][:, None]) @ exact[2]
-    pull = torch.ones((), device=kernels).expand_as(found)
+    pull = torch.ones((), device=a.device).expand_as(found)
     gradients = torch.autograd.grad(found, parts, pull), torch.autograd.grad(wanted, exact, pull.double())
     for mine, other in zip((found, *gradients[0]), (wanted, *gradients[1]), strict=True):
-        torch.testing.assert_close(mine.double(), other, rtol=0, atol=1e-5)
+        torch.testing.assert_close(mine.double(), other, rtol=rtol, atol=1e-5)
+
+
+@pytest.mark.kernels
+def test_the_kernel_for_additive_scores_takes_numbers_that_lie_apart(kernels: torch.device) -> None:
+    a, b = (torch.randn(size, 2, 16, device=kernels).transpose(0, 1) for size in (3, 5))
+    assert_additive(a, b, torch.randn(32, device=kernels)[::2])
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("keys", [0, 5, 40])
+def test_the_kernel_for_additive_scores_reads_nothing_behind_the_numbers(kernels: torch.device, keys: int) -> None:
+    whole = [torch.randn(*shape, device=kernels) for shape in ((4, 3, 24), (4, keys, 24), (48,))]
+    for part in whole:
+        part[len(part) // 2 :] = torch.nan
+    front = (part[: len(part) // 2] for part in whole)
+    assert_additive(*front, rtol=1e-5)  # float32 sums of up to 240 numbers near one
+
+
+@pytest.mark.kernels
+@pytest.mark.filterwarnings("ignore:overflow")  # which the interpreter tells; e^2x is meant to
+def test_the_kernel_for_additive_scores_takes_numbers_whose_exponential_is_none(kernels: torch.device) -> None:
+    a, b = (100 * torch.randn(2, size, 16, device=kernels) for size in (3, 5))
+    assert_additive(a, b, torch.randn(16, device=kernels))
 
 
 @pytest.mark.kernels
