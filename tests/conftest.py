@@ -301,6 +301,14 @@ def cuda() -> torch.device:
     return torch.device("cuda")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On a CUDA device `-m cuda` chooses the tests of our kernels, too."""
+    for item in items:
+        if torch.cuda.is_available() and item.get_closest_marker("kernels"):
+            item.add_marker("cuda")
+
+
 @pytest.fixture
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """Where our Triton kernels run: the CUDA device or, without one, the CPU, where Triton interprets them.
