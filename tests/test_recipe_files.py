@@ -158,7 +158,7 @@ def test_a_new_kind_drops_only_the_keys_that_belonged_to_the_old_one(small: Path
         ("model.encoder={layers: 2}",
          "model.encoder has no kind; add kind: with one of bytenet, convolutional, recurrent, transformer, window"),
         ("model.decoder.attention.width=2", "unknown key model.decoder.attention.width; the keys here are kind"),
-        ("decoding.nbest=9", "decoding: nbest (9) is more than beam (5); raise beam to at least nbest"),
+        ("decoding.nbest=9", "decoding: nbest (9) is more than beam (5); raise beam, or lower nbest"),
     ],
 )  # fmt: skip
 def test_a_wrong_override_says_what_is_wrong_and_what_would_be_right(small: Path, override: str, told: str) -> None:

@@ -237,6 +237,7 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
         vocabulary,
         islice(training_examples(recipe), _DICTIONARY_PAIRS),
         longest=recipe.data.clean.max_tokens,
+        cut=recipe.data.clean.cut_source,
         device=choose_device(recipe.training.device),
     )
     write_dictionary(run, found)

@@ -146,23 +146,32 @@ class Run:
     # --- predicting -----------------------------------------------------------------------------------------------
 
     def options(self, **changes: Any) -> Decoding:
-        """The recipe's decoding section with some keys changed; who asks for a beam wants a search, no drawing.
+        """The recipe's decoding section with some keys changed, and one output each unless `nbest` asks for more.
 
-        `mbr` may be a number of candidates.
+        Who asks for a beam wants a search: nothing is drawn then, nor chosen among what the recipe draws. `mbr` may be
+        a number of candidates, and 0 is none. What is None stays as it is.
         """
+        own = self.recipe.decoding
         given = {key: value for key, value in changes.items() if value is not None}
         if "beam" in given and "sample" not in given:
             given["sample"] = None
-        if isinstance(given.get("mbr"), int):
-            own = self.recipe.decoding.mbr
-            given["mbr"] = {**({} if own is None else own.model_dump()), "candidates": given["mbr"]}
+            if own.sample is not None:
+                given.setdefault("mbr", 0)
+        risk = given.get("mbr")
+        if isinstance(risk, int):
+            kept = {} if own.mbr is None else own.mbr.model_dump()
+            given["mbr"] = {**kept, "candidates": risk} if risk else None
         several = [given["nbest"]] if "nbest" in given else []
-        several += [Risk.model_validate(given["mbr"]).candidates] if "mbr" in given else []
+        several += [Risk.model_validate(given["mbr"]).candidates] if given.get("mbr") is not None else []
         if several and "beam" not in given and "sample" not in given:
-            given["beam"] = max(*several, self.recipe.decoding.beam)
-        options = Decoding.model_validate({**self.recipe.decoding.model_dump(), **given})
+            given["beam"] = max(*several, own.beam)
+        options = Decoding.model_validate({**own.model_dump(), "nbest": 1, **given})
         check_replacing([each.recipe for each in self.members or (self,)], options)
         return options
+
+    def plain_search(self, beam: int | None) -> Decoding:
+        """A search by that beam and nothing else: no drawing, groups or risk; without one, as the recipe says."""
+        return self.options() if beam is None else self.options(beam=beam, mbr=0, groups=1)
 
     def encode_sources(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids; a text longer than the model can take is an error that names it."""

@@ -203,7 +203,7 @@ def test_what_is_read_is_not_written_over(
 def test_values_that_do_not_go_together_are_named_without_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit), told():
         Decoding(beam=2, nbest=5)
-    assert capsys.readouterr().err == "sightline: nbest (5) is more than beam (2); raise beam to at least nbest\n"
+    assert capsys.readouterr().err == "sightline: nbest (5) is more than beam (2); raise beam, or lower nbest\n"
 
 
 def test_of_a_list_only_the_value_that_is_wrong_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,7 +231,8 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
     [
         ("lm-gru", ["--beam", "4", "--groups", "3"], "do not divide beam"),
         ("lm-gru", ["--beam", "1", "--mbr", "8"], "beam 1 finds one"),
-        ("lm-gru", ["--mbr", "1"], "for '--mbr': "),
+        ("lm-gru", ["--mbr", "1"], "--mbr 1: of one output there is nothing to choose; take 2 or more, or 0"),
+        ("lm-gru", ["--mbr", "0", "--utility", "bleu"], "--utility says how to choose, and --mbr 0 not to"),
         (
             "lm-gru",
             ["--utility", "bleu"],

@@ -276,6 +276,13 @@ def test_a_dictionary_is_learned_from_where_the_model_looks() -> None:
     assert learn_dictionary(Pointer(words), words, examples, longest=8, least=2) == {"Gerät": Translation("gadget", 2)}
 
 
+def test_of_sources_that_are_cut_a_dictionary_knows_what_was_read() -> None:
+    words = vocabulary()
+    found = learn_dictionary(Pointer(words), words, [Example("der Hund Gerät Katze", "dog the")], longest=2, cut=2)
+    assert found == {"der": Translation("the", 1), "Hund": Translation("dog", 1)}
+    assert learn_dictionary(Pointer(words), words, [Example("der Hund Gerät", "dog the")], longest=2) == {}
+
+
 def test_a_dictionary_has_words_as_the_tokenizers_see_them() -> None:
     words = vocabulary(lowercase=True)
     found = learn_dictionary(Pointer(words), words, [Example("DER Gerät", "GADGET The")], longest=8)

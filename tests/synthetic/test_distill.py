@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import os
+import shutil
 import signal
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import sightline
@@ -71,6 +73,37 @@ def test_the_student_learns_what_the_teacher_writes(
     assert saved.model.width == 8
     assert saved.data.validation.file == "valid.tsv"
     assert len(sightline.load(tmp_path / "run", device="cpu").predict(["one two"])) == 1
+
+
+@pytest.mark.parametrize(
+    "own", [{"sample": {"seed": 3}, "mbr": {"candidates": 8}}, {"beam": 6, "groups": 3, "nbest": 4}]
+)
+def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
+    own: dict[str, Any], translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    teacher = Path(shutil.copytree(translator, tmp_path / "teacher"))
+    content = yaml.safe_load((teacher / "recipe.yaml").read_text())
+    content["decoding"] |= own
+    (teacher / "recipe.yaml").write_text(yaml.safe_dump(content))
+    loaded, (recipe, _) = sightline.load(teacher, device="cpu"), open_recipe(str(recipe_with(4)), [])
+    for beam, changes in ((None, {}), (4, {"beam": 4, "mbr": 0, "groups": 1})):
+        out = tmp_path / f"beam {beam}"
+        distill(loaded, recipe, out, Distilling(beam=beam))
+        rows = rows_of(out / FILE)
+        assert [target for _, target in rows] == loaded.predict([source for source, _ in rows], **changes)
+    distill(loaded, recipe, tmp_path / "chosen", Distilling(choose="chrf"))
+
+
+def test_links_of_the_original_words_are_refused_before_anything_is_written(
+    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+) -> None:
+    changes = ["training.guided_alignment.file=links.txt", "model.decoder={kind: transformer, layers: 2, heads: 2}"]
+    path = recipe_with(4)
+    (path.parent / "links.txt").write_text("0-0\n" * 50)
+    recipe, _ = open_recipe(str(path), changes)
+    with pytest.raises(ValueError, match=r"guided_alignment.file \(links.txt\) links the words of the original pairs"):
+        distill(sightline.load(translator, device="cpu"), recipe, tmp_path / "run", Distilling(beam=1))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:

@@ -67,7 +67,8 @@ def backtranslate(
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
-    options = loaded.options(beam=beam, sample=sampling(loaded, sample, drawing, beam), nbest=1)
+    drawn = sampling(loaded, sample, drawing, beam)
+    options = loaded.plain_search(beam) if drawn is None else loaded.options(sample=drawn)
     limits = Limits(max_tokens, max_ratio)
     try:
         with watching() as watch:

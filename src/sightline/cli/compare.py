@@ -40,7 +40,7 @@ def compare(
     lowercase: Annotated[
         bool | None, typer.Option("--lowercase/--no-lowercase", help="Score in lower case, or not.")
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="One beam for all; by default each recipe's own.")] = None,
+    beam: Annotated[int | None, typer.Option(help="A plain beam for all; by default what each recipe says.")] = None,
     ensemble_mean: Annotated[
         str | None, typer.Option(help="Ensembles average `probabilities`, as by default, or `logs` (log-linear).")
     ] = None,

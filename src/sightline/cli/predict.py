@@ -149,6 +149,8 @@ def predict(
     """
     use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
+    if nbest is None and target is None and loaded.recipe.decoding.nbest > 1:
+        nbest = loaded.recipe.decoding.nbest
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
         **searching(
@@ -184,6 +186,10 @@ def predict(
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
     options = loaded.options(**changes, nbest=nbest)
+    if coverage_penalty and (options.beam == 1 or options.sample is not None):
+        raise ValueError(
+            "--coverage-penalty ranks the hypotheses of a beam, and here is one; raise --beam, or leave it out"
+        )
     pieces = None
     if midi is not None:
         from sightline.cli.midi_files import Pieces

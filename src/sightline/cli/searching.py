@@ -44,7 +44,9 @@ Diversity = Annotated[
 Mbr = Annotated[
     int | None,
     typer.Option(
-        min=2, help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others."
+        min=0,
+        help="Minimum Bayes risk: of N outputs (--sample, or else a beam of N) the one most like the others; 0: none, "
+        "whatever the recipe says.",
     ),
 ]
 Utility = Annotated[str | None, typer.Option(help="With --mbr: what alike means, chrf or bleu.")]
@@ -88,9 +90,14 @@ def _check_once(run: Path, others: Sequence[Path]) -> None:
         known[other.resolve()] = other
 
 
-def risk(run: Run, candidates: int | None, utility: str | None, weights: str | None) -> dict[str, Any] | None:
-    """How to choose by risk, if that is asked for, or changed where the recipe does it by itself."""
+def risk(run: Run, candidates: int | None, utility: str | None, weights: str | None) -> dict[str, Any] | int | None:
+    """How to choose by risk, if that is asked for, or changed where the recipe does it by itself; 0: not at all."""
     own = run.recipe.decoding.mbr
+    if candidates == 1:
+        raise ValueError("--mbr 1: of one output there is nothing to choose; take 2 or more, or 0 for none")
+    if candidates == 0:
+        refuse({"--utility": utility, "--mbr-weights": weights}, "says how to choose, and --mbr 0 not to; leave it out")
+        return 0
     named = {"candidates": candidates, "utility": utility, "weights": weights}
     given = {key: value for key, value in named.items() if value is not None}
     if not given:

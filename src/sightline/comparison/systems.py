@@ -100,7 +100,7 @@ def load_contestants(runs: Runs, *, beam: int | None, mean: Mean, device: str, p
     for number, (place, folder) in enumerate(places.items()):
         progress("loading runs", number, len(places))
         run = WrittenRun.open(folder) if written[place] else Run.load(folder, device=device)
-        loaded[place] = Contestant(names[place], run, run.options(beam=beam))
+        loaded[place] = Contestant(names[place], run, run.plain_search(beam))
     return [
         loaded[folders[0].resolve()]
         if len(folders) == 1
@@ -111,7 +111,7 @@ def load_contestants(runs: Runs, *, beam: int | None, mean: Mean, device: str, p
 
 def _ensemble(name: str | None, parts: Sequence[Contestant], beam: int | None, mean: Mean) -> Contestant:
     run = Run.ensemble([part.run for part in parts], mean=mean)
-    return Contestant(name or " + ".join(part.name for part in parts), run, run.options(beam=beam), tuple(parts))
+    return Contestant(name or " + ".join(part.name for part in parts), run, run.plain_search(beam), tuple(parts))
 
 
 def folders_of(given: Given) -> list[Path]:

@@ -69,17 +69,18 @@ def learn_dictionary(
     examples: Iterable[Example],
     *,
     longest: int,
+    cut: int | None = None,
     least: int = 1,
     device: torch.device | str = "cpu",
 ) -> dict[str, Translation]:
     """A translation for each source word of the examples that was paired with it at least `least` times.
 
-    Once is enough where `tokenizer.min_count` makes words unknown: it is those seen but once that are wanted. Pairs
-    with more than `longest` tokens on a side are left out, as they are in training.
+    Once is enough where `tokenizer.min_count` makes words unknown: it is those seen but once that are wanted. As in
+    training, of a source the first `cut` tokens are read, and pairs with more than `longest` on a side are left out.
     """
     pairings = Pairings()
     for pairs in _chunks(examples):
-        sources = vocabulary.source.encode_many([pair.source for pair in pairs])
+        sources = [ids[:cut] for ids in vocabulary.source.encode_many([pair.source for pair in pairs])]
         targets = vocabulary.target.encode_many([pair.target for pair in pairs])
         fit = [n for n in range(len(pairs)) if 0 < len(sources[n]) <= longest and 0 < len(targets[n]) <= longest]
         links = strongest_links(model, [sources[n] for n in fit], [targets[n] for n in fit], device=device)

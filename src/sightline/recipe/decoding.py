@@ -34,7 +34,7 @@ class Decoding(Section):
     """From a distribution to a text."""
 
     beam: int = Field(5, ge=1, description="1 is greedy")
-    nbest: int = Field(1, ge=1)
+    nbest: int = Field(1, ge=1, description="outputs that predict shows for each line, with their scores")
     length_penalty: float = Field(1.0, ge=0, description="alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)")
     coverage_penalty: float = Field(0.0, ge=0, description="beta of the same; needs attention weights")
     max_length: int = Field(256, ge=1, description="most tokens of output")
@@ -71,7 +71,7 @@ class Decoding(Section):
     @model_validator(mode="after")
     def _fits(self) -> Decoding:
         if self.sample is None and self.nbest > self.beam:
-            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam to at least nbest")
+            raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam, or lower nbest")
         if self.groups > 1 and self.sample is not None:
             raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
         if self.beam % self.groups:
@@ -92,8 +92,8 @@ class Decoding(Section):
             raise ValueError("mbr chooses among several outputs, and beam 1 finds one; set sample, or raise beam")
         if self.sample is None and mbr.candidates > self.beam:
             raise ValueError(
-                f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, or "
-                f"set sample"
+                f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, set "
+                f"sample, or leave mbr out (--mbr 0)"
             )
         if self.sample is not None and mbr.weights == "probability":
             raise ValueError(

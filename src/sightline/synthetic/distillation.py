@@ -49,13 +49,14 @@ def distill(
         raise RunError(f"{out} holds a training already; go on with --resume, or give another folder with --out")
     _check(recipe, how)
     _check_direction(teacher, recipe)
-    options = teacher.options(beam=how.beam)
+    options = teacher.plain_search(how.beam)
     if how.choose and options.beam == 1:
         raise ValueError(
             f"--choose {how.choose} takes one of the outputs of a beam, and a beam of 1 has one; raise --beam, or "
             f"leave --choose out"
         )
-    options = teacher.options(beam=options.beam, nbest=options.beam if how.choose else 1)
+    if how.choose:
+        options = teacher.plain_search(options.beam).model_copy(update={"nbest": options.beam})
     plan = {
         "teacher": digest_of(teacher),
         **fingerprint(training_examples(recipe)),
@@ -104,6 +105,11 @@ def _check(recipe: Recipe, how: Distilling) -> None:
         raise ValueError(
             f"distillation is for recipes of pairs, and this one learns from plain text (data.noise.kind: "
             f"{recipe.data.noise.kind}); leave data.noise out"
+        )
+    if recipe.training.guided_alignment is not None:
+        raise ValueError(
+            f"training.guided_alignment.file ({recipe.training.guided_alignment.file}) links the words of the original "
+            f"pairs, and a student learns from other sentences; leave it out"
         )
     if how.mix is not None and how.mix <= 0:
         raise ValueError(f"--mix {how.mix:g} must be more than 0; without it the original pairs are left out")

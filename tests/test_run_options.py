@@ -1,0 +1,104 @@
+"""What a run's decoding becomes when somebody asks for something else than its recipe says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sightline.cli.app import app
+from sightline.comparison.systems import load_contestants
+from sightline.progress import silent
+from sightline.recipe import Decoding
+from sightline.run import Run
+from untrained_runs import PAIRS, untrained
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, **decoding: Any) -> Run:
+    """A run whose recipe decodes so; any folder is this one."""
+    run = untrained("transformer")
+    section = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
+    monkeypatch.setattr(run, "recipe", run.recipe.model_copy(update={"decoding": section}))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: run))
+    return run
+
+
+def test_who_asks_for_a_beam_gets_nothing_of_what_the_recipe_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(monkeypatch, sample={"temperature": 0.8}, mbr={"candidates": 8})
+    assert run.options() == run.recipe.decoding
+    plain = run.options(beam=4)
+    assert (plain.beam, plain.sample, plain.mbr) == (4, None, None)
+    chosen = run.options(beam=8, mbr=6)
+    assert chosen.mbr is not None and (chosen.sample, chosen.mbr.candidates) == (None, 6)
+
+
+def test_risk_over_a_beam_stays_until_it_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(monkeypatch, beam=8, mbr={"candidates": 8, "utility": "bleu"})
+    wider = run.options(beam=16)
+    assert wider.mbr == run.recipe.decoding.mbr
+    assert run.options(mbr=None).mbr == wider.mbr  # None is not asked for
+    assert run.options(beam=4, mbr=0).mbr is None
+    with pytest.raises(ValueError, match=r"candidates \(8\) is more than beam \(4\); .* leave mbr out \(--mbr 0\)"):
+        run.options(beam=4)
+
+
+def test_a_plain_search_has_neither_groups_nor_risk_nor_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(monkeypatch, beam=6, groups=3, nbest=3, length_penalty=0.3)
+    assert run.plain_search(None) == run.options()
+    plain = run.plain_search(4)
+    assert (plain.beam, plain.groups, plain.nbest, plain.length_penalty) == (4, 1, 1, 0.3)
+    run = run_with(monkeypatch, groups=1, sample={}, mbr={"candidates": 8})
+    assert (run.plain_search(2).sample, run.plain_search(2).mbr) == (None, None)
+
+
+def test_one_output_is_enough_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(monkeypatch, beam=5, nbest=3)
+    assert (run.options().nbest, run.options(beam=1).nbest, run.options(nbest=2).nbest) == (1, 1, 2)
+
+
+def predicted(*arguments: str) -> list[str]:
+    command = ["predict", "transformer", *arguments, "--device", "cpu", "--max-length", "6"]
+    result = CliRunner().invoke(app, command, input=PAIRS[0][0] + "\n", catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    (line,) = result.stdout.splitlines()
+    return line.split("\t")
+
+
+def test_predict_shows_as_many_outputs_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, beam=5, nbest=3)
+    scored = predicted()
+    assert len(scored) == 6
+    assert predicted("--nbest", "3") == scored
+    assert predicted("--nbest", "1") == scored[:2]
+    with pytest.raises(ValueError, match=r"nbest \(3\) is more than beam \(1\); raise beam, or lower nbest"):
+        predicted("--beam", "1")
+
+
+def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, beam=4, mbr={"candidates": 4})
+    seen: list[Decoding] = []
+    monkeypatch.setattr(Run, "predict_nbest", lambda self, texts, options, **_: seen.append(options) or 1 / 0)
+    for more in ([], ["--mbr", "0"], ["--mbr", "0", "--beam", "2"]):
+        with pytest.raises(ZeroDivisionError):
+            predicted(*more)
+    assert [(each.beam, each.mbr is None) for each in seen] == [(4, False), (4, True), (2, True)]
+
+
+def test_a_beam_for_all_is_a_plain_one_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, sample={}, mbr={"candidates": 8})
+    monkeypatch.setattr("sightline.comparison.systems.is_baseline", lambda folder: False)
+    ways = {"mean": "probabilities", "device": "cpu", "progress": silent}
+    for beam, drawn in ((None, True), (3, False)):
+        for each in load_contestants([Path("a"), Path("b")], beam=beam, **ways):  # type: ignore[arg-type]
+            assert ((each.options.sample is not None), (each.options.mbr is not None)) == (drawn, drawn)
+
+
+@pytest.mark.parametrize("alone", [["--beam", "1"], ["--sample"]])
+def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, beam=4)
+    assert predicted("--coverage-penalty", "0.5")
+    assert predicted("--coverage-penalty", "0", *alone)
+    with pytest.raises(ValueError, match="--coverage-penalty ranks the hypotheses of a beam, and here is one; raise"):
+        predicted("--coverage-penalty", "0.5", *alone)
