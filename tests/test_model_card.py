@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from sightline.model_card import write_model_card
 from sightline.recipe import Recipe
@@ -11,10 +12,15 @@ from sightline.recipe import Recipe
 TEXT = {"kind": "plain", "file": "text.txt"}
 
 
-def test_samples_are_rows_of_a_table_whatever_is_written_in_them(tmp_path: Path) -> None:
+def recipe_of(**training: Any) -> Recipe:
     body = {"kind": "recurrent", "cell": "gru", "layers": 1, "attention": {"kind": "none"}}
-    data = {"train": [TEXT], "validation": TEXT}
-    recipe = Recipe.model_validate({"task": "language-model", "data": data, "model": {"width": 8, "decoder": body}})
+    data, model = {"train": [TEXT], "validation": TEXT}, {"width": 8, "decoder": body}
+    training["limits"] = {"steps": 5}
+    return Recipe.model_validate({"task": "language-model", "data": data, "model": model, "training": training})
+
+
+def test_samples_are_rows_of_a_table_whatever_is_written_in_them(tmp_path: Path) -> None:
+    recipe = recipe_of()
     samples = [
         {"source": "ROMEO:\n", "reference": "ROMEO:\nO love", "output": "ROMEO:\r\nthe | old"},
         {"source": "word " * 5_000, "reference": "word " * 5_000 + "\n", "output": "said …"},
@@ -26,3 +32,21 @@ def test_samples_are_rows_of_a_table_whatever_is_written_in_them(tmp_path: Path)
     assert first == r"| ROMEO:⏎ | ROMEO:⏎O love | ROMEO:⏎the \| old |"
     assert second.endswith(" word… | said … |")
     assert len(second) < 850
+
+
+def test_weights_that_are_not_of_one_step_are_said_to_be_so(tmp_path: Path) -> None:
+    def row(**averaging: Any) -> list[str]:
+        write_model_card(tmp_path, recipe_of(averaging=averaging), 1_000)
+        return [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("| weights |")]
+
+    assert row() == []
+    assert row(kind="ema", decay=0.99) == [
+        "| weights | a running average (decay 0.99), which validations were of, too |"
+    ]
+    mean = {"kind": "checkpoints", "count": 3}
+    single = "; validations and samples are of single ones |"
+    assert row(**mean) == [f"| weights | the mean of the newest 3 checkpoints{single}"]
+    (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
+    progress = tmp_path / "checkpoints" / "step-00000008" / "progress.json"
+    progress.write_text(json.dumps({"step": 8, "recent": [4, 6, 8]}))
+    assert row(**mean) == [f"| weights | the mean of the checkpoints of step 4, 6, 8{single}"]

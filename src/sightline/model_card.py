@@ -22,6 +22,7 @@ from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
 from sightline.run_folder import journal
 from sightline.text.shown import beginning, in_one_line
+from sightline.training.ending import saved_progress
 from sightline.version import version
 
 _TASKS: dict[TaskName, str] = {
@@ -125,6 +126,18 @@ def _adapted(recipe: Recipe) -> list[str]:
     return lines
 
 
+def _averaged(run: Path, recipe: Recipe) -> list[str]:
+    """What the weights are, where they are not those of one step."""
+    averaging = recipe.training.averaging
+    if averaging.kind == "none":
+        return []
+    if averaging.kind == "ema":
+        return [f"| weights | a running average (decay {averaging.decay:g}), which validations were of, too |"]
+    steps = ", ".join(map(str, (saved_progress(run) or {}).get("recent", ())))
+    of = f"checkpoints of step {steps}" if steps else f"newest {plural(averaging.count, 'checkpoint')}"
+    return [f"| weights | the mean of the {of}; validations and samples are of single ones |"]
+
+
 def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
     """Write README.md from the recipe and the journal."""
     found = _validations(run)
@@ -147,6 +160,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         *_adapted(recipe),
         *_guided(recipe),
         *([] if recipe.data.noise is None else [f"| noise | {recipe.data.noise.kind}, {recipe.data.noise.rate:.0%} |"]),
+        *_averaged(run, recipe),
         f"| seed | {recipe.seed} |",
     ]
     if best is not None:

@@ -296,6 +296,8 @@ class Run:
             count, unknown = len(heard.stream), heard.unknown
         if self.recipe.data.noise is not None:
             count = int(self._mended(test).answers.sum())
+        elif isinstance(self.answerer, Translator) and "perplexity" in section.metrics:
+            unknown = sum(len(self.answerer.unknown_in(target, source)) for source, target in test.beside())
         return Report(
             on=test.name,
             sentences=len(test.sources),
@@ -306,6 +308,7 @@ class Run:
             confusion=self._confusion(test, outputs),
             unlearned=self._unlearned(test),
             cut=self.answerer.cut_short(test.sources),
+            validated=self.recipe.validated(test.name, test.pairs),
         )
 
     def _written(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[str]:
@@ -359,7 +362,7 @@ class Run:
     def _perplexity(self, test: TestSet) -> Measurement:
         """By what the model thinks of every reference, each beside its source."""
         assert isinstance(self.answerer, Translator)  # models of text and menders are measured otherwise
-        pairs = [(s, t) for s, many in zip(test.sources, test.references, strict=True) for t in many]
+        pairs = test.beside()
         judged = self.answerer.judge([source for source, _ in pairs], [target for _, target in pairs])
         losses = np.array([-told.score for (told,) in judged])
         tokens = [len(told.tokens) + 1 for (told,) in judged]

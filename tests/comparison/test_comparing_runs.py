@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import sacrebleu
 from sacrebleu.significance import PairedTest
+from typer.testing import CliRunner
 
 import sightline
+from sightline.cli.app import app
 from sightline.comparison import Comparison, read_comparison
 from sightline.comparison.exports import json_text
 from sightline.comparison.notes import shared
@@ -416,3 +418,35 @@ def test_runs_from_a_server_are_compared_on_the_corpora_of_this_machine(
     assert found.test == seeded.test
     names_and_bleu = [[row[:4] for row in main_table(each).rows] for each in (found, seeded)]
     assert names_and_bleu[0] == names_and_bleu[1]  # seeds are one system, wherever each was trained
+
+
+# --- the validation text, and words nobody knows -----------------------------------------------------------------
+
+
+def test_a_validation_text_of_which_training_saw_a_part_is_told(trained: dict[str, Path], copied: Copy) -> None:
+    part = copied("dot-seed1", "part", data__validation_limit=4)
+    whole = copied("none-seed1", "whole", data__validation_limit=10)  # all there are
+    found = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
+    said = "Validations in training saw but a part of this text (data.validation_limit): part (the first 4)."
+    assert said in found.notes
+    assert not any("validation_limit" in note for note in sightline.compare([part, whole], device="cpu").notes)
+    shown = CliRunner().invoke(app, ["evaluate", str(part), "--on", "validation", "--device", "cpu"])
+    head = (
+        "validation: 10 sentences, of which validations in training saw the first 4 (data.validation_limit), beam 2\n"
+    )
+    assert shown.stdout.startswith(head)
+    assert Run.load(whole, device="cpu").evaluate("validation").validated is None
+
+
+def test_unknown_words_of_references_are_counted_beside_perplexity(trained: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "in.de").write_text("hund katze\nalt\n", encoding="utf-8")
+    (tmp_path / "out.en").write_text("dog zebra\nquagga quagga\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en")]
+
+    def evaluated(metrics: str) -> str:
+        asked = ["evaluate", str(trained["dot-seed1"]), *files, "--metrics", metrics, "--device", "cpu"]
+        return CliRunner().invoke(app, asked, catch_exceptions=False).stdout
+
+    told = "in.de: 2 sentences, 3 tokens of the references unknown (<unk>, which is what perplexity counts)\n"
+    assert evaluated("perplexity").startswith(told)
+    assert "unknown" not in evaluated("bleu")

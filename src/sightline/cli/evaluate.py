@@ -267,6 +267,10 @@ def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
     """What was measured, by how many models, and how outputs were found where that can be chosen."""
     task = run.recipe.task
     yield _size(report, task)
+    if report.validated is not None:
+        yield f"of which validations in training saw the first {report.validated:,} (data.validation_limit)"
+    if task == "seq2seq" and report.unknown:
+        yield f"{plural(report.unknown, 'token')} of the references unknown (<unk>, which is what perplexity counts)"
     if run.members:
         yield f"ensemble of {plural(len(run.members), 'run')}"
     if task == "seq2seq" and report.outputs:

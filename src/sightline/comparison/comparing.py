@@ -81,7 +81,7 @@ def compare(
         systems=systems,
         differences=_recipe_differences(groups),
         where=_where(groups[0], test, scoring, systems, progress),
-        notes=[*notes, *scoring.notes, *run_notes(groups, scoring)],
+        notes=[*notes, *scoring.notes, *run_notes(groups, test, scoring)],
         decoded_on=_machine((of_models(groups) or groups)[0].contestants[0]),
         of_text=contestants[0].run.recipe.of_text,
     )

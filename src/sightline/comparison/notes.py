@@ -12,6 +12,7 @@ from sightline.comparison.recipe_differences import written
 from sightline.comparison.systems import Contestant, Group
 from sightline.data.origins import Origin
 from sightline.decoding.ensemble import Mean
+from sightline.evaluation.test_set import TestSet
 from sightline.files import checksum
 from sightline.plural import plural
 from sightline.training.ending import broken_off_at
@@ -20,14 +21,14 @@ _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probab
 _OWN_COST = "tokens, FLOPs and time are of their own training alone"
 
 
-def run_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
+def run_notes(groups: Sequence[Group], test: TestSet, scoring: Scoring) -> list[str]:
     """All notes, for runs with a model and without."""
     models = of_models(groups)
     trained = (each for group in models for contestant in group.contestants for each in contestant.trainings)
     every = list({each.run.folder.resolve(): each for each in trained}.values())
     cost = [*_journal_notes(every), *_started_notes(every), *_taught_notes(every), *_device_notes(models)]
     task = [*_unfinished_notes(every), *_ensemble_notes(models), *_task_notes(models, scoring)]
-    return [*task, *cost, *_baseline_notes(groups)]
+    return [*task, *_validation_notes(every, test), *cost, *_baseline_notes(groups)]
 
 
 def of_models(groups: Sequence[Group]) -> list[Group]:
@@ -127,6 +128,13 @@ def _baseline_notes(groups: Sequence[Group]) -> list[str]:
     told = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     note = f"Without a model, sentences of the source as they are (sightline baseline): {told}."
     return [note + (" An oracle has seen the references." if seen else "")]
+
+
+def _validation_notes(every: Sequence[Contestant], test: TestSet) -> list[str]:
+    """On the validation text, what was chosen by a part of it is not what is measured here."""
+    saw = {each.name: seen for each in every if (seen := each.run.recipe.validated(test.name, test.pairs)) is not None}
+    told = ", ".join(f"{name} (the first {seen:,})" for name, seen in saw.items())
+    return [f"Validations in training saw but a part of this text (data.validation_limit): {told}."] if told else []
 
 
 # --- how outputs came about --------------------------------------------------------------------------------------

@@ -35,6 +35,10 @@ class TestSet:
                 known.append(example.target)
         return TestSet(name, list(grouped), list(grouped.values()), pairs)
 
+    def beside(self) -> list[tuple[str, str]]:
+        """Each reference beside its source."""
+        return [(source, each) for source, many in zip(self.sources, self.references, strict=True) for each in many]
+
 
 @dataclass(frozen=True)
 class Report:
@@ -45,7 +49,10 @@ class Report:
     scores: list[Score]
     outputs: list[str]
     tokens: int | None = None  # of the text a language model was measured by, end marks included
-    unknown: int = 0  # of those, what its vocabulary does not have: <unk> had to be said, and not what it stands for
+    unknown: int = (
+        0  # tokens by whose losses it was measured that its vocabulary lacks: <unk>, whatever that stands for
+    )
+    validated: int | None = None  # of a validation set, how many of its first examples validations in training saw
     confusion: Confusion | None = None  # of a classifier or a tagger
     unlearned: int = 0  # labels of its references that the model does not know, so that it is never right there
     cut: int = 0  # sources that were cut to data.clean.cut_source tokens
@@ -54,6 +61,7 @@ class Report:
         """For JSON."""
         found = {"on": self.on, "sentences": self.sentences, "scores": [found.to_dict() for found in self.scores]}
         counts = {"tokens": self.tokens, "unknown": self.unknown, "cut": self.cut, "unlearned": self.unlearned}
+        counts["validated"] = self.validated
         found |= {name: count for name, count in counts.items() if count}
         if self.confusion is not None:
             found["confusion"] = self.confusion.to_dict()

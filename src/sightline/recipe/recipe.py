@@ -136,6 +136,11 @@ class Recipe(Section):
         """Whether examples are windows of plain text: there are no pairs, and no outputs to hold against others."""
         return self.task == "language-model" or self.data.noise is not None
 
+    def validated(self, name: str, examples: int) -> int | None:
+        """How many of the first examples of a test set validations in training see; None: all, or another text."""
+        limit = self.data.validation_limit
+        return limit if name == "validation" and limit is not None and limit < examples else None
+
     def gathers(self, name: str) -> bool:
         """Whether all translations of a source in this test set are its references.
 
