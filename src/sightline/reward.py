@@ -166,8 +166,7 @@ class RewardGradients(PlainGradients):
         outputs = [[guess.tokens for guess in guesses] or nothing for guesses in found]
         limits = batch.limits.tolist()
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
-        drawn = [(source, output) for source, several in zip(sources, outputs, strict=True) for output in several]
-        self.spent += self.flops(pair_batch(drawn)) // 3  # passes forwards alone
+        self.spent += drawing_flops(self.flops, sources, outputs)
         return outputs, cut
 
     def _learn(self, pairs: Sequence[tuple[Ids, Ids, float, bool]], tokens: int) -> None:
@@ -184,6 +183,23 @@ class RewardGradients(PlainGradients):
             output, temperature = self.writer.output, self.section.temperature
             loss = weighted_nll(features, output.weight, output.bias, batch.wanted, factors, self.marks, temperature)
         (loss / tokens).backward()  # type: ignore[no-untyped-call]
+
+
+def drawing_flops(
+    flops: Callable[[TrainingBatch], int], sources: Sequence[Ids], outputs: Sequence[Sequence[Ids]]
+) -> int:
+    """What drawing took: `flops` says what a step over a batch would, of which the pass forwards is a third.
+
+    Sources are read once, with the first token of each output; all outputs of a source go on until its last one ends.
+    """
+    whole = flops(pair_batch([(source, ()) for source in sources]))
+    by_steps: dict[int, list[Ids]] = {}
+    for source, several in zip(sources, outputs, strict=True):
+        by_steps.setdefault(max(map(len, several)), []).extend([source] * len(several))
+    for longest, read in by_steps.items():
+        long, short = (flops(pair_batch([(source, (END,) * length) for source in read])) for length in (longest, 0))
+        whole += (long - short) * (longest + 1) // max(longest, 1)
+    return whole // 3
 
 
 def merged(
