@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
+from sightline.cli.searching import searched
 from sightline.comparison.systems import load_contestants
 from sightline.progress import silent
 from sightline.recipe import Decoding
@@ -102,3 +103,20 @@ def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], mo
     assert predicted("--coverage-penalty", "0", *alone)
     with pytest.raises(ValueError, match="--coverage-penalty ranks the hypotheses of a beam, and here is one; raise"):
         predicted("--coverage-penalty", "0.5", *alone)
+
+
+def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_with(monkeypatch, beam=4, min_length=0)
+    assert searched(run.options()) == "beam 4"
+    changed = run.options(length_penalty=0.6, coverage_penalty=0.2, no_repeat=3, min_length=2, forbid=["a", "b"])
+    assert searched(changed) == (
+        "beam 4, length penalty 0.6, coverage penalty 0.2, no 3 tokens twice, at least 2 tokens, 2 phrases forbidden"
+    )
+    assert searched(run.options(beam=1, length_penalty=0.6)) == "beam 1"
+    assert searched(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 tokens"
+    assert searched(changed.model_copy(update={"replace_unknown": "copy"})).endswith(", unknown words replaced (copy)")
+
+
+def test_a_key_that_decoding_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="decoding has no 'beams'; the keys are beam, nbest, length_penalty"):
+        run_with(monkeypatch).options(beams=4)

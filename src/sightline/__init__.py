@@ -28,6 +28,11 @@ def load(run: Any, *, device: str = "auto") -> Run:
     return Run.load(run, device=device)
 
 
+def __dir__() -> list[str]:
+    """What is imported only when somebody asks for it is there, too."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """PyTorch is imported when something needs it, not when the package is."""
     if name == "train":

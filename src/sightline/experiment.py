@@ -160,9 +160,10 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
         return
     if not saved.exists():
         return
-    if (run / "config.json").is_file() and (merged := read_config(run).get("merged_from")) is not None:
+    config = read_config(run) if (run / "config.json").is_file() else {}
+    if (origin := config.get("merged_from") or config.get("averaged_from")) is not None:
         raise RunError(
-            f"{run} was merged from {merged} and has nothing to go on with; begin anew with model.start_from={run}"
+            f"{run} was made from {origin} and has nothing to go on with; begin anew with model.start_from={run}"
         )
     differing = differences(run_recipe(run), recipe)
     if differing:

@@ -1,44 +1,89 @@
-"""A run with low-rank adapters becomes a plain one: W + (α/r) B A in the place of W, A and B."""
+"""Runs whose weights are made of others: adapters merged into weights, and the mean of several checkpoints.
+
+Both are run folders that every command takes. They have no checkpoints, for there is nothing to go on with.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
+from torch import Tensor
 
+from sightline.data.preparation import LABELS
 from sightline.files import atomic_folder
 from sightline.model_card import write_model_card
 from sightline.models.seq2seq import parameter_count
+from sightline.recipe import Recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, write_config
-from sightline.training.checkpoints import parameters_of
+from sightline.text.tokenizer import Vocabulary
+from sightline.training.averages import mean_weights
+from sightline.training.checkpoints import Checkpoints, parameters_of
 
 _COPIED = ("environment.json", "metrics.jsonl", "start.json", "dictionary.tsv")  # where they are there
 
 
 def merge_run(run: Path, out: Path) -> None:
-    """Write `out`: the run with its adapters merged into its weights, as a folder that every command takes.
-
-    What it answers is the same, within rounding. It has no checkpoints, for there is nothing to go on with.
-    """
-    config = read_config(run)
-    recipe = load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+    """Write `out`: the run with W + (α/r) B A in the place of W, A and B. It answers the same, within rounding."""
+    recipe = _recipe(run, out)
     if recipe.model.adapters is None:
         raise RunError(f"{run} has no adapters (model.adapters) to merge; use it as it is")
-    if out.exists():
-        raise RunError(f"{out} exists already; give another folder with --out")
     loaded = Run.load(run, device="cpu")
     parameters = parameter_count(loaded.model)
-    kept = {key: value for key, value in config.items() if key not in ("format", "sightline")}
+    _write(
+        run,
+        out,
+        loaded.recipe,
+        parameters_of(loaded.model),
+        {"parameters": parameters, "merged_from": str(run.resolve())},
+    )
+    write_model_card(out, loaded.recipe, parameters)
+
+
+def average_run(run: Path, out: Path, count: int) -> list[int]:
+    """Write `out`: the run with the mean of its newest `count` checkpoints as weights; the steps of these."""
+    recipe = _recipe(run, out)
+    if count < 2:
+        raise ValueError(f"--count {count}: a mean is of two checkpoints or more")
+    training = recipe.training
+    checkpoints = Checkpoints(run, training.keep)
+    newest = max(training.keep, training.averaging.count if training.averaging.kind == "checkpoints" else 0)
+    kept = checkpoints.steps()[-newest:]  # without the best one, which is kept however old it is
+    steps = [step for step in kept if checkpoints.usable(step)][-count:]
+    if len(steps) < 2:
+        raise RunError(
+            f"{run} has {len(steps)} of the checkpoints that a mean is made of; train with training.keep={count} (and "
+            f"training.save_every for how far apart they lie)"
+        )
+    averaging = training.averaging.model_copy(update={"kind": "checkpoints", "count": len(steps)})
+    recipe = recipe.model_copy(update={"training": training.model_copy(update={"averaging": averaging})})
+    weights = mean_weights([checkpoints.weights(step) for step in steps])
+    _write(run, out, recipe, weights, {"averaged_from": str(run.resolve()), "steps": steps})
+    write_model_card(out, recipe, int(read_config(run)["parameters"]), mean_of=steps)
+    return steps
+
+
+def _recipe(run: Path, out: Path) -> Recipe:
+    read_config(run)
+    if out.exists():
+        raise RunError(f"{out} exists already; give another folder with --out")
+    return load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+
+
+def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
+    """The folder of another run with this recipe and these weights."""
+    kept = {key: value for key, value in read_config(run).items() if key not in ("format", "sightline")}
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
-        save_recipe(loaded.recipe, folder / "recipe.yaml")
-        loaded.vocabulary.save(folder)
+        save_recipe(recipe, folder / "recipe.yaml")
+        Vocabulary.load(run, LABELS[recipe.task]).save(folder)
         for name in _COPIED:
             if (run / name).is_file():
                 shutil.copyfile(run / name, folder / name)
-        save_file(parameters_of(loaded.model), folder / "model.safetensors")
-        write_config(folder, {**kept, "parameters": parameters, "merged_from": str(run.resolve())})
-    write_model_card(out, loaded.recipe, parameters)
+        save_file(weights, folder / "model.safetensors")
+        write_config(folder, {**kept, **config})

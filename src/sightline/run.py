@@ -152,6 +152,8 @@ class Run:
         a number of candidates, and 0 is none. What is None stays as it is.
         """
         own = self.recipe.decoding
+        if wrong := [key for key in changes if key not in Decoding.model_fields]:
+            raise TypeError(f"decoding has no {wrong[0]!r}; the keys are {', '.join(Decoding.model_fields)}")
         given = {key: value for key, value in changes.items() if value is not None}
         if "beam" in given and "sample" not in given:
             given["sample"] = None

@@ -58,9 +58,9 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
 ) -> None:
     written, own, alone = tmp_path / "written", tmp_path / "own.json", tmp_path / "alone.json"
     both = evaluate(Path("transformer"), *files, "--metrics", "perplexity,bleu", "--json", str(own)).splitlines()
-    assert both[0] == "source: 3 sentences, beam 3"
+    assert both[0] == "source: 3 sentences, beam 3, at least 3 tokens"
     kept = evaluate(Path("transformer"), *files, "--metrics", "perplexity", "--outputs", str(written), "--beam", "2")
-    assert kept.startswith("source: 3 sentences, beam 2\n")
+    assert kept.startswith("source: 3 sentences, beam 2, at least 3 tokens\n")
     assert len(written.read_text(encoding="utf-8").splitlines()) == 3
 
     monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))

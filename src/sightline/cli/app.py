@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sightline.cli.align import align
+from sightline.cli.average import average
 from sightline.cli.backtranslate import backtranslate
 from sightline.cli.baseline import baseline
 from sightline.cli.compare import compare
@@ -46,6 +47,7 @@ for verb in (
     distill,
     backtranslate,
     merge,
+    average,
     schema,
     doctor,
     demo,

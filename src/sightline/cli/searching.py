@@ -12,6 +12,7 @@ import typer
 
 from sightline.cli.lines import Companion
 from sightline.cli.refusals import refuse
+from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.decoding.phrases import Phrases
@@ -169,7 +170,16 @@ def searched(options: Decoding) -> str:
     if options.mbr is not None:
         found += f", least risk of {options.mbr.candidates} by {options.mbr.utility}"
         found += "" if options.mbr.weights == "alike" else " and probability"
-    return found
+    ranked = options.sample is None and options.beam > 1  # of one hypothesis there is nothing to rank
+    rest = {
+        f"length penalty {options.length_penalty:g}": ranked and options.length_penalty != 1,
+        f"coverage penalty {options.coverage_penalty:g}": ranked and options.coverage_penalty,
+        f"no {options.no_repeat} tokens twice": options.no_repeat,
+        f"at least {options.min_length} tokens": options.min_length,
+        f"{plural(len(options.forbid), 'phrase')} forbidden": options.forbid,
+        f"unknown words replaced ({options.replace_unknown})": options.replace_unknown != "none",
+    }
+    return ", ".join([found, *(told for told, is_so in rest.items() if is_so)])
 
 
 class PhraseFiles:

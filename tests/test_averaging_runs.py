@@ -1,0 +1,102 @@
+"""`sightline average`: the mean of checkpoints as a run of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.merging import average_run
+from sightline.recipe.files import load_recipe
+from sightline.run_folder import RunError, read_config
+from sightline.training.averages import mean_weights
+from sightline.training.checkpoints import Checkpoints
+from watched_runs import Silent, own_cache
+
+GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
+SEQUENCES = {"kind": "sequences", "change": "copy", "lengths": [2, 5], "symbols": 4, "examples": 60}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run with checkpoints of its steps 4, 6, 8 and 10; shared, so not to be changed."""
+    folder = tmp_path_factory.mktemp("averaging")
+    training = {
+        "limits": {"steps": 10},
+        "batches": {"tokens": 100},
+        "validate_every": 2,
+        "keep": 4,
+        "samples": 0,
+        "device": "cpu",
+        "threads": 1,
+    }
+    recipe: dict[str, Any] = {
+        "data": {"train": [{**SEQUENCES, "part": "train"}], "validation": {**SEQUENCES, "part": "validation"}},
+        "tokenizer": {"kind": "word", "min_count": 1},
+        "model": {"width": 8, "encoder": GRU, "decoder": GRU},
+        "training": training,
+        "evaluation": {"metrics": ["perplexity"]},
+    }
+    with own_cache(folder / "cache"):
+        path = folder / "recipe.yaml"
+        path.write_text(json.dumps(recipe))
+        yield sightline.train(path, out=folder / "run", display=Silent())
+
+
+def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mean"
+    told = CliRunner().invoke(app, ["average", str(run), "--count", "3", "--out", str(out)], catch_exceptions=False)
+    assert told.stderr == f"done: {out}, the mean of the checkpoints of step 6, 8, 10\n"
+    checkpoints = Checkpoints(run, 4)
+    wanted = mean_weights([checkpoints.weights(step) for step in (6, 8, 10)])
+    found = load_file(out / "model.safetensors")
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    averaging = load_recipe(out / "recipe.yaml").training.averaging
+    assert (averaging.kind, averaging.count) == ("checkpoints", 3)
+    assert "| weights | the mean of the checkpoints of step 6, 8, 10; validations" in (out / "README.md").read_text()
+    assert read_config(out)["parameters"] == read_config(run)["parameters"]
+    assert (out / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+    assert sightline.load(out, device="cpu").evaluate("validation").scores[0].value > 1
+    compared = sightline.compare([run, out], device="cpu", metrics=["perplexity"])
+    first, second = (system.cost for system in compared.systems)
+    assert (first.flops, first.tokens, first.least) == (second.flops, second.tokens, second.least)
+
+
+def test_the_best_is_no_part_of_it_where_it_is_old(run: Path, tmp_path: Path) -> None:
+    own, out = Path(shutil.copytree(run, tmp_path / "own")), tmp_path / "mean"
+    best = Checkpoints(own, 4)
+    shutil.copytree(best.path(4), best.path(2))
+    assert best.steps() == [2, 4, 6, 8, 10]
+    told = CliRunner().invoke(app, ["average", str(own), "--count", "9", "--out", str(out)], catch_exceptions=False)
+    assert told.stderr.endswith("of step 4, 6, 8, 10 (all there are, of the 9 asked for)\n")
+
+
+def test_damaged_checkpoints_are_told_and_left_out(run: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (Checkpoints(own, 4).path(8) / "model.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match="step-00000008 is damaged or gone"):
+        assert average_run(own, tmp_path / "mean", 3) == [4, 6, 10]
+
+
+def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--count 1: a mean is of two checkpoints or more"):
+        average_run(run, tmp_path / "mean", 1)
+    with pytest.raises(RunError, match="exists already; give another folder with --out"):
+        average_run(run, tmp_path, 3)
+    average_run(run, tmp_path / "mean", 2)
+    with pytest.raises(RunError, match=r"has 0 of the checkpoints .* training\.keep=5 \(and training\.save_every"):
+        average_run(tmp_path / "mean", tmp_path / "again", 5)
+    with pytest.raises(
+        ValueError, match=r"was made from .* and has nothing to go on with; begin anew with model\.start"
+    ):
+        sightline.train(tmp_path / "mean", resume=True, display=Silent())
