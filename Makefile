@@ -28,7 +28,7 @@ setup: .venv/installed
 # is a gigabyte that only `make check` asks for, and there is one for Linux alone: on other systems those tests are skipped.
 .venv/kernels: .venv/installed
 	@$(BIN)/python -c "import triton" 2>/dev/null || test "$$(uname)" != Linux || \
-	  (echo "installing Triton" && $(BIN)/pip install -q --disable-pip-version-check triton)
+	  (echo "installing Triton" && $(BIN)/pip install -q --disable-pip-version-check "triton==3.9.*")
 	@touch $@
 
 demo: setup
