@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -252,3 +254,14 @@ def test_a_tagged_file_of_nothing_but_a_byte_order_mark_is_empty_too(tasks: Runs
 def test_what_a_task_cannot_do_is_refused(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         predict(tasks[name], *arguments, given="")
+
+
+def test_a_tagger_has_one_answer_however_many_its_recipe_asks_for(tasks: Runs, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tasks["tag-gru"], tmp_path / "run"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["decoding"] |= {"beam": 4, "nbest": 3}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    path = tmp_path / "in.conllu"
+    path.write_text(conllu(4, 9))
+    for asked, given in (([], "the dog\n"), ([str(path)], None)):
+        assert predict(run, *asked, given=given).stdout == predict(tasks["tag-gru"], *asked, given=given).stdout

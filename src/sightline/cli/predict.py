@@ -149,8 +149,9 @@ def predict(
     """
     use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device)
-    if nbest is None and target is None and loaded.recipe.decoding.nbest > 1:
-        nbest = loaded.recipe.decoding.nbest
+    own = loaded.recipe.decoding.nbest
+    if nbest is None and target is None and own > 1 and loaded.recipe.task != "tag":  # a tagger has one answer
+        nbest = own
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
         **searching(
