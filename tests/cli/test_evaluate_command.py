@@ -44,6 +44,15 @@ def test_a_language_model_is_measured_in_tokens_of_text(tasks: Runs, tmp_path: P
     assert bits == pytest.approx(np.log2(perplexity))  # a character is a token here, and so is the end
 
 
+def test_examples_that_validations_saw_are_not_taken_for_tokens(tasks: Runs, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(tasks["lm-bpe"], tmp_path / "run"))
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["data"]["validation_limit"] = 4
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    head, whole = (evaluate(each, "--on", "validation").splitlines()[0] for each in (run, tasks["lm-bpe"]))
+    assert head == f"{whole}, validations in training saw but the first 4 examples (data.validation_limit)"
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sources and references, for untrained runs whose names stand for folders."""

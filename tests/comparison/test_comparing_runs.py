@@ -427,12 +427,12 @@ def test_a_validation_text_of_which_training_saw_a_part_is_told(trained: dict[st
     part = copied("dot-seed1", "part", data__validation_limit=4)
     whole = copied("none-seed1", "whole", data__validation_limit=10)  # all there are
     found = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
-    said = "Validations in training saw but a part of this text (data.validation_limit): part (the first 4)."
+    said = "Validations in training saw but a part of this text (data.validation_limit): part (the first 4 examples)."
     assert said in found.notes
     assert not any("validation_limit" in note for note in sightline.compare([part, whole], device="cpu").notes)
     shown = CliRunner().invoke(app, ["evaluate", str(part), "--on", "validation", "--device", "cpu"])
     head = (
-        "validation: 10 sentences, of which validations in training saw the first 4 (data.validation_limit), beam 2\n"
+        "validation: 10 sentences, validations in training saw but the first 4 examples (data.validation_limit), beam"
     )
     assert shown.stdout.startswith(head)
     assert Run.load(whole, device="cpu").evaluate("validation").validated is None

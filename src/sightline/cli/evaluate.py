@@ -268,7 +268,7 @@ def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
     task = run.recipe.task
     yield _size(report, task)
     if report.validated is not None:
-        yield f"of which validations in training saw the first {report.validated:,} (data.validation_limit)"
+        yield f"validations in training saw but the first {plural(report.validated, 'example')} (data.validation_limit)"
     if task == "seq2seq" and report.unknown:
         yield f"{plural(report.unknown, 'token')} of the references unknown (<unk>, which is what perplexity counts)"
     if run.members:

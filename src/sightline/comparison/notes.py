@@ -133,7 +133,7 @@ def _baseline_notes(groups: Sequence[Group]) -> list[str]:
 def _validation_notes(every: Sequence[Contestant], test: TestSet) -> list[str]:
     """On the validation text, what was chosen by a part of it is not what is measured here."""
     saw = {each.name: seen for each in every if (seen := each.run.recipe.validated(test.name, test.pairs)) is not None}
-    told = ", ".join(f"{name} (the first {seen:,})" for name, seen in saw.items())
+    told = ", ".join(f"{name} (the first {plural(seen, 'example')})" for name, seen in saw.items())
     return [f"Validations in training saw but a part of this text (data.validation_limit): {told}."] if told else []
 
 
