@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
 from sightline.merging import average_run
+from sightline.recipe.data import TsvSource
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, read_config
 from sightline.training.averages import mean_weights
@@ -63,7 +65,7 @@ def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: 
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
     averaging = load_recipe(out / "recipe.yaml").training.averaging
     assert (averaging.kind, averaging.count) == ("checkpoints", 3)
-    assert "| weights | the mean of the checkpoints of step 6, 8, 10; validations" in (out / "README.md").read_text()
+    assert "| weights | the mean of the checkpoints of step 6, 8, 10; no validation" in (out / "README.md").read_text()
     assert read_config(out)["parameters"] == read_config(run)["parameters"]
     assert (out / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
     assert sightline.load(out, device="cpu").evaluate("validation").scores[0].value > 1
@@ -100,3 +102,39 @@ def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: P
         ValueError, match=r"was made from .* and has nothing to go on with; begin anew with model\.start"
     ):
         sightline.train(tmp_path / "mean", resume=True, display=Silent())
+
+
+def changed(run: Path, **sections: Any) -> None:
+    """Other values in the recipe of a run of one's own."""
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    for name, values in sections.items():
+        recipe[name] |= values
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+
+
+def test_all_checkpoints_that_a_training_took_the_mean_of_can_be_taken(run: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    changed(own, training={"keep": 2, "averaging": {"kind": "none", "count": 4}})
+    assert average_run(own, tmp_path / "two", 5) == [8, 10]
+    changed(own, training={"averaging": {"kind": "checkpoints", "count": 4}})
+    assert average_run(own, tmp_path / "four", 5) == [4, 6, 8, 10]
+
+
+def test_text_that_lies_in_the_run_is_found_from_its_mean(run: Path, tmp_path: Path) -> None:
+    """As of a student that was distilled elsewhere."""
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (own / "distilled.tsv").write_text("a\tb\n")
+    changed(own, data={"train": [{"kind": "tsv", "file": "/far/away/distilled.tsv"}]})
+    average_run(own, tmp_path / "mean", 2)
+    (text,) = load_recipe(tmp_path / "mean" / "recipe.yaml").data.train
+    assert isinstance(text, TsvSource) and text.file == str(own.resolve() / "distilled.tsv")
+
+
+def test_what_is_counted_has_no_checkpoints_to_take_the_mean_of(run: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    text = {"kind": "plain", "file": "text.txt"}
+    model = {"decoder": {"kind": "ngram", "order": 2}}
+    recipe = {"task": "language-model", "data": {"train": [text], "validation": text}, "model": model}
+    (own / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(RunError, match="was counted, not trained step by step"):
+        average_run(own, tmp_path / "mean", 2)

@@ -44,7 +44,7 @@ def test_weights_that_are_not_of_one_step_are_said_to_be_so(tmp_path: Path) -> N
         "| weights | a running average (decay 0.99), which validations were of, too |"
     ]
     mean = {"kind": "checkpoints", "count": 3}
-    single = "; validations and samples are of single ones |"
+    single = "; no validation or sample is of it |"
     assert row(**mean) == [f"| weights | the mean of the newest 3 checkpoints{single}"]
     (tmp_path / "checkpoints" / "step-00000008").mkdir(parents=True)
     progress = tmp_path / "checkpoints" / "step-00000008" / "progress.json"

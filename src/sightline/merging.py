@@ -13,12 +13,13 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sightline.data.preparation import LABELS
+from sightline.data.preparation import LABELS, run_recipe
 from sightline.files import atomic_folder
 from sightline.model_card import write_model_card
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.bodies import Ngram
+from sightline.recipe.files import save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, write_config
 from sightline.text.tokenizer import Vocabulary
@@ -50,6 +51,10 @@ def average_run(run: Path, out: Path, count: int) -> list[int]:
     recipe = _recipe(run, out)
     if count < 2:
         raise ValueError(f"--count {count}: a mean is of two checkpoints or more")
+    if isinstance(recipe.model.decoder, Ngram):
+        raise RunError(
+            f"{run} was counted, not trained step by step (n-grams), so it has no checkpoints; use it as it is"
+        )
     training = recipe.training
     checkpoints = Checkpoints(run, training.keep)
     newest = max(training.keep, training.averaging.count if training.averaging.kind == "checkpoints" else 0)
@@ -64,7 +69,7 @@ def average_run(run: Path, out: Path, count: int) -> list[int]:
     recipe = recipe.model_copy(update={"training": training.model_copy(update={"averaging": averaging})})
     weights = mean_weights([checkpoints.weights(step) for step in steps])
     _write(run, out, recipe, weights, {"averaged_from": str(run.resolve()), "steps": steps})
-    write_model_card(out, recipe, int(read_config(run)["parameters"]), mean_of=steps)
+    write_model_card(out, recipe, int(read_config(run)["parameters"]))
     return steps
 
 
@@ -72,7 +77,8 @@ def _recipe(run: Path, out: Path) -> Recipe:
     read_config(run)
     if out.exists():
         raise RunError(f"{out} exists already; give another folder with --out")
-    return load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+    need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
+    return run_recipe(run)
 
 
 def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from sightline.recipe.bodies import (
 )
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
-from sightline.run_folder import journal
+from sightline.run_folder import journal, read_config
 from sightline.text.shown import beginning, in_one_line
 from sightline.training.ending import saved_progress
 from sightline.version import version
@@ -127,22 +126,21 @@ def _adapted(recipe: Recipe) -> list[str]:
     return lines
 
 
-def _averaged(run: Path, recipe: Recipe, mean_of: Sequence[int] | None) -> list[str]:
+def _averaged(run: Path, recipe: Recipe) -> list[str]:
     """What the weights are, where they are not those of one step."""
     averaging = recipe.training.averaging
     if averaging.kind == "none":
         return []
     if averaging.kind == "ema":
         return [f"| weights | a running average (decay {averaging.decay:g}), which validations were of, too |"]
-    steps = ", ".join(map(str, mean_of or (saved_progress(run) or {}).get("recent", ())))
+    config = read_config(run) if (run / "config.json").is_file() else {}
+    steps = ", ".join(map(str, config.get("steps") or (saved_progress(run) or {}).get("recent", ())))
     of = f"checkpoints of step {steps}" if steps else f"newest {plural(averaging.count, 'checkpoint')}"
-    return [f"| weights | the mean of the {of}; validations and samples are of single ones |"]
+    return [f"| weights | the mean of the {of}; no validation or sample is of it |"]
 
 
-def write_model_card(
-    run: Path, recipe: Recipe, parameters: int, trained: int | None = None, mean_of: Sequence[int] | None = None
-) -> None:
-    """Write README.md from the recipe and the journal; `mean_of` are steps, where no checkpoint tells them."""
+def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
+    """Write README.md from the recipe and the journal."""
     found = _validations(run)
     best = next((record for record in reversed(found) if record["best"]), None)
     model, swapped = recipe.model, " (sides exchanged)" if recipe.data.swap else ""
@@ -163,7 +161,7 @@ def write_model_card(
         *_adapted(recipe),
         *_guided(recipe),
         *([] if recipe.data.noise is None else [f"| noise | {recipe.data.noise.kind}, {recipe.data.noise.rate:.0%} |"]),
-        *_averaged(run, recipe, mean_of),
+        *_averaged(run, recipe),
         f"| seed | {recipe.seed} |",
     ]
     if best is not None:

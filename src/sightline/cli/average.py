@@ -18,7 +18,7 @@ def average(
 
     It is often a little better than any one of them. `training.keep` says how many checkpoints a training leaves,
     `training.save_every` how far apart they lie. With `training.averaging.kind: checkpoints` a training ends with such
-    a mean by itself.
+    a mean by itself. Of one with a running average (`kind: ema`) it is the plain weights that are averaged.
 
     Examples:
 
