@@ -31,6 +31,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
+from sightline.run_folder import RunError
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
 from watched_runs import Silent, own_cache
@@ -186,6 +187,8 @@ def test_runs_are_compared_on_the_same_noise(kind: str, runs: dict[str, Path], t
     copy = Path(shutil.copytree(runs[kind], tmp_path / "copy"))
     found = compare([runs[kind], copy], on="test")
     assert {system.name for system in found.systems} == {kind, "copy"}
+    with pytest.raises(RunError, match="how well ensembles fill gaps and mend texts is not measured; compare the runs"):
+        compare([copy, (runs[kind], copy)], on="test")
 
 
 def test_the_command_line_fills_gaps_and_refuses_what_is_for_writers(runs: dict[str, Path]) -> None:

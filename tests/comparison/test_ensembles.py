@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import sightline
@@ -150,9 +152,12 @@ def test_outputs_without_a_model_are_no_part_of_an_ensemble(trained: dict[str, P
     assert made.exit_code == 0, made.output
     with pytest.raises(RunError, match=r"lead holds outputs and no model, so it cannot be part of an ensemble"):
         sightline.compare([trained["dot-seed1"], (trained["dot-seed2"], lead)], device="cpu")
-    found = sightline.compare([lead, (trained["dot-seed1"], trained["none-seed1"])], device="cpu", metrics=["exact"])
-    assert [row[1:] for row in differences_table(found).rows if row[0] == "seed"] == []
-    assert {row[1] for row in differences_table(found).rows} == {"–"}
+    dot, none = trained["dot-seed1"], trained["none-seed1"]
+    found = sightline.compare([lead, (dot, none)], device="cpu", metrics=["exact"])
+    assert differences_table(found).rows == []
+    found = sightline.compare([lead, none, (dot, none)], device="cpu", metrics=["exact"])
+    rows = {row[0]: row[1:] for row in differences_table(found).rows}
+    assert rows["model.decoder.attention.kind"] == ["–", "none", "dot, none"]
 
 
 def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], copied: Copy) -> None:
@@ -165,8 +170,44 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     assert told in alone
 
 
+def test_the_beam_that_is_asked_for_is_that_of_ensembles_too(trained: dict[str, Path], copied: Copy) -> None:
+    risky = copied("dot-seed1", "risky", decoding__mbr={"candidates": 2})
+    runs = [risky, (risky, trained["none-seed1"])]
+    for beam, wanted in ((None, (2, True)), (3, (3, False))):
+        found = sightline.compare(runs, device="cpu", metrics=["exact"], beam=beam)
+        told = [each.members[0].decoding for each in found.systems]
+        assert [(each["beam"], each["mbr"] is not None) for each in told] == [wanted] * 2
+
+
+def test_a_key_in_which_only_the_runs_of_ensembles_differ_is_no_difference_of_systems(trained: dict[str, Path]) -> None:
+    one, two = ([trained[f"{kind}-seed{seed}"] for kind in ("none", "dot")] for seed in (1, 2))
+    found = sightline.compare([one, two], device="cpu", metrics=["exact"])
+    assert differences_table(found).rows == [["seed", "1, 1", "2, 2"]]
+
+
+def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
+    trained: dict[str, Path], copied: Copy, tmp_path: Path
+) -> None:
+    (tmp_path / "text.tsv.json").write_text(json.dumps({"counts": {"kept": 1}, "plan": {"teacher": "big"}}))
+    student = copied("dot-seed2", "student", data__train=[{"kind": "tsv", "file": str(tmp_path / "text.tsv")}])
+    (student / "environment.json").write_text(json.dumps({"cuda": ["H200"]}))
+    recipe = yaml.safe_load((student / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe["training"]["device"] = "cuda"
+    (student / "recipe.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
+    one, other = trained["dot-seed1"], trained["none-seed1"]
+    found = sightline.compare([other, (one, other, student)], device="cpu", metrics=["exact"])
+    (member,) = found.systems[1].members
+    assert member.trained_on == "CPU, H200"
+    assert member.taught_by == ["big"]
+    assert member.folder == f"{one}+{other}+{student}"
+    mixed = "CPU: none-seed1, dot-seed1 + none-seed1 + student; H200: dot-seed1 + none-seed1 + student."
+    assert any(note.endswith(mixed) for note in found.notes)
+
+
 def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
     parts = [tasks["lm-gru"], tasks["lm-transformer"]]
+    with pytest.raises(RunError, match="--ensemble-mean logs is for outputs, and a text is measured by probabilities"):
+        sightline.compare([parts[0], parts], device="cpu", ensemble_mean="logs")
     found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"])
     wanted = Run.ensemble(parts, device="cpu").evaluate(found.test.name).scores
     assert found.systems[1].qualities["perplexity"].value == wanted[0].value

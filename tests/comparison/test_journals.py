@@ -102,6 +102,7 @@ def test_the_mean_cost_is_known_only_if_all_are() -> None:
     one, two = Cost(10, 100, None, 1.0, 5), Cost(20, 300, 7, 2.0, 9)
     assert Cost.mean([one, two]) == Cost(steps=15, tokens=200, flops=None, seconds=1.5, peak_memory=9)
     assert Cost.mean([one, replace(two, least=True)]).least
+    assert Cost.total([one, two]) == Cost(steps=30, tokens=400, flops=None, seconds=3.0, peak_memory=9)
 
 
 # --- journals that are cut off -----------------------------------------------------------------------------------

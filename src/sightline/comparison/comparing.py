@@ -101,6 +101,10 @@ def _check_heeded(
             f"--ensemble-mean {mean} is for ensembles, and every run stands alone; name one as runs/a+runs/b, or leave "
             f"it out"
         )
+    if mean == "logs" and recipe.of_text:
+        raise RunError("--ensemble-mean logs is for outputs, and a text is measured by probabilities; leave it out")
+    if recipe.data.noise is not None and any(each.parts for each in contestants):
+        raise RunError("how well ensembles fill gaps and mend texts is not measured; compare the runs alone")
 
 
 def _decode(
@@ -186,7 +190,7 @@ def _recipe_differences(groups: Sequence[Group]) -> list[Difference]:
     for each in differences([recipe for own in recipes.values() for recipe in own]):
         values = iter(each.values)
         said = {name: ", ".join(dict.fromkeys(islice(values, len(own)))) for name, own in recipes.items()}
-        if each.key != "seed":
+        if each.key != "seed" and len(set(said.values())) > 1:  # runs of one ensemble may differ, and no systems
             found.append(Difference(each.key, [said.get(group.name, NOTHING) for group in groups]))
     seeds = {
         group.name: ", ".join(str(each.seed) for run in group.contestants for each in run.trainings) for group in models
