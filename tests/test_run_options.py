@@ -80,6 +80,17 @@ def test_predict_shows_as_many_outputs_as_the_recipe_says(monkeypatch: pytest.Mo
         predicted("--beam", "1")
 
 
+def test_an_output_that_is_told_has_one_score_whatever_the_recipe_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_with(monkeypatch, beam=5, nbest=3)
+    (tmp_path / "told").write_text(PAIRS[0][1] + "\n", encoding="utf-8")
+    asked = ["predict", "transformer", "--target", str(tmp_path / "told"), "--device", "cpu"]
+    result = CliRunner().invoke(app, asked, input=PAIRS[0][0] + "\n", catch_exceptions=False)
+    score, text = result.stdout.rstrip("\n").split("\t")
+    assert float(score) < 0 and text == PAIRS[0][1]
+
+
 def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, beam=4, mbr={"candidates": 4})
     seen: list[Decoding] = []
@@ -88,6 +99,9 @@ def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPa
         with pytest.raises(ZeroDivisionError):
             predicted(*more)
     assert [(each.beam, each.mbr is None) for each in seen] == [(4, False), (4, True), (2, True)]
+    for how in (["--utility", "bleu"], ["--mbr-weights", "alike"]):
+        with pytest.raises(ValueError, match=f"{how[0]} says how to choose, and --mbr 0 not to; leave it out"):
+            predicted("--mbr", "0", *how)
 
 
 def test_a_beam_for_all_is_a_plain_one_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +130,7 @@ def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytes
         "beam 4, length penalty 0.6, coverage penalty 0.2, no 3 tokens twice, at least 2 tokens, 2 phrases forbidden"
     )
     assert searched(run.options(beam=1, length_penalty=0.6)) == "beam 1"
-    assert searched(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 tokens"
+    assert searched(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 token"
     assert searched(changed.model_copy(update={"replace_unknown": "copy"})).endswith(", unknown words replaced (copy)")
 
 

@@ -174,8 +174,8 @@ def searched(options: Decoding) -> str:
     rest = {
         f"length penalty {options.length_penalty:g}": ranked and options.length_penalty != 1,
         f"coverage penalty {options.coverage_penalty:g}": ranked and options.coverage_penalty,
-        f"no {options.no_repeat} tokens twice": options.no_repeat,
-        f"at least {options.min_length} tokens": options.min_length,
+        f"no {plural(options.no_repeat, 'token')} twice": options.no_repeat,
+        f"at least {plural(options.min_length, 'token')}": options.min_length,
         f"{plural(len(options.forbid), 'phrase')} forbidden": options.forbid,
         f"unknown words replaced ({options.replace_unknown})": options.replace_unknown != "none",
     }
