@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
+from sightline.files import write_atomically
 from sightline.merging import average_run
 from sightline.recipe.data import TsvSource
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, read_config
 from sightline.training.averages import mean_weights
 from sightline.training.checkpoints import Checkpoints
+from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
@@ -74,6 +76,26 @@ def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: 
     assert (first.flops, first.tokens, first.least) == (second.flops, second.tokens, second.least)
 
 
+def test_the_run_it_is_made_of_is_named_wherever_it_is_made(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(run, tmp_path / "own")
+    config = read_config(run)
+    write_atomically(tmp_path / "own" / "config.json", json.dumps({**config, "sightline": "0.0.1"}))
+    monkeypatch.chdir(tmp_path)
+    average_run(Path("own"), Path("deep") / "mean", 9)
+    found = read_config(tmp_path / "deep" / "mean")
+    assert found == {**config, "averaged_from": str(tmp_path / "own"), "steps": [4, 6, 8, 10]}
+    assert load_recipe(tmp_path / "deep" / "mean" / "recipe.yaml").training.averaging.count == 4
+
+
+def test_labels_are_those_of_the_run(tmp_path: Path) -> None:
+    with trained_tasks(tmp_path, ["classify-mean"]) as runs:
+        average_run(runs["classify-mean"], tmp_path / "mean", 2)
+        labels = [sightline.load(each, device="cpu").vocabulary.target for each in (*runs.values(), tmp_path / "mean")]
+        assert labels[0].content == labels[1].content
+
+
 def test_the_best_is_no_part_of_it_where_it_is_old(run: Path, tmp_path: Path) -> None:
     own, out = Path(shutil.copytree(run, tmp_path / "own")), tmp_path / "mean"
     best = Checkpoints(own, 4)
@@ -95,6 +117,11 @@ def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: P
         average_run(run, tmp_path / "mean", 1)
     with pytest.raises(RunError, match="exists already; give another folder with --out"):
         average_run(run, tmp_path, 3)
+    single = Path(shutil.copytree(run, tmp_path / "single"))
+    for step in (4, 6, 8):
+        shutil.rmtree(Checkpoints(single, 4).path(step))
+    with pytest.raises(RunError, match="single has 1 of the checkpoints that a mean is made of"):
+        average_run(single, tmp_path / "mean", 2)
     average_run(run, tmp_path / "mean", 2)
     with pytest.raises(RunError, match=r"has 0 of the checkpoints .* training\.keep=5 \(and training\.save_every"):
         average_run(tmp_path / "mean", tmp_path / "again", 5)

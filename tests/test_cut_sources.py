@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.data.preparation import prepare_data
+from sightline.decoding.unknown_words import read_dictionary
 from sightline.experiment import describe, plan_for
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
@@ -124,3 +125,10 @@ def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
     content["evaluation"] = {"metrics": ["perplexity"]}
     with pytest.raises(RecipeError, match=r"data.clean.cut_source \(7\) cuts sources, and .* has none"):
         load_recipe(write(corpus, content))
+
+
+def test_the_dictionary_is_learned_from_what_is_read_of_sources(corpus: Path) -> None:
+    content = recipe(max_tokens=40, cut_source=3)
+    content["decoding"] = {"replace_unknown": "dictionary"}
+    run = sightline.train(write(corpus, content), out=corpus / "run")
+    assert "c" not in (read_dictionary(run) or {})  # which stands behind thirty others

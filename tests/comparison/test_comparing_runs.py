@@ -450,3 +450,10 @@ def test_unknown_words_of_references_are_counted_beside_perplexity(trained: dict
     told = "in.de: 2 sentences, 3 tokens of the references unknown (<unk>, which is what perplexity counts)\n"
     assert evaluated("perplexity").startswith(told)
     assert "unknown" not in evaluated("bleu")
+
+
+def test_what_validations_saw_is_counted_in_pairs_also_where_sources_come_twice(copied: Copy) -> None:
+    run = Run.load(copied("dot-seed1", "part", data__validation_limit=2), device="cpu")
+    for pairs, seen in ((2, None), (3, 2)):
+        gathered = test_set.TestSet("validation", ["hund", "katze"], [["dog", "a dog"][: pairs - 1], ["cat"]], pairs)
+        assert run.evaluate(gathered).validated == seen

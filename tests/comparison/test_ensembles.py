@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.comparison import Comparison, read_comparison
-from sightline.comparison.exports import json_text
+from sightline.comparison.exports import csv_text, json_text
 from sightline.comparison.figures import draw
 from sightline.comparison.sentences import answers
 from sightline.comparison.systems import folders_of
@@ -68,6 +68,13 @@ def test_seeds_are_one_system_beside_their_ensemble(mixed: Comparison) -> None:
     heads = [column.title for column in runs_table(mixed).columns]
     seeds = [row[heads.index("seed")] for row in runs_table(mixed).rows]
     assert seeds == ["1", "1", "2", "–"]
+
+
+def test_no_run_is_another_seed_of_an_ensemble_that_begins_alike(trained: dict[str, Path]) -> None:
+    one, two, other = (trained[name] for name in ("dot-seed1", "dot-seed2", "none-seed1"))
+    found = sightline.compare([(one, other), two], device="cpu", metrics=["exact"])
+    assert [len(system.members) for system in found.systems] == [1, 1]
+    assert not any("differ only in their seed" in note for note in found.notes)
 
 
 def test_each_run_is_loaded_once_wherever_it_stands(trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +175,10 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     assert "get better: short (step 90); go on" in told
     alone = sightline.compare([runs[0], runs[-1]], device="cpu", metrics=["exact"]).notes
     assert told in alone
+    begun = copied("dot-seed2", "begun", model__start_from=str(trained["none-seed1"]))
+    runs = [trained["none-seed1"], begun, (trained["none-seed1"], begun)]
+    notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
+    assert any("(model.start_from): begun; tokens" in note for note in notes)
 
 
 def test_the_beam_that_is_asked_for_is_that_of_ensembles_too(trained: dict[str, Path], copied: Copy) -> None:
@@ -221,6 +232,10 @@ def test_pictures_tables_and_files_know_ensembles(mixed: Comparison, tmp_path: P
     again = read_comparison(path)
     assert again.systems[-1].together == mixed.systems[-1].together
     assert main_table(again).rows == main_table(mixed).rows
+    assert [line.split(",")[1] for line in csv_text(mixed).splitlines()] == ["runs", "1", "2", "3"]
+    asked = ["compare", "--saved", str(path), "--ensemble-mean", "logs"]
+    with pytest.raises(ValueError, match="was compared already, so --ensemble-mean can change nothing; leave it out"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
 
 
 def test_from_the_command_line(trained: dict[str, Path], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from sightline.layers.adapters import LowRank, add_adapters, is_adapter, merge_adapters
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.linear import pack
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.adapting import Adapters
@@ -121,3 +122,17 @@ def test_what_no_layer_has_is_refused(build_model: Callable[..., Seq2Seq]) -> No
     bare = body(attention={"projections": False})
     with pytest.raises(ValueError, match=r"model\.adapters\.on: query is nothing that the layers of this model have"):
         add_adapters(build_model(bare, bare), Adapters())
+
+
+def test_what_is_packed_for_predicting_leaves_no_adapter_out() -> None:
+    """Adapters that are not merged are computed beside the weights, which oneDNN would not know."""
+    attention = MultiHeadAttention(8, 2)
+    add_adapters(attention, Adapters(rank=2, on=("query",)))
+    learned(attention)
+    x = torch.randn(3, 5, 8)
+    with torch.inference_mode():
+        before = attention.queries_keys_values(x, None)
+        pack(attention)
+        after = attention.queries_keys_values(x, None)
+    for was, now in zip(before, after, strict=True):
+        torch.testing.assert_close(now, was)

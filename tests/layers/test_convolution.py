@@ -218,6 +218,14 @@ def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(
     assert made == [4, 4]
 
 
+def test_where_there_is_no_onednn_the_weight_is_made_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    project = NormalizedLinear(6, 4, std=1.0)
+    pack(project)
+    with torch.no_grad():
+        assert project.weight is project.weight
+
+
 def test_hypotheses_and_sentences_take_their_recent_inputs_along() -> None:
     recent = Recent((torch.arange(24.0).view(2, 3, 2, 2), torch.arange(6.0).view(2, 3, 1, 1)))
     chosen = recent.select(torch.tensor([[2, 0], [1, 1]]))

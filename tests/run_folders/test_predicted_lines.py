@@ -10,6 +10,7 @@ import torch
 import sightline
 from dated_runs import TRANSFORMER, write_recipe
 from ordered_commands import Server
+from sightline.layers.linear import Projection
 from watched_runs import Silent
 
 ODD_LINES = [
@@ -100,3 +101,10 @@ def test_no_output_grows_past_the_learned_positions(cache: Path, tmp_path: Path)
     for beam in (1, 2):
         (output,) = run.predict_nbest(["3 March 2015"], run.options(beam=beam))[0][:1]
         assert len(output.tokens) == 32
+
+
+def test_a_run_that_is_loaded_is_ready_to_predict(finished: Path) -> None:
+    """Its weights are in the order of the kernels that it predicts with, where there are such."""
+    model = sightline.load(finished, device="cpu").model
+    packed = [each._packed is not None for each in model.modules() if isinstance(each, Projection)]
+    assert packed and all(packed) == torch.backends.mkldnn.is_available()

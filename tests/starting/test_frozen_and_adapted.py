@@ -22,6 +22,7 @@ from sightline.merging import merge_run
 from sightline.opening import open_recipe
 from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe
+from sightline.run_folder import read_config
 from sightline.training.interruption import Interrupted
 from watched_runs import Silent, records
 
@@ -107,6 +108,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
     assert "adapter" not in card and "of them trained" not in card
     texts = [" ".join(sentence(number)) for number in range(20)]
     plain, adapted = sightline.load(merged), sightline.load(run)
+    assert read_config(merged)["parameters"] == sum(part.numel() for part in weights(merged).values())
     assert plain.predict(texts) == adapted.predict(texts)
     measured = records(run, "validation")  # by the model with its adapters
     assert measured[0]["perplexity"] - measured[-1]["perplexity"] > 0.01

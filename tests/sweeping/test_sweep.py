@@ -278,6 +278,11 @@ def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(app, ["compare", "other", "sweep", "a+b"], catch_exceptions=False)
     assert given == [[Path("other"), Path("sweep/seed=2"), Path("sweep/seed=3"), Path("a+b")]]
+    read: list[Path] = []
+    monkeypatch.setattr("sightline.cli.compare._own_test_set", lambda run, *files: read.append(run))
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(app, ["compare", "sweep", "--source", "a", "--reference", "b"], catch_exceptions=False)
+    assert read == [Path("sweep/seed=2")]  # files are read as the first run wants it
     for run in given[0][1:3]:
         (run / "model.safetensors").unlink()
     with pytest.raises(SweepError, match="sweep: none of 3 runs of this sweep has a model yet; go on with it"):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.recipe.decoding import Sampling
+from sightline.recipe.decoding import Decoding, Sampling
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -56,6 +56,19 @@ def test_each_line_becomes_a_pair_or_is_counted_with_its_reason(translator: Path
     assert counts == {"read": 8, "kept": 5, "empty": 2, "too long": 1}
     assert json.loads((tmp_path / "back.tsv.gz.json").read_text())["counts"] == counts
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.tsv.gz", "back.tsv.gz.json", "mono.txt"]
+
+
+def test_a_beam_that_is_asked_for_is_a_plain_one(translator: Path, text: Path, tmp_path: Path) -> None:
+    run, out = Path(shutil.copytree(translator, tmp_path / "run")), tmp_path / "back.tsv"
+    recipe = load_recipe(run / "recipe.yaml")
+    own = Decoding.model_validate({**recipe.decoding.model_dump(), "beam": 6, "groups": 3, "mbr": {"candidates": 4}})
+    save_recipe(recipe.model_copy(update={"decoding": own}), run / "recipe.yaml")
+    for beam, found in (([], (6, 3, True)), (["--beam", "4"], (4, 1, False))):
+        asked = ["backtranslate", str(run), str(text), "--out", str(out), "--device", "cpu", *beam]
+        assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+        plan = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["decoding"]
+        assert (plan["beam"], plan["groups"], plan["mbr"] is not None) == found
+        out.unlink()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])

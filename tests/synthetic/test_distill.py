@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
 import os
 import shutil
 import signal
@@ -92,6 +93,10 @@ def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
         rows = rows_of(out / FILE)
         assert [target for _, target in rows] == loaded.predict([source for source, _ in rows], **changes)
     distill(loaded, recipe, tmp_path / "chosen", Distilling(choose="chrf"))
+    searched = json.loads((tmp_path / "chosen" / f"{FILE}.json").read_text())["plan"]["decoding"]
+    assert searched == loaded.options(
+        beam=loaded.recipe.decoding.beam, nbest=searched["beam"], mbr=0, groups=1
+    ).model_dump(mode="json", exclude={"batch_tokens"})
 
 
 def test_links_of_the_original_words_are_refused_before_anything_is_written(
