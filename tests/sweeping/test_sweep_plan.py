@@ -180,7 +180,9 @@ def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: P
     assert [run.given for run in plan.runs] == [recipe, recipe, "other.yaml", "other.yaml"]
     assert train_command(plan.runs[2])[3:6] == ["train", "other.yaml", "training.lr=0.01"]
     begin(plan, step=12)
-    entries = yaml.safe_load((plan.folder / "sweep.yaml").read_text())["runs"]
+    record = yaml.safe_load((plan.folder / "sweep.yaml").read_text())
+    assert record["format"] == 2  # of which versions that know no such runs say so
+    entries = record["runs"]
     assert ["recipe" in entry for entry in entries] == [False, False, True, True]
     assert entries[2] == {
         "name": "other,lr=0.01,seed=1",
@@ -192,6 +194,17 @@ def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: P
     assert [(run.name, run.given, run.state) for run in plan.others][2:] == [
         (f"other,lr=0.01,seed={seed}", "other.yaml", "finished") for seed in (1, 2)
     ]
+    other.unlink()
+    with pytest.raises(SweepError, match=r"sweep\.yaml names another recipe: other\.yaml cannot make its run other,lr"):
+        plan_sweep(recipe, ["seed=3"], out="sweep")
+
+
+def test_a_sweep_of_an_older_version_goes_on(recipe: str) -> None:
+    plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
+    begin(plan, step=12)
+    path = plan.folder / "sweep.yaml"
+    path.write_text(path.read_text().replace("format: 2", "format: 1"))
+    assert set(states(plan_sweep(recipe, ["seed=1,2"], out="sweep")).values()) == {"finished"}
 
 
 def test_what_is_wrong_with_another_recipe_is_told_with_its_name(recipe: str) -> None:

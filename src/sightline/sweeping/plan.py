@@ -194,9 +194,9 @@ def _recorded(given: str, folder: Path, content: bytes | None) -> list[SweepRun]
         try:
             runs.append(SweepRun(name, folder, recipe, overrides, recipe_to_train(recipe, overrides)))
         except ValueError as error:
+            why = f"{folder} is a sweep of another recipe" if own is None else f"{folder / RECORD} names another recipe"
             raise SweepError(
-                f"{folder} is a sweep of another recipe: {recipe} cannot make its run {name} ({error}); "
-                f"give this sweep another folder with --out"
+                f"{why}: {recipe} cannot make its run {name} ({error}); give this sweep another folder with --out"
             ) from error
     return runs
 
