@@ -49,9 +49,7 @@ class Report:
     scores: list[Score]
     outputs: list[str]
     tokens: int | None = None  # of the text a language model was measured by, end marks included
-    unknown: int = (
-        0  # tokens by whose losses it was measured that its vocabulary lacks: <unk>, whatever that stands for
-    )
+    unknown: int = 0  # tokens it was measured by that its vocabulary lacks: <unk>, whatever that stands for
     validated: int | None = None  # of a validation set, how many of its first examples validations in training saw
     confusion: Confusion | None = None  # of a classifier or a tagger
     unlearned: int = 0  # labels of its references that the model does not know, so that it is never right there

@@ -63,8 +63,8 @@ def sweep(
     `overrides` are as on the command line (`["seed=1,2", "model.width=128,256"]`) or a mapping of keys to their values
     (`{"seed": [1, 2]}`; the one value of a key that is itself a list is a list in a list). `variants` is a list of
     override sets, or a YAML file of one, each multiplied by the grid; a `recipe` in one of them takes the place of this
-    one. The same call again goes on: what is finished
-    stays, what was interrupted is resumed, what failed is tried again. `jobs` runs train at once.
+    one. The same call again goes on: what is finished stays, what was interrupted is resumed, what failed is tried
+    again. `jobs` runs train at once.
     """
     plan = plan_sweep(recipe, overrides, variants=variants, out=out)
     return carry_out(plan, jobs=jobs, compare=compare_runs if compare else None)
