@@ -84,7 +84,6 @@ def _recipe(run: Path, out: Path) -> Recipe:
 def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
     """The folder of another run with this recipe and these weights."""
     kept = {key: value for key, value in read_config(run).items() if key not in ("format", "sightline")}
-    out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         save_recipe(recipe, folder / "recipe.yaml")
         Vocabulary.load(run, LABELS[recipe.task]).save(folder)
