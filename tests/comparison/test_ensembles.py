@@ -110,6 +110,17 @@ def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -
     assert any(": both (2 runs);" in note for note in found.notes)
 
 
+def test_two_of_one_name_are_refused(trained: dict[str, Path], tmp_path: Path) -> None:
+    one, two = trained["dot-seed1"], trained["dot-seed2"]
+    same = Path(shutil.copytree(trained["none-seed1"], tmp_path / "dot-seed1 + dot-seed2"))
+    with pytest.raises(
+        RunError, match=r"2 of what is compared would be called dot-seed1 \+ dot-seed2; rename a folder"
+    ):
+        sightline.compare([same, (one, two)], device="cpu")
+    with pytest.raises(RunError, match=r"would be called dot-seed2; .* sightline\.compare\(\{name: folder\}\)"):
+        sightline.compare({"dot-seed2": one, "both": (one, two)}, device="cpu")
+
+
 def test_an_ensemble_can_be_the_baseline(trained: dict[str, Path]) -> None:
     one, two = trained["dot-seed1"], trained["dot-seed2"]
     runs = [one, f"{one}+{two}"]

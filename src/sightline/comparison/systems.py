@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -101,12 +102,24 @@ def load_contestants(runs: Runs, *, beam: int | None, mean: Mean, device: str, p
         progress("loading runs", number, len(places))
         run = WrittenRun.open(folder) if written[place] else Run.load(folder, device=device)
         loaded[place] = Contestant(names[place], run, run.plain_search(beam))
-    return [
+    found = [
         loaded[folders[0].resolve()]
         if len(folders) == 1
         else _ensemble(name, [loaded[folder.resolve()] for folder in folders], beam, mean)
         for name, folders in named
     ]
+    _check_names([*found, *(each for each in loaded.values() if each not in found)])
+    return found
+
+
+def _check_names(every: Sequence[Contestant]) -> None:
+    """Refuse two of one name: nobody could tell their rows and notes apart."""
+    for name, number in Counter(each.name for each in every).items():
+        if number > 1:
+            raise RunError(
+                f"{number} of what is compared would be called {name}; rename a folder, or give names from Python: "
+                f"sightline.compare({{name: folder}})"
+            )
 
 
 def _ensemble(name: str | None, parts: Sequence[Contestant], beam: int | None, mean: Mean) -> Contestant:
