@@ -17,10 +17,10 @@ from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.continuing import Continuer
 from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
-from sightline.data.preparation import LABELS, data_folder, other_direction, run_recipe
+from sightline.data.preparation import LABELS, data_folder, run_recipe
 from sightline.data.sources import Example, read
 from sightline.decoding.batch import Told
-from sightline.decoding.ensemble import Ensemble, Mean
+from sightline.decoding.ensemble import Ensemble, Mean, check_alike
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
@@ -106,7 +106,7 @@ class Run:
         members = [each if isinstance(each, Run) else Run.load(each, device=device) for each in runs]
         first, device_ = members[0], members[0].device
         for other in members[1:]:
-            first._check_alike(other)
+            check_alike(first, other)
         model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
         together.members = members
@@ -114,34 +114,6 @@ class Run:
         dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
         together.answerer = replace(together.answerer, members=parts, dictionary=dictionary)
         return together
-
-    def _check_alike(self, other: Run) -> None:
-        """Refuse a run whose words are not ours."""
-        if other.recipe.task != self.recipe.task:
-            raise RunError(
-                f"{other.folder} is task: {other.recipe.task} and {self.folder} is task: {self.recipe.task}; "
-                f"an ensemble has one task"
-            )
-        if other_direction(self.recipe, other.recipe):
-            raise RunError(
-                f"{other.folder} learned the other direction of the corpus of {self.folder} (data.swap: "
-                f"{str(other.recipe.data.swap).lower()}); an ensemble writes one language"
-            )
-        here, there = ((each.recipe.data.clean.cut_source, each.recipe.copies_unknown) for each in (self, other))
-        if here != there:
-            raise RunError(
-                f"{other.folder} and {self.folder} are not given the same tokens: data.clean.cut_source is {there[0]} "
-                f"and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an ensemble needs "
-                f"runs that read alike"
-            )
-        for side in ("source", "target"):
-            ours, theirs = getattr(self.vocabulary, side), getattr(other.vocabulary, side)
-            if ours.content != theirs.content:
-                sizes = f"{theirs.size:,} and {ours.size:,} pieces" if ours.size != theirs.size else "the same size"
-                raise RunError(
-                    f"{other.folder} has another {side} vocabulary than {self.folder} ({sizes}), so their "
-                    f"probabilities are of different things; an ensemble needs runs with the same tokenizer"
-                )
 
     # --- predicting -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def refusal(verb: str, run: str | Path, *arguments: str) -> str:
 @pytest.fixture
 def translator(monkeypatch: pytest.MonkeyPatch) -> str:
     """A Transformer that has learned nothing, in place of any run folder."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: copy(untrained(Path(folder).name))))
     return "transformer"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,8 @@ def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
 @pytest.fixture
 def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of pairs; any folder is the untrained run of its name."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: untrained(Path(folder).name)))
+    load = staticmethod(lambda folder, device: copy(untrained(Path(folder).name)))  # the recipe is changed
+    monkeypatch.setattr(Run, "load", load)
     for place, name in enumerate(("source", "reference")):
         (tmp_path / name).write_text("".join(pair[place] + "\n" for pair in PAIRS), encoding="utf-8")
     return ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference"), "--metrics", "chrf"]
@@ -263,4 +265,4 @@ def test_how_far_an_evaluation_is_can_be_heard() -> None:
     for options in (run.options(beam=1), run.options(beam=2, forbid=["A", "dog"])):
         told.clear()
         run.evaluate(test, options, progress=lambda *each: told.append(each))
-        assert told[-2:] == [("decoding pairs", 3, 3), ("scoring pairs by chrf", 0, 1)]
+        assert told[-3:] == [("decoding pairs", 3, 3), ("scoring pairs by bleu", 0, 2), ("scoring pairs by chrf", 1, 2)]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from sightline.data.preparation import other_direction
 from sightline.layers.layout import Layout
 from sightline.models.language_model import DecoderOnly
+from sightline.recipe import Recipe
+from sightline.run_folder import RunError
+from sightline.text.tokenizer import Vocabulary
 
 Mean = Literal["probabilities", "logs"]
 
@@ -40,6 +45,43 @@ def mean_log_probabilities(logs: Sequence[Tensor], weights: Sequence[float], mea
         return total.log_softmax(-1)
     shifted = [each + math.log(weight) for weight, each in zip(weights, logs, strict=True)]
     return torch.stack(shifted).logsumexp(0)
+
+
+class Trained(Protocol):
+    """What is asked of a run that is to be part of an ensemble."""
+
+    folder: Path
+    recipe: Recipe
+    vocabulary: Vocabulary
+
+
+def check_alike(first: Trained, other: Trained) -> None:
+    """Refuse runs whose words are not the same."""
+    if other.recipe.task != first.recipe.task:
+        raise RunError(
+            f"{other.folder} is task: {other.recipe.task} and {first.folder} is task: {first.recipe.task}; "
+            f"an ensemble has one task"
+        )
+    if other_direction(first.recipe, other.recipe):
+        raise RunError(
+            f"{other.folder} learned the other direction of the corpus of {first.folder} (data.swap: "
+            f"{str(other.recipe.data.swap).lower()}); an ensemble writes one language"
+        )
+    here, there = ((each.recipe.data.clean.cut_source, each.recipe.copies_unknown) for each in (first, other))
+    if here != there:
+        raise RunError(
+            f"{other.folder} and {first.folder} are not given the same tokens: data.clean.cut_source is {there[0]} "
+            f"and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an ensemble needs "
+            f"runs that read alike"
+        )
+    for side in ("source", "target"):
+        ours, theirs = getattr(first.vocabulary, side), getattr(other.vocabulary, side)
+        if ours.content != theirs.content:
+            sizes = f"{theirs.size:,} and {ours.size:,} pieces" if ours.size != theirs.size else "the same size"
+            raise RunError(
+                f"{other.folder} has another {side} vocabulary than {first.folder} ({sizes}), so their "
+                f"probabilities are of different things; an ensemble needs runs with the same tokenizer"
+            )
 
 
 class Ensemble(nn.Module):
