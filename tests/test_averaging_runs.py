@@ -165,3 +165,21 @@ def test_what_is_counted_has_no_checkpoints_to_take_the_mean_of(run: Path, tmp_p
     (own / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     with pytest.raises(RunError, match="was counted, not trained step by step"):
         average_run(own, tmp_path / "mean", 2)
+
+
+def test_a_checkpoint_that_a_training_removes_meanwhile_is_told(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    usable = Checkpoints.usable
+
+    def then_gone(checkpoints: Checkpoints, step: int) -> bool:
+        found = usable(checkpoints, step)
+        if step == 10:
+            shutil.rmtree(checkpoints.path(6))
+        return found
+
+    monkeypatch.setattr(Checkpoints, "usable", then_gone)
+    with pytest.raises(RunError, match=r"own went away meanwhile \(.*step-00000006.*is it still trained\? try again"):
+        average_run(own, tmp_path / "mean", 3)
+    assert not (tmp_path / "mean").exists()

@@ -67,7 +67,12 @@ def average_run(run: Path, out: Path, count: int) -> list[int]:
         )
     averaging = training.averaging.model_copy(update={"kind": "checkpoints", "count": len(steps)})
     recipe = recipe.model_copy(update={"training": training.model_copy(update={"averaging": averaging})})
-    weights = mean_weights([checkpoints.weights(step) for step in steps])
+    try:
+        weights = mean_weights([checkpoints.weights(step) for step in steps])
+    except FileNotFoundError as error:
+        raise RunError(
+            f"a checkpoint of {run} went away meanwhile ({error}): is it still trained? try again"
+        ) from error
     _write(run, out, recipe, weights, {"averaged_from": str(run.resolve()), "steps": steps})
     write_model_card(out, recipe, int(read_config(run)["parameters"]))
     return steps
