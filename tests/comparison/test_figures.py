@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -71,6 +72,33 @@ def test_without_a_metric_in_the_journal_the_loss_is_drawn_alone(
 
     found = replace(seeded, systems=[changed(system, bare) for system in seeded.systems])
     assert {value for _, value, _ in panels(found, monkeypatch)} == {"loss"}
+
+
+def test_a_single_validation_is_a_point_also_of_several_seeds(
+    seeded: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_alone(system: System) -> System:
+        return replace(system, members=[replace(each, validations=each.validations[:1]) for each in system.members])
+
+    marks: list[str] = []
+    draw_lines = figures._draw_lines
+
+    def watched(axes: Any, *rest: Any) -> None:
+        draw_lines(axes, *rest)
+        marks.extend(line.get_marker() for line in axes.get_lines())
+
+    monkeypatch.setattr(figures, "_draw_lines", watched)
+    for systems, marker in ((seeded.systems, "None"), ([first_alone(each) for each in seeded.systems], "o")):
+        marks.clear()
+        draw(replace(seeded, systems=systems), "svg", parts=("curves",))
+        assert marks and set(marks) == {marker}
+
+
+def test_names_that_are_too_long_are_told_apart_by_both_ends() -> None:
+    begun = "transformer-seed1 + transformer-seed2 + "
+    cut = [figures._short(begun + last) for last in ("transformer-seed3", "experts-transformer")]
+    assert cut == ["transformer-seed1 +… + transformer-seed3", "transformer-seed1 +… experts-transformer"]
+    assert figures._short("n" * 40) == "n" * 40
 
 
 def test_runs_without_a_journal_can_be_drawn(seeded: Comparison) -> None:

@@ -108,17 +108,22 @@ def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale:
             absent.append(_short(system.name))
         elif len(lines) > 1:
             for line in lines:
-                axes.plot(*zip(*line, strict=True), color=look["color"], linewidth=0.7, alpha=0.5)
+                _draw_line(axes, line, color=look["color"], linewidth=0.7, alpha=0.5)
             mean = [(x / scale, y) for x, y in mean_line(system, key, value)]
             if mean:
-                axes.plot(*zip(*mean, strict=True), linewidth=2.2, **look)
+                _draw_line(axes, mean, linewidth=2.2, **look)
         else:
-            single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(lines[0]) == 1 else {}
-            axes.plot(*zip(*lines[0], strict=True), linewidth=1.8, **look, **single)
+            _draw_line(axes, lines[0], linewidth=1.8, **look)
     if absent:
         told = "not recorded: " + ", ".join(absent[:4]) + (", …" if len(absent) > 4 else "")
         axes.set_title(told, loc="right", fontsize=7, parse_math=False)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4), useMathText=False)
+
+
+def _draw_line(axes: Axes, points: Sequence[Point], **look: Any) -> None:
+    """A line; one of a single point is drawn as that, for it has no length to be seen by."""
+    marker = {"marker": "o", "markersize": 2 + look["linewidth"]} if len(points) == 1 else {}
+    axes.plot(*zip(*points, strict=True), **look, **marker)
 
 
 def _lines(system: System, key: str, value: str) -> list[list[Point]]:
@@ -244,12 +249,16 @@ def _draw_levels(axes: Axes, comparison: Comparison, metric: MetricName) -> None
 
 
 def _spell_powers(axes: Axes) -> None:
-    """Ticks of a logarithmic axis as 2·10⁷, where matplotlib would write a formula; it chooses which have a label."""
+    """Ticks of a logarithmic axis as 2·10⁷, where matplotlib would write a formula; it chooses which have a label.
+
+    Of those it may choose, no more than three in a decade: 4·10⁷ would stand on 3·10⁷.
+    """
     from matplotlib.ticker import LogFormatter
 
     class Powers(LogFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:
-            return power_of_ten(x) if super().__call__(x, pos) else ""
+            spelt = power_of_ten(x) if super().__call__(x, pos) else ""
+            return spelt if spelt.partition("·")[0] in ("2", "3", "6") or "·" not in spelt else ""
 
     axes.xaxis.set_major_formatter(Powers())
     axes.xaxis.set_minor_formatter(Powers(minor_thresholds=(1.0, 0.6)))  # within a decade, some between its ends
@@ -320,4 +329,6 @@ def _seeds(system: System) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    """Cut in the middle: ensembles often begin alike, as runs of a sweep end alike."""
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
