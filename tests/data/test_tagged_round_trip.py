@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from sightline.data.tagged import joined, read_conllu, sentences, words_of
 
+EWT = Path(os.environ.get("SIGHTLINE_CORPORA") or "nowhere") / "ud-ewt"  # asked now: fixtures of others hide it later
+
 
 def cell(*, spaces: bool) -> st.SearchStrategy[str]:
     text = st.text(
@@ -76,23 +78,13 @@ def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], colum
     assert all(words_of(joined(block.words)) == list(block.words) for block in parts)
 
 
-@pytest.fixture
-def ewt() -> Path:
-    """The English Web Treebank; without it the test is skipped."""
-    folder = Path(os.environ.get("SIGHTLINE_CORPORA") or "nowhere") / "ud-ewt"
-    if not folder.is_dir():
-        pytest.skip("no ud-ewt in $SIGHTLINE_CORPORA")
-    return folder
-
-
 @pytest.mark.corpora
+@pytest.mark.skipif(not EWT.is_dir(), reason="no ud-ewt in $SIGHTLINE_CORPORA")
 @pytest.mark.parametrize(
     ("part", "count", "words"), [("train", 12_544, 204_577), ("dev", 2_001, 25_147), ("test", 2_077, 25_094)]
 )
-def test_the_english_web_treebank_is_read_whole_and_comes_back_exactly(
-    ewt: Path, part: str, count: int, words: int
-) -> None:
-    path = ewt / f"{part}.conllu.xz"
+def test_the_english_web_treebank_is_read_whole_and_comes_back_exactly(part: str, count: int, words: int) -> None:
+    path = EWT / f"{part}.conllu.xz"
     examples = list(read_conllu(path))
     assert len(examples) == count
     assert sum(len(words_of(example.source)) for example in examples) == words
