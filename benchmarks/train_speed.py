@@ -258,6 +258,8 @@ CPU = [
     Setting("sightline bf16", "sightline", 2_048, precision="bf16"),
     Setting("marian bf16", "marian", 2_048, precision="bf16"),
     Setting("torch bf16", "torch", 2_048, precision="bf16"),
+    Setting("marian bf16 keep-memory", "marian", 4_096, precision="bf16", keep_memory=True),
+    Setting("torch bf16 keep-memory", "torch", 4_096, precision="bf16", keep_memory=True),
 ]
 CUDA = [
     Setting("sightline", "sightline", 25_000, "cuda", "bf16"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import sightline
 from task_cases import LSTM, case, write
@@ -74,3 +75,18 @@ def test_where_nothing_is_amiss_nothing_is_said(tmp_path: Path) -> None:
         for note in notes(write(tmp_path, TAGGER))
         if any(said in note for said in ("never right", "spaces", "data.tests"))
     ]
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_cpu_without_products_of_bfloat16_trains_in_float32_and_says_so(
+    has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("training.step", "layers.linear"):
+        monkeypatch.setattr(f"sightline.{module}.cpu_multiplies_bfloat16", lambda: has)
+    recipe, asked = write(tmp_path, CLASSIFIER), []
+    autocast = torch.autocast
+    monkeypatch.setattr("torch.autocast", lambda *words, **more: asked.append(words) or autocast(*words, **more))
+    told = [note for note in notes(recipe, "training.precision=bf16", "training.device=cpu") if "bfloat16" in note]
+    left = "training.precision: bf16 is left undone: this CPU has no products of bfloat16; float32 it is"
+    assert told == ([] if has else [left])
+    assert (("cpu", torch.bfloat16) in asked) == has

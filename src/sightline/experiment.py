@@ -58,7 +58,7 @@ from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
 from sightline.training.noised import NoisePlan
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import CarriedGradients, Gradients, PlainGradients, step_seed
+from sightline.training.step import CarriedGradients, Gradients, PlainGradients, rounds, step_seed
 from sightline.training.windows import WindowPlan
 from sightline.validation import build_validator
 
@@ -208,7 +208,13 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
     model = model.to(device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    told = (*describe(prepared, plan, model, device), *held_out_notes(prepared), *notes, *_objective(plan))
+    told = (
+        *describe(prepared, plan, model, device),
+        *held_out_notes(prepared),
+        *notes,
+        *_objective(plan),
+        *_exact(recipe, device),
+    )
     for line in told:
         display.note(line)
     flops = step_cost(model, plan, device)
@@ -283,6 +289,14 @@ def _uncompiled(plan: Plan) -> list[str]:
         return []
     why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
     return [f"training.compile: true is left undone: {why}"]
+
+
+def _exact(recipe: Recipe, device: torch.device) -> list[str]:
+    """That a training is more exact than asked, where it would be slower otherwise."""
+    precision = recipe.training.precision
+    if precision == "float32" or rounds(precision, device):
+        return []
+    return [f"training.precision: {precision} is left undone: this CPU has no products of bfloat16; float32 it is"]
 
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:

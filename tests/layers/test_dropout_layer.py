@@ -12,9 +12,13 @@ from sightline.layers.dropout import Dropout, keep_mask
 PROBABILITIES = [0.1, 0.3, 0.5, 0.999]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("probability", PROBABILITIES)
-def test_an_element_is_dropped_with_that_probability_and_the_mean_is_kept(probability: float) -> None:
-    mask = keep_mask(torch.Size([400, 251]), probability)
+def test_an_element_is_dropped_with_that_probability_and_the_mean_is_kept(
+    probability: float, dtype: torch.dtype
+) -> None:
+    mask = keep_mask(torch.Size([400, 251]), probability, dtype)
+    assert mask.dtype == dtype
     kept = mask > 0
     count, share = mask.numel(), kept.double().mean().item()
     error = (probability * (1 - probability) / count) ** 0.5
@@ -22,7 +26,12 @@ def test_an_element_is_dropped_with_that_probability_and_the_mean_is_kept(probab
     scales = mask[kept].unique()
     assert len(scales) == 1
     dropped = round(probability * 2**16)
-    assert scales.item() == pytest.approx(2**16 / (2**16 - dropped), rel=1e-6)  # float32
+    rounding = torch.finfo(dtype).eps / 2
+    assert scales.item() == pytest.approx(2**16 / (2**16 - dropped), rel=rounding)
+
+
+def test_what_is_too_unlikely_for_sixteen_bits_never_happens() -> None:
+    assert torch.equal(keep_mask(torch.Size([1_000]), 2**-18), torch.ones(1_000))
 
 
 def test_neighbours_are_dropped_independently() -> None:
@@ -50,6 +59,14 @@ def test_the_seed_decides_what_is_dropped(dtype: torch.dtype) -> None:
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
     assert results[0].dtype == dtype
+
+
+def test_both_precisions_drop_the_same_elements() -> None:
+    masks = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(3)
+        masks.append(keep_mask(torch.Size([7, 13]), 0.3, dtype) > 0)
+    assert torch.equal(*masks)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,4 +1,4 @@
-"""Kernels written in Triton run where it can build what launches them, and else PyTorch's operations do."""
+"""Kernels written in Triton run where it can build what launches them; what the CPU can do is asked of it."""
 
 from __future__ import annotations
 
@@ -82,3 +82,26 @@ def test_kernels_take_what_lies_on_cuda_and_loses_nothing_in_float32(monkeypatch
     assert not takes("cpu", torch.float32)
     monkeypatch.setattr(kernels, "TRITON", False)
     assert not takes("cuda", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("machine", "able", "wanted"),
+    [
+        ("x86_64", ("onednn", "avx512_bf16"), True),
+        ("AMD64", ("onednn", "amx_tile"), True),
+        ("x86_64", ("onednn", "other"), False),  # oneDNN can do it with AVX-512 alone, at half the speed of float32
+        ("aarch64", ("onednn", "other"), True),
+        ("aarch64", ("onednn",), False),
+        ("arm64", ("other",), False),
+        ("x86_64", ("avx512_bf16",), False),
+    ],
+)
+def test_whether_a_cpu_has_products_of_bfloat16(
+    machine: str, able: tuple[str, ...], wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: "onednn" in able)
+    for name in ("avx512_bf16", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in able)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: "other" in able)
+    assert kernels.cpu_multiplies_bfloat16.__wrapped__() == wanted

@@ -60,10 +60,10 @@ def test_a_body_that_learns_drops_out_in_its_places(name: str, lay: Any, monkeyp
     recipe = {"width": WIDTH, "encoder": {**encoder, "dropout": 0.3}, "decoder": {**decoder, "dropout": 0.3}}
     model, found = Seq2Seq(Model.model_validate(recipe), 13, 13), list[int]()
 
-    def drawn(shape: torch.Size, probability: float) -> Tensor:
+    def drawn(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
         assert probability == (0.2 if shape[-1] == INNER and name == "transformer" else 0.3)
         found.append(shape[-1])
-        return torch.ones(shape)
+        return torch.ones(shape, dtype=dtype)
 
     monkeypatch.setattr(dropout, "keep_mask", drawn)
     memory = model.encode(*lay(SOURCES))

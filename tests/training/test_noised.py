@@ -123,8 +123,7 @@ def test_every_layout_has_the_same_loss(kind: str, text: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_static_step_is_one_graph_for_every_batch(kind: str, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("layers.linear", "training.objectives"):  # kernels of the CPU alone, which cannot be traced
-        monkeypatch.setattr(f"sightline.{module}.onednn_fits", lambda *_: False)
+    monkeypatch.setattr("sightline.layers.linear.onednn_fits", lambda *_: False)  # for the CPU, cannot be traced
     monkeypatch.setattr("sightline.layers.attention._SHORT_ON_CPU", 0)
     made = prepared(kind, short=0.3)
     model, static = build_model(made.recipe, made.vocabulary).train(), plan(made, "static")

@@ -97,6 +97,34 @@ def test_blocks_of_the_size_that_is_used_do_the_same() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-5)  # float32 sums of 612 terms
 
 
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("features_in", [torch.float32, torch.bfloat16])
+def test_in_mixed_precision_products_are_rounded_and_sums_are_not(smoothing: float, features_in: torch.dtype) -> None:
+    """The features, weights and logits are rounded to bfloat16, and the gradient of the logits once more."""
+    features, weight, bias, targets = some_case(objectives._ROWS + 100)
+    features = features.to(features_in)
+    leaves = [part.clone().requires_grad_() for part in (features, weight, bias)]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(*leaves, targets, smoothing)
+    assert "ProjectedCrossEntropy" in loss.total.grad_fn.name() and loss.total.dtype == torch.float32
+    found = torch.autograd.grad(loss.total, leaves)
+    rounded = [part.bfloat16().double().requires_grad_() for part in (features, weight, bias)]
+    exact = smoothed_cross_entropy(torch.nn.functional.linear(*rounded).float(), targets, smoothing)
+    wanted = torch.autograd.grad(exact.total, rounded)
+    assert loss.total.item() == pytest.approx(exact.total.item(), rel=1e-4)  # logits are rounded up or down
+    assert loss.nll.item() == pytest.approx(exact.nll.item(), rel=1e-4)
+    for mine, other, leaf in zip(found, wanted, leaves, strict=True):
+        assert mine.dtype == leaf.dtype
+        assert float((mine.double() - other).norm()) < 2**-7 * float(other.norm())
+
+
+def test_a_word_of_no_measurable_probability_has_a_loss_all_the_same() -> None:
+    """Its probability is 0 in float32, whose logarithm is not its loss."""
+    features, weight, bias = torch.ones(2, 1), torch.tensor([[0.0], [200.0], [0.0]]), torch.zeros(3)
+    loss = cross_entropy(features.requires_grad_(), weight, bias, torch.tensor([2, 1]), 0.0)
+    assert loss.nll.item() == 200.0
+
+
 def test_a_frozen_output_layer_gets_no_gradient_and_the_others_the_same() -> None:
     case = some_case(20)
     _, (features, _, bias) = both(case, 0.1)[0]
@@ -147,7 +175,7 @@ def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None
 def test_the_loss_of_our_kernels_and_its_gradient_are_those_of_the_formula(
     smoothing: float, dtype: torch.dtype, size: int, kernels: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objectives, "onednn_fits", lambda *operands: False)  # nobody else is asked
+    monkeypatch.setattr(objectives, "blockwise_precision", lambda *operands: None)  # nobody else is asked
     shapes = ((70, 8), (size, 8), (size,))
     features, weight, bias = (torch.randn(*shape, device=kernels, dtype=dtype) for shape in shapes)
     targets = torch.randint(1, size, (70,), device=kernels)

@@ -117,7 +117,11 @@ def _kernels(torch: Any) -> Iterator[Finding]:
     yield Finding("torch", "threads", threads)
     onednn, mkl = torch.backends.mkldnn.is_available(), torch.backends.mkl.is_available()
     capability = torch.backends.cpu.get_cpu_capability()
-    yield Finding("torch", "CPU kernels", f"{capability}, oneDNN {_yes(onednn)}, MKL {_yes(mkl)}")
+    from sightline.layers.kernels import cpu_multiplies_bfloat16
+
+    bf16 = cpu_multiplies_bfloat16()
+    told = f"{capability}, oneDNN {_yes(onednn)}, MKL {_yes(mkl)}, products of bfloat16 {_yes(bf16)}"
+    yield Finding("torch", "CPU kernels", told)
 
 
 def _torch_version(text: str) -> Finding:

@@ -1,8 +1,10 @@
-"""Whether kernels written in Triton can run."""
+"""Which kernels this machine can run: ours, written in Triton, and the CPU's products of bfloat16."""
 
 from __future__ import annotations
 
+import functools
 import os
+import platform
 import shutil
 import sysconfig
 from importlib.util import find_spec
@@ -29,3 +31,13 @@ _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 def triton_takes(x: Tensor) -> bool:
     """Whether a kernel of ours, which computes in float32, can stand in for operations on this."""
     return x.device.type == DEVICE and x.dtype in _TYPES and TRITON
+
+
+@functools.cache
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for products of bfloat16; without them these are slower than float32's."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

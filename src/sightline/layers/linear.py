@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from sightline.layers.kernels import cpu_multiplies_bfloat16
+
 
 def onednn_fits(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN's float32 product can take these operands."""
@@ -29,6 +31,28 @@ def onednn_fits(x: Tensor, weight: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def blockwise_precision(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """The precision in which oneDNN takes products of these block by block, while they learn; None where it does not.
+
+    That of the operands, or bfloat16 where autocast asks for it and the processor has products of that.
+    """
+    if not torch.is_grad_enabled():
+        return None
+    if onednn_fits(x, weight):
+        return x.dtype
+    mixed = x.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    rounded = mixed and torch.get_autocast_dtype("cpu") == torch.bfloat16 and weight.dtype == torch.float32
+    return torch.bfloat16 if rounded and x.numel() > 0 and cpu_multiplies_bfloat16() else None
+
+
+def add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
+    """total += x y, the sum in its own precision."""
+    if x.dtype == total.dtype:
+        total.addmm_(x, y)
+    else:
+        total += x @ y
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

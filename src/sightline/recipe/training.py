@@ -137,7 +137,9 @@ class Training(Section):
         "best",
         description="which weights the finished model has; beside averaging.kind: checkpoints neither, but their mean",
     )
-    precision: Literal["float32", "bf16"] = Field("float32", description="bf16: matrix products in bfloat16")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="bf16: matrix products in bfloat16, on GPUs and on CPUs that have them"
+    )
     recompute_layers: bool = Field(
         False,
         description="Transformer layers keep only their inputs and are computed again on the way back (gradient "

@@ -145,6 +145,7 @@ _HARMLESS = {
     "aten::_cudnn_rnn_flatten_weight",
     "aten::linalg_vector_norm",
     "mkldnn::_reorder_linear_weight",
+    "mkldnn::_is_mkldnn_bf16_supported",
 }
 _OWN = {
     "aten",

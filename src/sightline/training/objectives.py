@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sightline.layers.kernels import triton_takes
-from sightline.layers.linear import onednn_fits, product
+from sightline.layers.linear import add_product, blockwise_precision, product
 from sightline.text.tokenizer import PAD
 
 _ROWS = 512  # rows of logits computed at a time on the CPU: enough for a good product, few enough to stay in cache
+_SMALL = 1e-30  # a probability below which float32 has too few digits for its logarithm
 
 
 class Loss(NamedTuple):
@@ -46,35 +47,42 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     For a block of rows x with logits l = x Wᵀ + b and p = softmax(l):
         loss = −(1 − ε) log p(y) − ε (mean(l) − lse(l)),  dl = p − (1 − ε) 1_y − ε/V.
     The constant ε/V is never written into the (rows, V) block: its share of dx, dW and db is rank one and added once.
+    Products are taken in `precision`, all else and all sums in that of the weight.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        precision: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        size = weight.shape[0]
-        weight_sum = weight.sum(0)  # (D,)
+        size, precision = weight.shape[0], precision or weight.dtype
+        inputs, matrix, shift = (part.to(precision) for part in (features, weight, bias))
+        weight_sum, bias_sum = weight.sum(0), bias.sum()  # (D,), ()
         grad_features = torch.empty_like(features)
         grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # it may be frozen
         grad_bias = torch.zeros_like(bias)
-        nll = features.new_zeros(())
-        uniform = features.new_zeros(())  # Σ (mean(l) − lse(l))
+        nll = weight.new_zeros(())
+        uniform = weight.new_zeros(())  # Σ (mean(l) − lse(l))
         for start in range(0, len(features), _ROWS):
             rows = slice(start, start + _ROWS)
-            x, right = features[rows], targets[rows, None]
-            logits = product(x, weight, bias)  # (rows, V)
+            x, right = inputs[rows], targets[rows, None]
+            logits = product(x, matrix, shift).to(weight.dtype)  # (rows, V)
             hit = logits.gather(1, right)
-            logs = torch.log_softmax(logits, dim=-1)
-            log_hit = logs.gather(1, right)
+            chances, log_hit = _softmax(logits, right)
             nll -= log_hit.sum()
             if smoothing:
-                uniform += (((x @ weight_sum) + bias.sum()) / size - (hit - log_hit)[:, 0]).sum()
-            grad = logs.exp_()
-            grad.scatter_add_(1, right, grad.new_full(right.shape, smoothing - 1.0))
-            grad_features[rows] = product(grad, weight.t())
+                uniform += (((x.to(weight.dtype) @ weight_sum) + bias_sum) / size - (hit - log_hit)[:, 0]).sum()
+            chances.scatter_add_(1, right, chances.new_full(right.shape, smoothing - 1.0))
+            grad_bias += chances.sum(0)
+            grad = chances.to(precision)
+            grad_features[rows] = product(grad, matrix.t())
             if grad_weight is not None:
-                grad_weight.addmm_(grad.t(), x)
-            grad_bias += grad.sum(0)
+                add_product(grad_weight, grad.t(), x)
         if smoothing:
             grad_features -= smoothing / size * weight_sum
             if grad_weight is not None:
@@ -86,20 +94,33 @@ class ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None, None, None]:
         grad_features, grad_weight, grad_bias = ctx.saved_tensors
         by_weight = None if grad_weight is None else grad_weight.mul_(grad)
-        return grad_features.mul_(grad), by_weight, grad_bias.mul_(grad), None, None
+        return grad_features.mul_(grad), by_weight, grad_bias.mul_(grad), None, None, None
+
+
+def _softmax(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """p (rows, V), and log p of the right ones (rows, 1).
+
+    log p is the logarithm of p, which spares a pass over all of them, unless that is too small to have one.
+    """
+    chances = torch.softmax(logits, dim=-1)
+    chosen = chances.gather(1, right)
+    if bool(chosen.min() > _SMALL):
+        return chances, chosen.log()
+    return chances, torch.log_softmax(logits, dim=-1).gather(1, right)
 
 
 def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Loss:
     """The loss of features (…, D) against targets (…,), by the fastest way there is for them."""
     features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)
-    if onednn_fits(features, weight) and torch.is_grad_enabled():
+    precision = blockwise_precision(features, weight)
+    if precision is not None:
         real = targets != PAD
         if not bool(real.all()):
             features, targets = features[real], targets[real]
-        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing)  # type: ignore[no-untyped-call]
+        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing, precision)  # type: ignore[no-untyped-call]
         return Loss(total, nll)
     logits = nn.functional.linear(features, weight, bias)
     if triton_takes(logits) and not torch.compiler.is_compiling():

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.collector import Collected, collect
+from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
 from sightline.recipe.guiding import GuidedAlignment
@@ -79,8 +80,13 @@ def step_seed(seed: int, step: int) -> int:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Matrix products in bfloat16, if asked."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    """Matrix products in bfloat16, if asked, where the device has them."""
+    return torch.autocast(device.type, torch.bfloat16) if rounds(precision, device) else nullcontext()
+
+
+def rounds(precision: str, device: torch.device) -> bool:
+    """Whether matrix products are taken in bfloat16: not on a CPU to which that is foreign and slow."""
+    return precision == "bf16" and (device.type != "cpu" or cpu_multiplies_bfloat16())
 
 
 class Gradients(ABC):
