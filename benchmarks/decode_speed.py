@@ -1,6 +1,8 @@
-"""Decoding speed, side by side: the same weights in Sightline, transformers' generate() and CTranslate2, in float32.
+"""Decoding speed, side by side: the same weights in Sightline, transformers' generate() and CTranslate2.
 
     SIGHTLINE_CORPORA=... python benchmarks/decode_speed.py RUN --json decode_speed.json
+
+In float32; and rounded, each as it can: Sightline's products in bfloat16, CTranslate2's in int8.
 
 RUN is the run folder of a post-norm Sightline Transformer for Multi30k de->en (`--train` makes one first). Work:
 the 1,000 sentences of test_2016_flickr, greedy and with a beam of 5, from token ids to token ids. Every contestant
@@ -46,6 +48,7 @@ class Setting:
     keep_memory: bool = False
     mkl: str = ""  # CT2_USE_MKL: which matrix products CTranslate2 uses ("" is its own choice)
     length_penalty: float = 1.0
+    precision: str = "float32"  # of matrix products: Sightline has bf16 too, CTranslate2 int8
     run: str = ""
     folder: str = ""  # where sources are found, and outputs are left
     device: str = "cpu"
@@ -77,7 +80,7 @@ class SightlineDecoder(Decoder):
         from sightline.run import Run
 
         super().__init__(setting)
-        self.loaded = Run.load(setting.run, device="cpu")
+        self.loaded = Run.load(setting.run, device="cpu", precision=setting.precision)
         self.options = self.loaded.options(
             beam=setting.beam,
             nbest=1,
@@ -131,7 +134,7 @@ class CTranslate2Decoder(Decoder):
         self.translator = ctranslate2.Translator(
             str(Path(setting.folder) / "ctranslate2"),
             device="cpu",
-            compute_type="float32",
+            compute_type=setting.precision,
             inter_threads=setting.workers,
             intra_threads=max(1, torch.get_num_threads() // setting.workers),
         )
@@ -261,6 +264,7 @@ def train_run(run: Path, minutes: float) -> None:
             "schedule": {"kind": "warmup-stable-decay", "warmup": 300, "decay": 0.5},
             "batches": {"tokens": 2_048},
             "limits": {"minutes": minutes},
+            "precision": "bf16",
         },
     }
     train(Recipe.model_validate(recipe), out=run)
@@ -272,11 +276,15 @@ GREEDY = [
     Setting("sightline greedy", "sightline", 1, 8_192),
     Setting("generate() greedy", "transformers", 1, 128),
     Setting("CTranslate2 greedy", "ctranslate2", 1, 128, workers=2),
+    Setting("sightline bf16 greedy", "sightline", 1, 8_192, precision="bf16"),
+    Setting("CTranslate2 int8 greedy", "ctranslate2", 1, 128, workers=2, precision="int8"),
 ]
 BEAM = [
     Setting("sightline beam 5", "sightline", 5, 8_192),
     Setting("generate() beam 5", "transformers", 5, 64),
     Setting("CTranslate2 beam 5", "ctranslate2", 5, 64, workers=2),
+    Setting("sightline bf16 beam 5", "sightline", 5, 8_192, precision="bf16"),
+    Setting("CTranslate2 int8 beam 5", "ctranslate2", 5, 64, workers=2, precision="int8"),
 ]
 
 

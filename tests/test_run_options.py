@@ -22,7 +22,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **decoding: Any) -> Run:
     run = untrained("transformer")
     section = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
     monkeypatch.setattr(run, "recipe", run.recipe.model_copy(update={"decoding": section}))
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: run))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: run))
     return run
 
 

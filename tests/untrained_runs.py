@@ -92,7 +92,7 @@ def turned(name: str) -> Run:
     return Run(Path("untrained") / f"{name}-turned", recipe, run.vocabulary, run.model, run.device)
 
 
-def by_folder(folder: str | Path, device: str = "auto") -> Run:
+def by_folder(folder: str | Path, device: str = "auto", precision: str = "float32") -> Run:
     """In the place of `Run.load`: the run of that name, or (`NAME-turned`) as if of the other direction."""
     name = Path(folder).name
     return turned(name.removesuffix("-turned")) if name.endswith("-turned") else untrained(name)

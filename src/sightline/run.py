@@ -34,6 +34,7 @@ from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
+from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
@@ -52,6 +53,21 @@ if TYPE_CHECKING:
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 
 
+def _rounding(precision: str, device: torch.device) -> torch.dtype:
+    """What a precision of that name is, if it can be had."""
+    if precision not in ("float32", "bf16"):
+        raise ValueError(f"precision {precision!r} is not known; use float32 or bf16")
+    if precision == "float32":
+        return torch.float32
+    if device.type != "cpu":
+        raise ValueError(
+            f"precision bf16 is for the CPU; on {device.type} products are rounded (TF32) already: leave it out"
+        )
+    if not cpu_multiplies_bfloat16():
+        raise ValueError("precision bf16 was asked for, and this CPU has no products of bfloat16; leave it out")
+    return torch.bfloat16
+
+
 class Run:
     """A run folder with its model in memory."""
 
@@ -59,12 +75,17 @@ class Run:
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
         self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder))
         self.members: list[Run] = []  # of an ensemble
+        self.precision = "float32"  # of its matrix products, or bf16
         self._heard: tuple[TestSet, Heard] | None = None  # the last text: its metrics are all made of the same losses
         self._repaired: tuple[TestSet, Mended] | None = None  # the same of spoilt text
 
     @staticmethod
-    def load(folder: str | Path, *, device: str = "auto") -> Run:
-        """Read a run folder; what it lacks is an error that says so."""
+    def load(folder: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
+        """Read a run folder; what it lacks is an error that says so.
+
+        With `precision="bf16"` its matrix products are taken in bfloat16, on CPUs that have such: faster, and a word
+        in some sentences differs.
+        """
         run = Path(folder)
         if (baseline := read_config(run).get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
@@ -73,6 +94,7 @@ class Run:
         vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
+        rounding = _rounding(precision, chosen)
         model = build_model(recipe, vocabulary)
         try:
             if isinstance(model, CountedModel):
@@ -85,8 +107,10 @@ class Run:
         model = model.to(chosen).eval()
         if chosen.type == "cpu":
             keep_freed_memory()
-        pack(model)
-        return Run(run, without_adapters(recipe), vocabulary, model, chosen)
+        pack(model, rounding)
+        loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen)
+        loaded.precision = precision
+        return loaded
 
     @staticmethod
     def ensemble(
@@ -95,6 +119,7 @@ class Run:
         weights: Sequence[float] | None = None,
         mean: Mean = "probabilities",
         device: str = "auto",
+        precision: str = "float32",
     ) -> Run:
         """Several runs of one task and one vocabulary, whatever their architectures, as one that averages them.
 
@@ -103,13 +128,15 @@ class Run:
         """
         if isinstance(runs, str | Path) or not runs:
             raise ValueError(f"an ensemble is made of a list of run folders, not of {runs!r}")
-        members = [each if isinstance(each, Run) else Run.load(each, device=device) for each in runs]
+        members = [
+            each if isinstance(each, Run) else Run.load(each, device=device, precision=precision) for each in runs
+        ]
         first, device_ = members[0], members[0].device
         for other in members[1:]:
             check_alike(first, other)
         model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
-        together.members = members
+        together.members, together.precision = members, first.precision
         parts = tuple(each.answerer for each in members)
         dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
         together.answerer = replace(together.answerer, members=parts, dictionary=dictionary)

@@ -59,7 +59,7 @@ def test_of_a_tagged_file_a_tagger_embeds_the_words(
     run = untrained("tagger")
     data = run.recipe.data.model_copy(update={"train": (ConlluSource(file="train.conllu"),)})
     run.recipe = run.recipe.model_copy(update={"data": data})
-    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(lambda folder, device="auto": run))
+    monkeypatch.setattr(sightline.run.Run, "load", staticmethod(lambda folder, **how: run))
     rows = [[f"{place}\t{word}\t" + "\t".join("_" * 8) for place, word in enumerate(text.split(), 1)] for text in TEXTS]
     tagged = tmp_path / "texts.conllu"
     tagged.write_text("".join("# text\n" + "\n".join(each) + "\n\n" for each in rows), encoding="utf-8")

@@ -56,7 +56,7 @@ def test_examples_that_validations_saw_are_not_taken_for_tokens(tasks: Runs, tmp
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sources and references, for untrained runs whose names stand for folders."""
-    monkeypatch.setattr(Run, "load", lambda folder, device: copy(by_folder(folder)))  # the recipe is changed
+    monkeypatch.setattr(Run, "load", lambda folder, **how: copy(by_folder(folder)))  # the recipe is changed
     for name, lines in zip(("source", "reference"), zip(*PAIRS, strict=True), strict=True):
         (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]

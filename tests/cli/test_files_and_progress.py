@@ -25,7 +25,7 @@ from untrained_runs import untrained
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a text lies; any run is a Transformer that has learned nothing."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: copy(untrained(Path(folder).name))))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: copy(untrained(Path(folder).name))))
     (tmp_path / "text").write_text("the dog\na cat\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path

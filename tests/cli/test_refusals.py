@@ -33,7 +33,7 @@ def refusal(verb: str, run: str | Path, *arguments: str) -> str:
 @pytest.fixture
 def translator(monkeypatch: pytest.MonkeyPatch) -> str:
     """A Transformer that has learned nothing, in place of any run folder."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: copy(untrained(Path(folder).name))))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: copy(untrained(Path(folder).name))))
     return "transformer"
 
 
@@ -162,7 +162,7 @@ def test_outputs_that_must_be_longer_than_the_learned_positions_are_refused_by_t
     monkeypatch: pytest.MonkeyPatch, name: str, room: int
 ) -> None:
     run = untrained(name)
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, device: run))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: run))
     monkeypatch.setattr(run.model, "longest", 9)
     lines = "\n🙂 🙂 🙂 🙂 🙂\n"
     assert call("predict", name, "--min-length", str(room), given=lines).exit_code == 0

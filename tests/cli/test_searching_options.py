@@ -172,7 +172,7 @@ def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
 @pytest.fixture
 def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of pairs; any folder is the untrained run of its name."""
-    load = staticmethod(lambda folder, device: copy(untrained(Path(folder).name)))  # the recipe is changed
+    load = staticmethod(lambda folder, **how: copy(untrained(Path(folder).name)))  # the recipe is changed
     monkeypatch.setattr(Run, "load", load)
     for place, name in enumerate(("source", "reference")):
         (tmp_path / name).write_text("".join(pair[place] + "\n" for pair in PAIRS), encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.layers.linear import Linear, linear, onednn_fits, pack
 
 INPUTS, OUTPUTS = 24, 40
@@ -128,3 +129,22 @@ def test_packed_weights_give_the_same_whole_and_in_parts() -> None:
         torch.testing.assert_close(layer.apply_rows(x, 8, 24), part, rtol=1e-5, atol=1e-6)
         assert layer._packed
     assert layer(x).requires_grad  # learning goes past the packed weights
+
+
+@pytest.mark.skipif(not cpu_multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_packed_weights_in_bfloat16_round_what_goes_in_and_what_comes_out(activation: str) -> None:
+    layer, x = Linear(24, 40), torch.randn(3, 5, 24)
+    nn.init.normal_(layer.bias)
+    pack(layer, torch.bfloat16)
+    with torch.no_grad():
+        found, part = layer(x, activation), layer.apply_rows(x, 8, 24, activation)
+    wanted = nn.functional.linear(*(each.detach().bfloat16().double() for each in (x, layer.weight, layer.bias)))
+    wanted = wanted.relu() if activation == "relu" else wanted
+    assert found.dtype == part.dtype == torch.float32
+    assert torch.equal(found, found.bfloat16().float()) and torch.equal(part, found[..., 8:24])
+    # half a unit in the last of eight binary places, or a whole one where sums in float32 tip it over
+    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(
+        layer(x), nn.functional.linear(x, layer.weight, layer.bias), **CLOSE
+    )  # learning is exact

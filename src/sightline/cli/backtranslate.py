@@ -11,6 +11,7 @@ import typer
 from sightline.cli.options import (
     Device,
     MaxRatio,
+    Precision,
     Sample,
     Seed,
     Temperature,
@@ -42,6 +43,7 @@ def backtranslate(
     ensemble_mean: EnsembleMean = "probabilities",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped.")] = False,
     device: Device = "auto",
+    precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
     """Translate text of the target language back, and write pairs: synthetic source, tab, real target.
@@ -66,7 +68,7 @@ def backtranslate(
 
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     use_threads(threads)
-    loaded = load_together(run, others, ensemble_mean, device)
+    loaded = load_together(run, others, ensemble_mean, device, precision)
     drawn = sampling(loaded, sample, drawing, beam)
     options = loaded.plain_search(beam) if drawn is None else loaded.options(sample=drawn)
     limits = Limits(max_tokens, max_ratio)

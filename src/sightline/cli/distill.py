@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.options import MaxRatio, Overrides, Threads, use_threads
+from sightline.cli.options import MaxRatio, Overrides, Precision, Threads, use_threads
 from sightline.cli.progress import watching
 from sightline.cli.searching import EnsembleMean, With, load_together
 
@@ -32,6 +32,7 @@ def distill(
     ensemble_mean: EnsembleMean = "probabilities",
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it stopped: translating, or training.")] = False,
     device: Annotated[str, typer.Option(help="Where the teacher works: auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
     """Translate a recipe's training text with a teacher, then train the recipe on that (Kim and Rush 2016).
@@ -60,7 +61,7 @@ def distill(
     use_threads(threads)
     loaded, _ = open_recipe(recipe, overrides or [])
     how = Distilling(beam, choose, Limits(max_tokens, max_ratio), mix)  # type: ignore[arg-type]
-    model = load_together(teacher, others, ensemble_mean, device)
+    model = load_together(teacher, others, ensemble_mean, device, precision)
     try:
         with watching() as watch:
             student, counts = write_distilled(model, loaded, out, how, resume=resume, watch=watch)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.alignments import Symmetrize
-from sightline.cli.options import Device
+from sightline.cli.options import Device, Precision
 from sightline.cli.refusals import check_apart, check_decoded, refuse
 from sightline.cli.searching import (
     Beam,
@@ -100,6 +100,7 @@ def evaluate(
     min_length: MinLength = None,
     forbid_everywhere: ForbidEverywhere = None,
     device: Device = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Score a run, each metric with its signature and 95% interval.
 
@@ -126,7 +127,7 @@ def evaluate(
     """
     from sightline.files import check_place
 
-    loaded = load_together(run, others, ensemble_mean, device)
+    loaded = load_together(run, others, ensemble_mean, device, precision)
     how = searching(
         loaded,
         mbr,
@@ -178,7 +179,12 @@ def evaluate(
     for test in tests:
         reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
         _print_report(reports[-1], loaded, options)
-    told = {"run": str(run), **_together(others, ensemble_mean), **_decoded(reports, task, options)}
+    told = {
+        "run": str(run),
+        "precision": loaded.precision,
+        **_together(others, ensemble_mean),
+        **_decoded(reports, task, options),
+    }
     _write(reports, told, outputs, json_file)
     if confusion is not None:
         _draw(reports, confusion, run)
@@ -275,6 +281,8 @@ def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
         yield f"ensemble of {plural(len(run.members), 'run')}"
     if task == "seq2seq" and report.outputs:
         yield searched(options)
+    if run.precision != "float32":
+        yield f"products in {run.precision}"
     if task == "seq2seq" and report.cut:
         yield f"{plural(report.cut, 'source')} cut short (data.clean.cut_source)"
 

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Precision = Annotated[
+    str, typer.Option(help="float32, or bf16: faster on CPUs that have such products; a word here and there differs.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what PyTorch chooses.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")

@@ -13,7 +13,7 @@ import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
 from sightline.cli.lines import Companion, escaped, lines_of, windows
-from sightline.cli.options import Device, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
+from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
 from sightline.cli.progress import counting
 from sightline.cli.refusals import check_apart, check_prefixes, check_task, refuse
 from sightline.cli.searching import (
@@ -113,6 +113,7 @@ def predict(
         Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
     device: Device = "auto",
+    precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
     r"""Predict one output line for each input line, in order, as the lines come.
@@ -148,7 +149,7 @@ def predict(
     - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
     use_threads(threads)
-    loaded = load_together(run, others, ensemble_mean, device)
+    loaded = load_together(run, others, ensemble_mean, device, precision)
     own = loaded.recipe.decoding.nbest
     if nbest is None and target is None and own > 1 and loaded.recipe.task != "tag":  # a tagger has one answer
         nbest = own

@@ -66,16 +66,17 @@ ForbidEverywhere = Annotated[
 ]
 
 
-def load_together(run: Path, others: Sequence[Path] | None, mean: str, device: str) -> Run:
+def load_together(run: Path, others: Sequence[Path] | None, mean: str, device: str, precision: str) -> Run:
     """A run, or the ensemble of it and others."""
     from sightline.run import Run
 
     if not others and mean != "probabilities":
         raise ValueError(f"--ensemble-mean {mean} is of several models, and there is one; add --with RUN")
     if not others:
-        return Run.load(run, device=device)
+        return Run.load(run, device=device, precision=precision)
     _check_once(run, others)
-    return Run.ensemble([run, *others], mean=mean, device=device)  # type: ignore[arg-type]
+    together = [run, *others]
+    return Run.ensemble(together, mean=mean, device=device, precision=precision)  # type: ignore[arg-type]
 
 
 def _check_once(run: Path, others: Sequence[Path]) -> None:

@@ -74,8 +74,8 @@ class NormalizedLinear(Projection):
             return self._made
         return weight_normalized(self.direction, self.length)
 
-    def pack(self) -> None:
-        super().pack()
+    def pack(self, precision: torch.dtype = torch.float32) -> None:
+        super().pack(precision)
         if self._packed is None:  # oneDNN keeps a copy of its own
             self._made = self.weight.detach()
 

@@ -95,15 +95,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class PackedWeights:
-    """Weights in oneDNN's own order, made once for a model that only predicts: 5 to 25% off each product."""
+    """Weights in oneDNN's own order, made once for a model that only predicts: 5 to 25% off each product.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-        self.bias = None if bias is None else bias.detach()
+    Products are taken in `precision`: inputs, weights and results are rounded to it, sums inside are not.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, precision: torch.dtype) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(precision), None)
+        self.bias = None if bias is None else bias.detach().to(precision)
+        self.precision = precision
 
     def __call__(self, x: Tensor, activation: str) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, activation, [], "")
-        return result
+        rounded = x.to(self.precision)
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(rounded, self.weight, self.bias, activation, [], "")
+        return result.to(x.dtype)
 
 
 class Projection(nn.Module):
@@ -112,6 +117,7 @@ class Projection(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
     _packed: dict[tuple[int, int], PackedWeights] | None = None  # for predicting with oneDNN
+    _precision = torch.float32  # of its products then
     _made: Tensor | None = None  # for predicting without: the weight, where it is made of others
 
     def __init__(self) -> None:
@@ -123,18 +129,18 @@ class Projection(nn.Module):
         if self._packed is not None and not torch.is_grad_enabled() and onednn_fits(x, self.weight):
             key = (start, stop)
             if key not in self._packed:
-                self._packed[key] = PackedWeights(*self._rows(start, stop))
+                self._packed[key] = PackedWeights(*self._rows(start, stop), self._precision)
             return self._packed[key](x, activation)
         result = linear(x, *self._rows(start, stop))
         if self.adapters is not None:
             result = self.adapters(x, result, start, stop)
         return nn.functional.relu(result) if activation == "relu" else result
 
-    def pack(self) -> None:
-        """Get ready to predict: from now on the weights must not change."""
+    def pack(self, precision: torch.dtype = torch.float32) -> None:
+        """Get ready to predict with products of that precision: from now on the weights must not change."""
         at, onednn = self.weight, torch.backends.mkldnn.is_available()
         if onednn and at.device.type == "cpu" and at.dtype == torch.float32:
-            self._packed = {}
+            self._packed, self._precision = {}, precision
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         if start == 0 and stop == self.weight.shape[0]:
@@ -145,11 +151,11 @@ class Projection(nn.Module):
         return self.apply_rows(x, 0, self.weight.shape[0], activation)
 
 
-def pack(model: nn.Module) -> None:
-    """Prepare a model for predicting: from now on its weights must not change."""
+def pack(model: nn.Module, precision: torch.dtype = torch.float32) -> None:
+    """Prepare a model for predicting with products of that precision: from now on its weights must not change."""
     for module in model.modules():
         if isinstance(module, Projection) and module.adapters is None:
-            module.pack()
+            module.pack(precision)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from sightline.data.sources import read_lines
 from sightline.recipe import Decoding
 from sightline.run import Run
 from sightline.synthetic.parts import Corpus, Part, Watch, fingerprint, part_size
-from sightline.synthetic.translation import Limits, Writer, counted, digest_of, flat
+from sightline.synthetic.translation import Limits, Writer, counted, digest_of, flat, precision_of
 
 
 def backtranslate(
@@ -37,6 +37,7 @@ def backtranslate(
         "model": digest_of(run),
         **fingerprint(read_lines(monolingual)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
+        **precision_of(run),
         "max_tokens": limits.max_tokens,
         "max_ratio": limits.max_ratio,
         "tag": tag,

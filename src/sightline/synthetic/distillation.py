@@ -17,7 +17,7 @@ from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.synthetic.parts import Corpus, NothingLeftError, Part, Watch, fingerprint, part_size
-from sightline.synthetic.translation import Choice, Limits, Writer, counted, digest_of, flat
+from sightline.synthetic.translation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
 
 FILE = "distilled.tsv.gz"
 
@@ -61,6 +61,7 @@ def distill(
         "teacher": digest_of(teacher),
         **fingerprint(training_examples(recipe)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
+        **precision_of(teacher),
         "choose": how.choose,
         "max_tokens": how.limits.max_tokens,
         "max_ratio": how.limits.max_ratio,

@@ -53,6 +53,11 @@ def digest_of(run: Run) -> str | dict[str, Any]:
     return {"models": models, "weights": model.weights, "mean": model.mean}
 
 
+def precision_of(run: Run) -> dict[str, str]:
+    """Its part of a plan, where a run rounds: what older versions began in float32 goes on."""
+    return {} if run.precision == "float32" else {"precision": run.precision}
+
+
 def flat(text: str) -> str:
     """The text in one cell of a table: tabs and line breaks are spaces."""
     return text.replace("\t", " ").replace("\n", " ").replace("\r", " ").strip()
