@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers.dropout import Dropout
+from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.training import rdrop as module
@@ -98,6 +99,23 @@ def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
     torch.testing.assert_close(found[0][0].nll, found[1][0].nll, rtol=5e-6, atol=0)
     for mine, other in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)  # float32, with divergences near 100
+
+
+@pytest.mark.skipif(not cpu_multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
+def test_in_mixed_precision_products_are_rounded_and_sums_are_not() -> None:
+    case = [torch.randn(300, WIDTH), torch.randn(300, WIDTH), torch.randn(SIZE, WIDTH) / 4, torch.randn(SIZE)]
+    targets, leaves = torch.randint(1, SIZE, (300,)), [part.clone().requires_grad_() for part in case]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = rdrop(*leaves, targets, 0.1, 3.0)
+    assert "ProjectedRDrop" in loss.total.grad_fn.name() and loss.total.dtype == torch.float32
+    rounded = [part.bfloat16().double().requires_grad_() for part in case]
+    logits = (torch.nn.functional.linear(side, *rounded[2:]).float() for side in rounded[:2])
+    exact = rdrop_from_logits(*logits, targets, 0.1, 3.0)
+    assert loss.total.item() == pytest.approx(exact.total.item(), rel=1e-3)  # a rounding is 0.4%, up or down
+    assert loss.nll.item() == pytest.approx(exact.nll.item(), rel=1e-3)
+    found, wanted = (torch.autograd.grad(each.total, of) for each, of in ((loss, leaves), (exact, rounded)))
+    for mine, other in zip(found, wanted, strict=True):
+        assert float((mine.double() - other).norm()) < 2**-7 * float(other.norm())
 
 
 @pytest.mark.parametrize("make", [padded_batch, packed_batch])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sightline.layers.linear import onednn_fits, product
+from sightline.layers.linear import add_product, blockwise_precision, product
 from sightline.text.tokenizer import PAD
 from sightline.training.objectives import Loss, smoothed_cross_entropy
 
@@ -41,7 +41,8 @@ class ProjectedRDrop(torch.autograd.Function):
 
     With δ = log p − log q, the gradient by the logits of the first pass is
         ½ (p − (1 − ε) 1_y − ε/V) + α/4 (p (δ − KL(p ‖ q)) + p − q),
-    and that of the second is the same with p and q exchanged.
+    and that of the second is the same with p and q exchanged. Products are taken in `precision`, all else and all sums
+    in that of the weight.
     """
 
     @staticmethod
@@ -54,23 +55,27 @@ class ProjectedRDrop(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         alpha: float,
+        precision: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        sides = (first, second)
+        precision = precision or weight.dtype
+        *sides, matrix, shift = (part.to(precision) for part in (first, second, weight, bias))
         grads = (torch.empty_like(first), torch.empty_like(second))
         grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        nll, uniform, apart = (first.new_zeros(()) for _ in range(3))
+        nll, uniform, apart = (weight.new_zeros(()) for _ in range(3))
         for start in range(0, len(first), _ROWS):
             rows = slice(start, start + _ROWS)
             right = targets[rows, None]
-            logs = [torch.log_softmax(product(side[rows], weight, bias), dim=-1) for side in sides]  # (rows, V) each
+            logits = [product(side[rows], matrix, shift).to(weight.dtype) for side in sides]  # (rows, V) each
+            logs = [torch.log_softmax(each, dim=-1) for each in logits]
             nll -= sum(each.gather(1, right).sum() for each in logs) / 2
             uniform -= sum(each.mean(-1).sum() for each in logs) / 2
             apart += both_divergences(*logs).sum()
             for side, grad, own, other in zip(sides, grads, logs, reversed(logs), strict=True):
                 block = _gradient(own, other, right, smoothing, alpha)
-                grad[rows] = product(block, weight.t())
-                grad_weight.addmm_(block.t(), side[rows])
                 grad_bias += block.sum(0)
+                rounded = block.to(precision)
+                grad[rows] = product(rounded, matrix.t())
+                add_product(grad_weight, rounded.t(), side[rows])
         ctx.save_for_backward(*grads, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
         return (1 - smoothing) * nll + smoothing * uniform + alpha / 4 * apart, nll
@@ -78,7 +83,7 @@ class ProjectedRDrop(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *(part * grad for part in ctx.saved_tensors), None, None, None
+        return *(part * grad for part in ctx.saved_tensors), None, None, None, None
 
 
 def _gradient(own: Tensor, other: Tensor, right: Tensor, smoothing: float, alpha: float) -> Tensor:
@@ -95,10 +100,11 @@ def rdrop(
     """The loss of features (…, D) of two passes against targets (…,), by the fastest way there is for them."""
     first, second = (features.reshape(-1, features.shape[-1]) for features in (first, second))
     targets = targets.reshape(-1)
-    if onednn_fits(first, weight) and torch.is_grad_enabled():
+    precision = blockwise_precision(first, weight)
+    if precision is not None:
         real = targets != PAD
         total, nll = ProjectedRDrop.apply(  # type: ignore[no-untyped-call]
-            first[real], second[real], weight, bias, targets[real], smoothing, alpha
+            first[real], second[real], weight, bias, targets[real], smoothing, alpha, precision
         )
         return Loss(total, nll)
     one, other = (nn.functional.linear(features, weight, bias) for features in (first, second))
