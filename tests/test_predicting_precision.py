@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import sightline
 from dated_runs import TRANSFORMER, write_recipe
 from sightline.cli.app import app
-from sightline.layers.kernels import cpu_multiplies_bfloat16
-from sightline.run import _rounding
+from sightline.layers.kernels import cpu_multiplies_bfloat16, product_type
 from watched_runs import Silent, own_cache
 
 rounding = pytest.mark.skipif(not cpu_multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
@@ -70,8 +69,8 @@ def test_a_precision_that_cannot_be_had_is_refused(run: Path, monkeypatch: pytes
     with pytest.raises(ValueError, match="precision 'int8' is not known; use float32 or bf16"):
         sightline.load(run, device="cpu", precision="int8")
     with pytest.raises(ValueError, match="bf16 is for the CPU"):
-        _rounding("bf16", torch.device("cuda"))
-    monkeypatch.setattr("sightline.run.cpu_multiplies_bfloat16", lambda: False)
+        product_type("bf16", torch.device("cuda"))
+    monkeypatch.setattr("sightline.layers.kernels.cpu_multiplies_bfloat16", lambda: False)
     with pytest.raises(ValueError, match="this CPU has no products of bfloat16; leave it out"):
         sightline.load(run, device="cpu", precision="bf16")
-    assert _rounding("float32", torch.device("cuda")) == torch.float32
+    assert product_type("float32", torch.device("cuda")) == torch.float32

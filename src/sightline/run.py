@@ -34,7 +34,7 @@ from sightline.experiment import build_model, choose_device
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
-from sightline.layers.kernels import cpu_multiplies_bfloat16
+from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
@@ -51,21 +51,6 @@ if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
-
-
-def _rounding(precision: str, device: torch.device) -> torch.dtype:
-    """What a precision of that name is, if it can be had."""
-    if precision not in ("float32", "bf16"):
-        raise ValueError(f"precision {precision!r} is not known; use float32 or bf16")
-    if precision == "float32":
-        return torch.float32
-    if device.type != "cpu":
-        raise ValueError(
-            f"precision bf16 is for the CPU; on {device.type} products are rounded (TF32) already: leave it out"
-        )
-    if not cpu_multiplies_bfloat16():
-        raise ValueError("precision bf16 was asked for, and this CPU has no products of bfloat16; leave it out")
-    return torch.bfloat16
 
 
 class Run:
@@ -94,7 +79,7 @@ class Run:
         vocabulary = Vocabulary.load(run, LABELS[recipe.task])
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
-        rounding = _rounding(precision, chosen)
+        rounding = product_type(precision, chosen)
         model = build_model(recipe, vocabulary)
         try:
             if isinstance(model, CountedModel):

@@ -41,3 +41,18 @@ def cpu_multiplies_bfloat16() -> bool:
     if platform.machine().lower() in ("x86_64", "amd64"):
         return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def product_type(precision: str, device: torch.device) -> torch.dtype:
+    """Of the products of a model that predicts, by its name; what this machine cannot have is refused."""
+    if precision not in ("float32", "bf16"):
+        raise ValueError(f"precision {precision!r} is not known; use float32 or bf16")
+    if precision == "float32":
+        return torch.float32
+    if device.type != "cpu":
+        raise ValueError(
+            f"precision bf16 is for the CPU; on {device.type} products are rounded (TF32) already: leave it out"
+        )
+    if not cpu_multiplies_bfloat16():
+        raise ValueError("precision bf16 was asked for, and this CPU has no products of bfloat16; leave it out")
+    return torch.bfloat16

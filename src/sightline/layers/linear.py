@@ -48,7 +48,7 @@ def blockwise_precision(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 
 def add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
-    """total += x y, the sum in its own precision."""
+    """total += x y; the product is rounded to the precision of its factors, the sum is not."""
     if x.dtype == total.dtype:
         total.addmm_(x, y)
     else:
