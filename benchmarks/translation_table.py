@@ -95,7 +95,7 @@ def train(options: argparse.Namespace, table: Path) -> None:
     """All systems, and GNMT once more."""
     from sightline.sweeping.sweep import sweep
 
-    changes = [*options.changes, *(["training.device=cpu"] if options.device == "cpu" else [])]
+    changes = [*options.changes, f"training.device={options.device}"]
     tuning = FineTuning(
         table / "systems" / "gnmt",
         table / "gnmt-rl",

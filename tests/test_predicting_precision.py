@@ -14,6 +14,7 @@ import sightline
 from dated_runs import TRANSFORMER, write_recipe
 from sightline.cli.app import app
 from sightline.layers.kernels import cpu_multiplies_bfloat16, product_type
+from sightline.run import Run
 from watched_runs import Silent, own_cache
 
 rounding = pytest.mark.skipif(not cpu_multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
@@ -41,6 +42,8 @@ def test_an_ensemble_rounds_as_its_runs_do(run: Path) -> None:
     alone, together = (sightline.load(each, device="cpu", precision="bf16") for each in (run, [run, run]))
     assert alone.precision == together.precision == "bf16"
     assert together.predict(["3 March 2015"], beam=1) == alone.predict(["3 March 2015"], beam=1)
+    exact = sightline.load(run, device="cpu")
+    assert Run.ensemble([exact, alone]).precision == "bf16" and Run.ensemble([exact, exact]).precision == "float32"
 
 
 @rounding

@@ -121,7 +121,8 @@ class Run:
             check_alike(first, other)
         model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
-        together.members, together.precision = members, first.precision
+        together.members = members
+        together.precision = next((each.precision for each in members if each.precision != "float32"), "float32")
         parts = tuple(each.answerer for each in members)
         dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
         together.answerer = replace(together.answerer, members=parts, dictionary=dictionary)

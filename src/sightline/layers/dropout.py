@@ -1,9 +1,9 @@
 """Dropout, with cheaper randomness on the CPU.
 
-PyTorch draws one float for each element on the CPU, on one thread: 6% of a Transformer's training step in float32, 20%
-in bfloat16. Here sixteen bits decide each element, four elements from one 64-bit draw of the same generator. The
-probability is rounded to a multiple of 2⁻¹⁶ and the scale is that of the rounded one, so the mean is kept exactly (in
-bfloat16 up to the rounding of the scale, as PyTorch's).
+PyTorch draws one float for each element on the CPU, on one thread: 6% of a Transformer's training step in float32. Here
+sixteen bits decide each element, four elements from one 64-bit draw of the same generator: a third of the time, in
+bfloat16 a sixth (two cores, Zen 5). The probability is rounded to a multiple of 2⁻¹⁶ and the scale is that of the
+rounded one, so the mean is kept exactly (in bfloat16 up to the rounding of the scale, as PyTorch's).
 """
 
 from __future__ import annotations
