@@ -291,7 +291,7 @@ def test_what_is_forbidden_and_stands_around_the_gaps_is_reported(
 
     def predicted(*options: str) -> Result:
         command = ["predict", str(runs["span-corruption"]), "--device", "cpu", *options]
-        with errors.told():  # as the command itself does
+        with errors.error_boundary():  # as the command itself does
             return CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
 
     plain = predicted()

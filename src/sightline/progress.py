@@ -23,12 +23,13 @@ def shown() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield occasional()
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    from sightline.terminal import console
+
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(what: str, done: int, total: int) -> None:

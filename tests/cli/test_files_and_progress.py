@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.cli.errors import told
+from sightline.cli.errors import error_boundary
 from sightline.cli.progress import counting
 from sightline.cli.train import _counter
 from sightline.run import Run
@@ -120,7 +120,7 @@ def test_in_a_terminal_the_count_leaves_the_answers_alone(
 
 def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
     ours = str(Path(sightline.__file__).parent / "training" / "loop.py")
-    with warnings.catch_warnings(record=True) as others, told():
+    with warnings.catch_warnings(record=True) as others, error_boundary():
         warnings.warn_explicit("checkpoint 60 is damaged", UserWarning, ours, 46)
         warnings.warn_explicit("not ours", UserWarning, "elsewhere.py", 1)
     assert capsys.readouterr().err == "sightline: checkpoint 60 is damaged\n"

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sightline.cli.app import app
-from sightline.cli.errors import told
+from sightline.cli.errors import error_boundary
 from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.bodies import Positions, TransformerBody
 from sightline.run import Run
@@ -202,13 +202,13 @@ def test_what_is_read_is_not_written_over(
 
 
 def test_values_that_do_not_go_together_are_named_without_all_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit), told():
+    with pytest.raises(SystemExit), error_boundary():
         Decoding(beam=2, nbest=5)
     assert capsys.readouterr().err == "sightline: nbest (5) is more than beam (2); raise beam, or lower nbest\n"
 
 
 def test_of_a_list_only_the_value_that_is_wrong_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit), told():
+    with pytest.raises(SystemExit), error_boundary():
         Evaluation.model_validate({"metrics": ["blue"]})
     said = capsys.readouterr().err
     assert said.startswith("sightline: metrics.0 is 'blue': Input should be 'bleu'") and "at least 1 item" not in said

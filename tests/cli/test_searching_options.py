@@ -30,7 +30,7 @@ LINES = "ANNA: the\nBOHR: old\n"
 
 def call(verb: str, run: Path, *arguments: str, given: str = LINES) -> tuple[list[str], str]:
     command = [verb, str(run), *arguments, "--device", "cpu"]
-    with errors.told():  # as the command itself does
+    with errors.error_boundary():  # as the command itself does
         result = CliRunner().invoke(app, command, input=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout.splitlines(), result.stderr

@@ -53,9 +53,9 @@ def test_missing_characters_are_told_once_by_the_program_in_one_line(tmp_path: P
         "import matplotlib.font_manager as manager, sys\n"
         "fontManager.ttflist = [e for e in fontManager.ttflist if e.name == 'DejaVu Sans']\n"
         "manager.findSystemFonts = lambda: []\n"
-        "from sightline.cli.errors import told\n"
+        "from sightline.cli.errors import error_boundary\n"
         "from sightline.inspection.alignment import Alignment, draw\n"
-        "with told():\n"
+        "with error_boundary():\n"
         "    for number in range(3):\n"
         "        draw(Alignment(['狗'], ['dog'], [[1.0]]), sys.argv[1] + f'/{number}.png')\n"
     )

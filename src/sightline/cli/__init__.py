@@ -10,14 +10,25 @@ from types import FrameType
 
 def main() -> None:
     """Entry point of the `sightline` command."""
-    from sightline.cli.app import app
-    from sightline.cli.errors import told
+    from sightline.cli.errors import error_boundary
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, _interrupted)
-    with told():
+    sys.argv[1:] = _without_debug(sys.argv[1:])
+    with error_boundary():
+        from sightline.cli.app import app
+
         app(prog_name="sightline")
     sys.exit(0)
+
+
+def _without_debug(arguments: list[str]) -> list[str]:
+    """Take `--debug` from wherever it was given: it belongs to no verb, and is often appended to a failed command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, rest = arguments[:end], arguments[end:]
+    if "--debug" in options:
+        os.environ["SIGHTLINE_DEBUG"] = "1"  # the trainings of a sweep are commands of their own, and inherit it
+    return [option for option in options if option != "--debug"] + rest
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +25,7 @@ from sightline.cli.schema import recipes, schema
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
 from sightline.cli.vectors import vectors
+from sightline.terminal import printable_output
 
 app = typer.Typer(
     name="sightline",
@@ -31,7 +34,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 success, 1 failure or bad input, 2 usage, 70 internal error (a bug), 130 interrupted.",
 )
+
+
+def _command(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb as a command of the app: what it prints for people has no control characters; `predict` prints data."""
+
+    @functools.wraps(verb)
+    def run(*args: Any, **options: Any) -> None:
+        with printable_output(stdout=verb is not predict):
+            try:
+                verb(*args, **options)
+            except EOFError as error:  # typer takes it for a prompt that nobody answered, and prints "Aborted!"
+                raise OSError(f"unexpected end of file: {error}") from error
+
+    return run
+
+
 for verb in (
     train,
     sweep,
@@ -52,7 +72,7 @@ for verb in (
     doctor,
     demo,
 ):
-    app.command()(verb)
+    app.command()(_command(verb))
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,6 +87,10 @@ def _print_version(wanted: bool) -> None:
 def about(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show tracebacks; anywhere on the line, or SIGHTLINE_DEBUG=1."),
     ] = False,
 ) -> None:
     """Sequence-to-sequence models you can train, compare and see into.

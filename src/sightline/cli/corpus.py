@@ -31,12 +31,11 @@ def show_corpus(
     figure: Path | None,
 ) -> None:
     """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
-    from rich.console import Console
-
     from sightline.evaluation.metrics import METRICS
     from sightline.files import check_place, write_atomically, write_json
     from sightline.inspection.corpus_view import length_table, sentence_table, token_table
     from sightline.inspection.pictures.corpus import draw_lengths
+    from sightline.terminal import console
 
     if csv_file is not None:
         check_place(csv_file)
@@ -45,17 +44,17 @@ def show_corpus(
     if quality:
         _check_quality(run)
     view = corpus_view(run, on)
-    console = Console()
+    screen = console()
     what = f"{plural(len(view.sentences), 'sentence')}, {view.loss:.3f} nats a token"
-    console.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
-    console.print((token_table if tokens else sentence_table)(view, order, _SHOWN))
+    screen.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
+    screen.print((token_table if tokens else sentence_table)(view, order, _SHOWN))
     if run.recipe.task != "language-model":  # whose text is cut into equal parts
-        console.print("loss by length", highlight=False)
-        console.print(length_table(view.by_length()))
+        screen.print("loss by length", highlight=False)
+        screen.print(length_table(view.by_length()))
     qualities = _quality(run, on) if quality else []
     metric = METRICS[run.recipe.evaluation.metrics[0]].label
     if qualities:
-        console.print(_quality_table(qualities, metric))
+        screen.print(_quality_table(qualities, metric))
     if csv_file is not None:
         write_atomically(csv_file, view.to_csv(order))
         print(f"wrote {csv_file}", file=sys.stderr)

@@ -16,14 +16,13 @@ def demo(
     """Train the date translator, score it on dates it never saw, and show where it looked."""
     import time
 
-    from rich.console import Console
-
     from sightline.cli.train import train_or_tell
     from sightline.inspection.alignment import draw, render_terminal
     from sightline.opening import open_recipe
     from sightline.run import Run
+    from sightline.terminal import console
 
-    console = Console()
+    screen = console()
     recipe, _ = open_recipe("dates")
     print("Training an LSTM with additive attention to read dates (recipe: dates).", file=sys.stderr)
     started = time.monotonic()
@@ -41,7 +40,7 @@ def demo(
     if alignment is None:
         return
     print("\nWhere it looked while it wrote the last one:\n")
-    console.print(render_terminal(alignment))
+    screen.print(render_terminal(alignment))
     picture = out / "alignment.png"
     draw(alignment, picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
     print(f"\nThe same as a picture: {picture}")

@@ -21,9 +21,9 @@ def doctor() -> None:
 
     findings = report()
     if sys.stdout.isatty():
-        from rich.console import Console
+        from sightline.terminal import console
 
-        Console().print(_table(findings))
+        console().print(_table(findings))
     else:
         for finding in findings:
             remedy = f" ({finding.remedy})" if finding.remedy else ""

@@ -1,42 +1,101 @@
-"""Errors a person can act on are one line, not a stack trace; so are warnings."""
+"""The one place where a command's errors become messages and exit codes.
+
+Expected errors (bad input, missing files, no memory) are one line and exit code 1. Any other exception is a bug of
+Sightline: one line that says so, and exit code 70. `--debug`, or SIGHTLINE_DEBUG=1, shows the traceback of either.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sightline.terminal import printable
+
+FAILURE, USAGE, INTERNAL_ERROR, INTERRUPTED = 1, 2, 70, 130  # usage errors are typer's; 70 is EX_SOFTWARE of sysexits.h
+
+_HOUSE = Path(__file__).parents[1]  # the package
+_LONGEST = 500  # characters of an unexpected error's own message
+_EXPECTED = (ValueError, ArithmeticError, OSError, ImportError, EOFError)  # raised on purpose, or by what a user gave
+
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Print what went wrong in one line and leave with 1; with SIGHTLINE_DEBUG set, show where it happened too."""
+def error_boundary() -> Iterator[None]:
+    """Turn every exception into one line on standard error and an exit code; warnings of ours into one line each."""
     try:
-        with _warnings_told():
+        with _warnings_in_one_line():
             yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; nothing more to say
-        sys.exit(1)
-    except (ValueError, ArithmeticError, OSError, ModuleNotFoundError) as error:
-        if os.environ.get("SIGHTLINE_DEBUG"):
-            raise
-        print(f"sightline: {_text(error)}", file=sys.stderr)
-        sys.exit(1)
+    except BrokenPipeError:  # the reader of standard output has gone; there is nobody to report to
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILURE)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if debugging():
+            print(printable(traceback.format_exc()), file=sys.stderr, end="")
+        message, code = describe(error)
+        print(f"sightline: {printable(message)}", file=sys.stderr)
+        sys.exit(code)
+
+
+def debugging() -> bool:
+    """Whether errors come with their traceback."""
+    return bool(os.environ.get("SIGHTLINE_DEBUG"))
+
+
+def describe(error: Exception) -> tuple[str, int]:
+    """What to print of an exception, and the exit code."""
+    if _out_of_memory(error):
+        return (
+            f"out of memory ({_cause(error)}); lower training.batches.tokens, decoding.batch_tokens or the sizes of "
+            f"the model, or shorten the input"
+        ), FAILURE
+    if isinstance(error, _EXPECTED):
+        return _text(error), FAILURE
+    again = "" if debugging() else "; run again with --debug for the traceback"
+    return f"internal error: {_cause(error)} ({_place(error)}). This is a bug in Sightline{again}", INTERNAL_ERROR
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """By Python, NumPy, or PyTorch, which on a CPU has no class for it."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def _cause(error: Exception) -> str:
+    """The class of an exception and its message, in one line."""
+    message = " ".join(str(error).split())
+    message = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """The last line of this package that the exception came through: `run.py, line 12`."""
+    place = "unknown place"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(_HOUSE):
+            place = f"{path.relative_to(_HOUSE).as_posix()}, line {line}"
+    return place
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
-    """What Sightline warns of (by a class or in a file of its own) is told in one line; others look as ever."""
-    house = str(Path(__file__).parents[1]) + os.sep
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print warnings of Sightline (of a class or file of its own) in one line; others are shown as ever."""
+    house = str(_HOUSE) + os.sep
     with warnings.catch_warnings():
         before = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
             if category.__module__.startswith("sightline.") or filename.startswith(house):
-                print(f"sightline: {message}", file=sys.stderr)
+                print(f"sightline: {printable(str(message))}", file=sys.stderr)
             else:
                 before(message, category, filename, *rest, **more)
 
@@ -44,7 +103,7 @@ def _warnings_told() -> Iterator[None]:
         yield
 
 
-def _text(error: BaseException) -> str:
+def _text(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{place}"
@@ -55,7 +114,7 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _invalid(error: BaseException) -> str:
+def _invalid(error: Exception) -> str:
     """`beam is 0: Input should be greater than or equal to 1`, of every value that is wrong."""
     from pydantic import ValidationError
 

@@ -310,9 +310,9 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
         for right, given, count in found:
             print(f"  {count:>7,}  {right} → {given}  ({100 * count / support[right]:.1f}% of {right})")
     elif sys.stdout.isatty():
-        from rich.console import Console
+        from sightline.terminal import console
 
-        Console().print(TerminalConfusion(confusion))
+        console().print(TerminalConfusion(confusion))
     else:
         print(confusion_text(confusion), end="")
 

@@ -199,9 +199,9 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
     if cell is not None:
         print(_explained(subject.trace, cell))
     elif not wanted.any:
-        from rich.console import Console
+        from sightline.terminal import console
 
-        Console().print(look(view, subject).shown)
+        console().print(look(view, subject).shown)
 
 
 def _subject(run: str, text: str | None, target: str | None, device: str) -> Subject:

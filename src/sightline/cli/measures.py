@@ -308,23 +308,22 @@ def show_attribution(
     run: Run, text: str, target: str | None, *, method: Method, figure: Path | None, json_file: Path | None
 ) -> None:
     """Which tokens each answer to a text rests on; the answer is the model's own, if none is given."""
-    from rich.console import Console
-
     from sightline.files import write_json
     from sightline.inspection.alignment import render_terminal
     from sightline.inspection.pictures.attribution import draw_attribution
     from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.terminal import console
 
     if figure is not None:
         check_figure(figure)
     found = _attribution(run, text, target, method)
     shown = found if run.recipe.task == "tag" else found.words()
-    console = Console()
-    console.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
-    console.print(render_terminal(shown.alignment()))
+    screen = console()
+    screen.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
+    screen.print(render_terminal(shown.alignment()))
     if found.gaps is not None:
         gap = float(abs(found.gaps).max(initial=0.0))
-        console.print(
+        screen.print(
             f"completeness: at most {gap:.3f} nats are missing of an answer ({plural(_STEPS, 'step')})", markup=False
         )
     if json_file is not None:

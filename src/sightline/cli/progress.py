@@ -20,7 +20,6 @@ def watching() -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield _Lines("translated")
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -30,8 +29,10 @@ def watching() -> Iterator[Callable[[int, int], None]]:
         TimeRemainingColumn,
     )
 
+    from sightline.terminal import console
+
     columns = (TextColumn("translating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=console(stderr=True)) as bar:
         task = bar.add_task("translating", total=None)
         yield lambda done, lines: bar.update(task, completed=done, total=lines)
 
@@ -50,12 +51,13 @@ def counting(file: Path | None) -> Iterator[Callable[[int], None]]:
         lines = _Lines("predicted")
         yield lambda done: lines(done, None)
         return
-    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from sightline.terminal import console
 
     columns = (TextColumn("predicted {task.description} in"), TimeElapsedColumn())
     # standard output is the answers' own: it must not pass through the display
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as display:
+    with Progress(*columns, console=console(stderr=True), transient=True, redirect_stdout=False) as display:
         task = display.add_task(plural(0, "line"), total=None)
         yield lambda done: display.update(task, description=plural(done, "line"))
 

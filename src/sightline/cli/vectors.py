@@ -93,11 +93,12 @@ def _display() -> Iterator[Report]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from sightline.terminal import console
+
     columns = (BarColumn(bar_width=32), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
 
         def show(progress: SkipgramProgress) -> None:

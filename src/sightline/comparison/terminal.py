@@ -59,9 +59,9 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     if console is None and not sys.stdout.isatty():
         print(plain_text(comparison), end="")
         return
-    from rich.console import Console
+    from sightline.terminal import console as terminal_console
 
-    _print_rich(comparison, console or Console())
+    _print_rich(comparison, console or terminal_console())
 
 
 def plain_text(comparison: Comparison) -> str:

@@ -62,11 +62,12 @@ class LiveBoard:
     """A table of all runs that moves, over notes that scroll by; for terminals."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        from rich.console import Console
         from rich.live import Live
 
+        from sightline.terminal import console
+
         self.jobs = jobs
-        self.console = Console(stderr=True)
+        self.console = console(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False)
         self.looked = 0.0
 

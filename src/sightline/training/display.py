@@ -94,9 +94,10 @@ class LiveDisplay:
     """A progress bar that knows the limits, over notes that scroll by; for terminals."""
 
     def __init__(self, *, steps: int | None, epochs: int | None, minutes: float | None) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
+
+        from sightline.terminal import console
 
         self.limits = steps, epochs, minutes
         self.bar = Bar(
@@ -104,7 +105,7 @@ class LiveDisplay:
             BarColumn(bar_width=32),
             TextColumn("{task.percentage:>3.0f}%  {task.description}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=console(stderr=True),
         )
         self.task = self.bar.add_task("starting", total=1.0)
         self.last: dict[str, Any] = {}

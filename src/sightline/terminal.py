@@ -1,0 +1,79 @@
+"""Text on its way to a terminal: control characters of recipes, corpora and file names are shown, never obeyed.
+
+A terminal obeys escape sequences in whatever it displays: a line of a corpus could recolour, overwrite or hide what
+stands around it (and some terminals take a new title or clipboard from it). Everything that a command prints for a
+person passes through `printable_output`; tables and progress bars, whose own sequences are wanted, through `console`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# C0 but tab and newline, DEL, C1, line and paragraph separators, embeddings, overrides and isolates of direction
+# (Unicode TR36), and lone surrogates, which no encoding has (they stand for undecodable bytes of file names).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_OF_LINES = re.compile(_CONTROL.pattern.replace("\x0b-\x1f", "\x0b\x0c\x0e-\x1f"))  # a progress line has \r
+
+
+def printable(text: str) -> str:
+    r"""Replace control characters by their escapes: ESC becomes the four characters `\x1b`."""
+    return _CONTROL.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class _Printable:
+    """A text stream that writes control characters as escapes; in all else the stream it wraps."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        # rich writes to the stream below: `console` has made its text printable already
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+
+    def write(self, text: str) -> int:
+        self._stream.write(_CONTROL_OF_LINES.sub(_escape, text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def printable_output(*, stdout: bool = True) -> Iterator[None]:
+    """Escape control characters in standard error and, unless it carries data (`stdout=False`), standard output."""
+    before = sys.stdout, sys.stderr
+    ours = cast("TextIO", _Printable(sys.stdout)) if stdout else sys.stdout, cast("TextIO", _Printable(sys.stderr))
+    sys.stdout, sys.stderr = ours
+    try:
+        yield
+    finally:
+        if (sys.stdout, sys.stderr) == ours:  # else somebody else has replaced them, and puts them back
+            sys.stdout, sys.stderr = before
+
+
+def console(**options: Any) -> Console:
+    """A rich console that shows control characters in texts as escapes; `options` are those of `rich.Console`."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+            return super()._render_buffer(
+                part if part.control else Segment(printable(part.text), part.style) for part in buffer
+            )
+
+    return PrintableConsole(**options)
