@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+MAX_JSON = 2**28  # bytes of a JSON file that is read as a whole
 TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
 
 
@@ -29,6 +30,31 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def write_json(path: Path, record: Any, *, indent: int | None = 1) -> None:
     """The same for a record, as JSON that people can read; with no indent, in one line."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=indent) + "\n")
+
+
+def parse_json(content: bytes | str) -> Any:
+    """`json.loads`, but all that can be wrong (not UTF-8, nested too deeply) is a ValueError."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_json(path: Path) -> Any:
+    """The JSON in a file; a ValueError with the path where it is none."""
+    try:
+        return parse_json(read_bounded(path, MAX_JSON))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: not JSON ({error})") from error
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a file that has no more than so many bytes."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most:,} bytes, too many for a file of this kind")
+    return content
 
 
 @contextmanager

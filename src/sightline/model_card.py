@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from sightline.files import write_atomically
+from sightline.files import read_json, write_atomically
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import (
@@ -111,7 +110,7 @@ def _started(run: Path) -> list[str]:
     path = run / "start.json"
     if not path.is_file():
         return []
-    return [f"| start | {line} |" for line in json.loads(path.read_text(encoding="utf-8"))["told"]]
+    return [f"| start | {line} |" for line in read_json(path)["told"]]
 
 
 def _adapted(recipe: Recipe) -> list[str]:

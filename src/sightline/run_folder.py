@@ -8,7 +8,6 @@ With decoding.replace_unknown: dictionary also dictionary.tsv (see decoding/unkn
 from __future__ import annotations
 
 import fcntl
-import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sightline.files import write_json
+from sightline.files import MAX_JSON, parse_json, read_bounded, write_json
 from sightline.version import version
 
 FORMAT = 1  # raised when older programs could no longer read a run folder
@@ -66,7 +65,7 @@ def read_config(run: Path) -> dict[str, Any]:
             raise RunError(f"{run} is not a run folder: it has no recipe.yaml and no config.json")
         raise RunError(f"{run} has no config.json: its training did not get far enough, or the file was removed")
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = parse_json(read_bounded(path, MAX_JSON))
     except ValueError as error:  # not UTF-8, or not JSON
         raise RunError(f"{path} is damaged ({error}); copy the folder again, or train anew") from error
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
@@ -105,7 +104,7 @@ def journal(run: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             if number == len(lines):
                 break

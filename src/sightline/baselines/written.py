@@ -22,7 +22,7 @@ from sightline.decoding.batch import Told
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
 from sightline.evaluation.test_set import Report, TestSet
-from sightline.files import write_atomically
+from sightline.files import parse_json, write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
@@ -47,7 +47,7 @@ class WrittenRun(Run):
         outputs = {}
         for number, line in enumerate(need(folder, FILE, remedy).read_text(encoding="utf-8").splitlines(), 1):
             try:
-                record = json.loads(line)
+                record = parse_json(line)
                 outputs[record["source"]] = record["output"]
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(f"{folder / FILE}, line {number} is damaged ({error}); {remedy}") from error

@@ -6,7 +6,6 @@ later versions write down, is read as far as it goes.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -23,6 +22,7 @@ from sightline.comparison.where import Where
 from sightline.evaluation.intervals import Score
 from sightline.evaluation.significance import Significance
 from sightline.evaluation.test_set import TestSet
+from sightline.files import MAX_JSON, parse_json, read_bounded
 
 Plain = Mapping[str, Any]
 Found = TypeVar("Found")
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 def read_comparison(path: Path) -> Comparison:
     """The comparison that `sightline compare --json` wrote to this file."""
     try:
-        return _comparison(json.loads(path.read_text(encoding="utf-8")))
+        return _comparison(parse_json(read_bounded(path, MAX_JSON)))
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); give a file that compare --json wrote") from error
     except ValidationError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from sightline.comparison.recipe_differences import differ_only_in_seed
 from sightline.data.origins import Origin, origins
 from sightline.decoding.ensemble import Mean
 from sightline.evaluation.metrics import METRICS
+from sightline.files import read_json
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName
 from sightline.run import Run
@@ -225,7 +225,7 @@ def _places(folders: Sequence[Path]) -> set[Path]:
 
 def _trained_on(run: Run) -> str:
     try:
-        environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+        environment = read_json(run.folder / "environment.json")
         cuda = [str(name) for name in environment["cuda"]]
     except (OSError, ValueError, KeyError, TypeError):
         return "unknown"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sightline.data.links import Links, in_step
 from sightline.data.sources import Example, read, source_files
-from sightline.files import checksum, write_atomically
+from sightline.files import checksum, read_json, write_atomically
 from sightline.recipe.data import AnySource, Clean, DatesSource
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
@@ -117,7 +117,7 @@ def content_hash(path: Path, cache: Path) -> str:
     stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
     memory = cache / "checksums" / f"{_digest(str(path.resolve()))[:32]}.json"
     try:
-        remembered = json.loads(memory.read_text())
+        remembered = read_json(memory)
         if remembered["stamp"] == stamp:
             return str(remembered["sha256"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -7,7 +7,6 @@ is held; the corpus does not tell a held note from one struck again.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, cast
 
 from sightline.compression import BROKEN, open_bytes
 from sightline.data.sources import DataError
-from sightline.files import write_atomically
+from sightline.files import MAX_JSON, parse_json, write_atomically
 from sightline.plural import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")
@@ -87,14 +86,16 @@ def read_chorales(path: Path, part: str) -> Iterator[Chorale]:
 def _part(path: Path, part: str) -> list[Any]:
     try:
         with open_bytes(path) as file:
-            content = file.read()
+            content = file.read(MAX_JSON + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name in the recipe") from error
     except BROKEN as error:
         raise DataError(f"{path} cannot be read or is damaged ({error}); get the file again") from error
+    if len(content) > MAX_JSON:
+        raise DataError(f"{path} has more than {MAX_JSON:,} bytes; give a file like jsb-chorales-16th.json")
     try:
-        parts = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        parts = parse_json(content)
+    except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); give a file like jsb-chorales-16th.json") from error
     if not isinstance(parts, dict):
         raise DataError(f'{path}: not an object but {type(parts).__name__}; write {{"train": [pieces], ...}}')

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.data.preparation import data_folder
+from sightline.files import read_json
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 
@@ -39,7 +39,7 @@ def origins(recipe: Recipe) -> list[Origin]:
 def origin_of(file: Path) -> Origin | None:
     """How a text was made; None where nothing beside it says so."""
     try:
-        plan = json.loads(summary_of(file).read_text(encoding="utf-8"))["plan"]
+        plan = read_json(summary_of(file))["plan"]
         key = next(key for key in _WRITERS if key in plan)
         models = plan[key]["models"] if isinstance(plan[key], dict) else [plan[key]]  # of an ensemble: all
         return Origin(_WRITERS[key], tuple(map(str, models)))

@@ -6,7 +6,6 @@ the recipe says fails with its name, the line and a remedy.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -19,6 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from sightline.compression import BROKEN, looks_packed, open_bytes
 from sightline.data.splitting import place
+from sightline.files import parse_json
 from sightline.plural import plural
 from sightline.recipe.data import (
     AnySource,
@@ -308,8 +308,8 @@ def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
 def _read_json_lines(path: Path, source: str, target: str) -> Iterator[Example]:
     for number, line in enumerate(read_lines(path), 1):
         try:
-            item = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            item = parse_json(line)
+        except ValueError as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); put one object on each line") from error
         where = f"{path}, line {number}"
         yield Example(_value(item, source, where), _value(item, target, where))

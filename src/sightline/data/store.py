@@ -8,7 +8,6 @@ Building streams: memory does not grow with the corpus (only `deduplicate` remem
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 import threading
 from collections import deque
@@ -29,7 +28,7 @@ from sightline.data.cleaning import REASONS, Batch, Cleaner
 from sightline.data.ingredients import Ingredients
 from sightline.data.links import Links, chunk_links
 from sightline.data.sources import DataError, Example
-from sightline.files import atomic_folder, unfinished, write_json
+from sightline.files import atomic_folder, read_json, unfinished, write_json
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,7 +46,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         """Open a finished store."""
         self.folder = folder
-        self.counts: dict[str, int] = json.loads((folder / "counts.json").read_text())
+        self.counts: dict[str, int] = read_json(folder / "counts.json")
         with pa.memory_map(str(folder / "examples.arrow")) as file:
             reader = pa.ipc.open_file(file)
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]

@@ -5,7 +5,6 @@ The files are written into a folder under a temporary name, which is renamed whe
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from sightline.files import atomic_folder, write_atomically, write_json
+from sightline.files import atomic_folder, parse_json, write_atomically, write_json
 from sightline.inspection.arithmetic import Ref
 from sightline.inspection.trace import Step, Trace
 
@@ -46,7 +45,7 @@ def load_trace(folder: Path) -> Trace:
     if not path.is_file():
         raise ValueError(f"{folder} is not a saved trace: it has no {TRACE}; give the folder that was saved to")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_bytes())
         tensors, weights = load_file(folder / TENSORS), load_file(folder / WEIGHTS)
     except (ValueError, OSError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged ({error}); save the trace again") from error

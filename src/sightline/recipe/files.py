@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sightline.files import write_atomically
+from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.overrides import apply_override
 from sightline.recipe.shape import inner, kinds, sections
-from sightline.recipe.yaml import Key, Located, dotted, read_yaml, write_yaml
+from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
 
 
 class RecipeError(ValueError):
@@ -33,12 +33,14 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     """
     path = _find(name_or_path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise RecipeError(f"{path}:{line}: this is not UTF-8 text; save the recipe as UTF-8") from error
+    except ValueError as error:  # too large
+        raise RecipeError(str(error)) from None
     document = read_yaml(text, str(path))
     if document.problems and document.value is None:
         raise RecipeError(_listed(document.problems, path))

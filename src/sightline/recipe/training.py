@@ -102,7 +102,7 @@ class Training(Section):
 
     lr: float = Field(5e-4, gt=0)
     schedule: Schedule = Schedule()
-    betas: tuple[float, float] = (0.9, 0.98)
+    betas: tuple[Probability, Probability] = (0.9, 0.98)
     eps: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")

@@ -17,6 +17,10 @@ import yaml
 Key = str | int
 Path = tuple[Key, ...]
 
+# Bounds of a document; aliases count as what they repeat. A resolved recipe has 5 kB and 200 values, six levels deep.
+MAX_BYTES, MAX_DEPTH, MAX_VALUES = 1_000_000, 50, 20_000
+_MAX_DIGITS = 400  # of a number
+
 _CORE = {
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -37,7 +41,22 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class _Loader(yaml.SafeLoader):
+    """Composes nodes; nesting that would exhaust Python's stack is an error with its line."""
+
     yaml_implicit_resolvers = _resolvers()
+    depth = count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        self.count += 1
+        deep, many = self.depth > MAX_DEPTH + 1, self.count > 2 * MAX_VALUES  # keys are nodes too
+        if deep or many:
+            what = f"nested more than {MAX_DEPTH} levels deep" if deep else f"more than {MAX_VALUES:,} values"
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, what, mark)
+        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        self.depth -= 1
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
@@ -77,6 +96,9 @@ class Located:
 def read_yaml(text: str, name: str, *, at: str | None = None) -> Located:
     """Read `text`; places are `name:line`, or always `at` for a text that is not a file."""
     document = Located()
+    if len(text) > MAX_BYTES:
+        document.problems.append(f"{at or name}: longer than {MAX_BYTES:,} characters; a recipe is a short text")
+        return document
     try:
         loader = _Loader(text)
         try:
@@ -89,9 +111,16 @@ def read_yaml(text: str, name: str, *, at: str | None = None) -> Located:
         place = at or (f"{name}:{mark.line + 1}" if mark else name)
         what = "; ".join(part for part in (error.context, error.problem) if part)
         document.problems.append(f"{place}: this is not YAML: {what}")
+    except _TooLarge as error:
+        document.value = None
+        document.problems.append(str(error))
     except yaml.YAMLError as error:  # a character that YAML does not allow
         document.problems.append(f"{at or name}: this is not YAML: {' '.join(str(error).split())}")
     return document
+
+
+class _TooLarge(Exception):
+    """A document with more values than any recipe has: aliases of aliases can repeat a few lines billions of times."""
 
 
 @dataclass
@@ -102,11 +131,18 @@ class _Reader:
     document: Located
     name: str
     at: str | None
+    count: int = 0  # values so far
 
     def _place(self, line: int) -> str:
         return self.at or f"{self.name}:{line}"
 
     def value(self, node: yaml.Node | None, path: Path, line: int, around: tuple[int, ...]) -> Any:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise _TooLarge(
+                f"{self.document.place(path[:1])}: {dotted(path[:1])}: more than {MAX_VALUES:,} values, counting what "
+                f"aliases repeat"
+            )
         self.document.places[path] = self._place(line)
         if node is None:
             return None
@@ -141,13 +177,22 @@ class _Reader:
             values[key] = self.value(value_node, (*path, key), line, around)
         return values
 
+    def _problem(self, path: Path, what: str) -> None:
+        self.document.problems.append(f"{self.document.places[path]}: {dotted(path)}: {what}")
+
     def _scalar(self, node: yaml.Node, path: Path) -> Any:
         text = str(node.value)
+        if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
+            self._problem(path, "a NUL or half a surrogate pair, which is no text; take it away")
+            return None
         match node.tag.removeprefix("tag:yaml.org,2002:"):
             case "null":
                 return None
             case "bool":
                 return text.lower() == "true"
+            case "int" if len(text) > _MAX_DIGITS:
+                self._problem(path, f"a number of {len(text):,} digits")
+                return None
             case "int":
                 return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
             case "float":
@@ -155,9 +200,7 @@ class _Reader:
             case "str":
                 return text
             case tag:
-                self.document.problems.append(
-                    f"{self.document.places[path]}: {dotted(path)}: the tag {tag} means nothing here; take it away"
-                )
+                self._problem(path, f"the tag {tag} means nothing here; take it away")
                 return None
 
 

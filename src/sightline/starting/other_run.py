@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from sightline.data.preparation import LABELS, training_examples
 from sightline.data.sources import Example
-from sightline.files import write_json
+from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
 from sightline.models.bodies import body_classes
 from sightline.models.counted import CountedModel
@@ -226,6 +225,6 @@ def read_start(run: Path) -> Start | None:
     """The same again; None where there is nothing."""
     if not (run / START).is_file():
         return None
-    values = json.loads((run / START).read_text(encoding="utf-8"))
+    values = read_json(run / START)
     names = {key: tuple(values[key]) for key in ("taken", "new", "left")}
     return Start(values["run"], **names, numbers=values["numbers"], new_rows=values["new_rows"])

@@ -14,8 +14,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sightline.files import read_bounded
 from sightline.recipe.files import shown
-from sightline.recipe.yaml import dotted, read_yaml
+from sightline.recipe.yaml import MAX_BYTES, dotted, read_yaml
 
 
 class SweepError(ValueError):
@@ -186,7 +187,7 @@ def read_variants(source: str | Path | Sequence[Mapping[str, Any]]) -> list[Vari
 
 
 def _read_file(path: Path) -> list[Variant]:
-    document = read_yaml(path.read_text(encoding="utf-8-sig"), str(path))
+    document = read_yaml(read_bounded(path, MAX_BYTES).decode("utf-8-sig"), str(path))
     if document.problems:
         raise SweepError("\n".join(document.problems))
     if not isinstance(document.value, list):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sightline.files import parse_json, read_json
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
 from sightline.training.ending import limit_reached, newest_progress
@@ -27,7 +27,7 @@ def ended(run: Path, recipe: Recipe) -> bool:
     if saved is None:
         return False
     try:
-        progress = json.loads(saved.read_text(encoding="utf-8"))
+        progress = read_json(saved)
         if (run / "model.safetensors").stat().st_mtime_ns < saved.stat().st_mtime_ns:
             return False
         return bool(progress["validated"] == progress["step"] and limit_reached(progress, recipe))
@@ -63,7 +63,7 @@ class Follower:
         self._read += len(whole)
         for line in whole.splitlines():
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue  # the second half of a line, after a cut
             if isinstance(record, dict) and record.get("kind") == "train":

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from sightline.compression import BROKEN, open_bytes, packed, packing
 from sightline.data.origins import summary_of
-from sightline.files import atomic_file, sync_folder, write_atomically
+from sightline.files import atomic_file, parse_json, read_json, sync_folder, write_atomically
 from sightline.recipe.changes import changed
 from sightline.run_folder import RunError, locked
 
@@ -137,7 +137,7 @@ class Corpus(Generic[Item]):
             if self.parts.exists():
                 return None  # stopped between its last two files
             raise RunError(f"{self.file} is there without {self.summary.name}, so nothing says what made it; remove it")
-        saved = json.loads(self.summary.read_text(encoding="utf-8"))
+        saved = read_json(self.summary)
         self._compare(saved["plan"])
         if self.parts.exists():  # stopped when all was done but this
             with locked(self.parts):
@@ -156,7 +156,7 @@ class Corpus(Generic[Item]):
             return self.size
         if not resume:
             raise RunError(f"{self.parts} holds the beginning of {self.file.name}; go on with --resume, or remove it")
-        then = json.loads(path.read_text(encoding="utf-8"))
+        then = read_json(path)
         size: int = then.pop(_LINES, SIZE)
         self._compare(then)
         return size
@@ -190,7 +190,7 @@ class Corpus(Generic[Item]):
 def _read_part(path: Path) -> Part:
     try:
         with open_bytes(path) as file:
-            content = json.loads(file.read())
+            content = parse_json(file.read())
         return Part([(left, right) for left, right in content["pairs"]], content["counts"])
     except (*BROKEN, ValueError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error}); remove it and go on with --resume") from error

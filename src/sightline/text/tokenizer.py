@@ -18,7 +18,7 @@ from typing import Literal
 
 import tokenizers
 
-from sightline.files import write_atomically
+from sightline.files import MAX_JSON, read_bounded, write_atomically
 from sightline.recipe.data import AnyTokenizer
 from sightline.text.dropout import MergeDropout
 from sightline.text.long_texts import encode_texts
@@ -70,7 +70,7 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         """Read a tokenizer.json."""
         try:
-            return cls.parse(path.read_text(encoding="utf-8"))
+            return cls.parse(read_bounded(path, MAX_JSON).decode("utf-8"))
         except FileNotFoundError as error:
             raise TokenizerError(f"{path} is missing; a run folder needs it") from error
         except ValueError as error:

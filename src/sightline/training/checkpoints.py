@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sightline.files import TEMPORARY, atomic_folder, checksum
+from sightline.files import TEMPORARY, atomic_folder, checksum, read_json
 from sightline.training.averages import RunningAverage, weights_of
 
 SUMS = "SHA256SUMS"
@@ -220,6 +220,6 @@ class Checkpoints:
 
     def progress(self, step: int) -> Progress:
         """Where the training stood at that step."""
-        values = json.loads((self.path(step) / "progress.json").read_text(encoding="utf-8"))
+        values = read_json(self.path(step) / "progress.json")
         unlogged = tuple(tuple(row) for row in values.get("unlogged", ()))
         return Progress(**{**values, "recent": tuple(values["recent"]), "unlogged": unlogged})

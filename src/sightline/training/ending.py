@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sightline.files import read_json
 from sightline.recipe import Recipe
 
 
@@ -32,7 +32,7 @@ def saved_progress(run: Path) -> dict[str, Any] | None:
     """What the newest checkpoint says of how far the training was; None where there is none that can be read."""
     saved = newest_progress(run)
     try:
-        progress = None if saved is None else json.loads(saved.read_text(encoding="utf-8"))
+        progress = None if saved is None else read_json(saved)
     except (OSError, ValueError):
         return None
     return progress if isinstance(progress, dict) else None

@@ -1,0 +1,127 @@
+"""Which numbers a recipe may give: the largest sizes, and that numbers are numbers.
+
+The largest values are far beyond what anyone trains today. They are there so that a slip (`width: 1000000000`) is an
+error at once, with its place, and not a machine without memory half an hour later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args, get_origin
+
+from pydantic_core import PydanticCustomError
+
+from sightline.recipe.annotations import alternatives
+
+# By the name of the key, whatever section it is in; `Section.key` where the same name is smaller or larger there.
+MOST: dict[str, int | float] = {
+    # the model
+    "width": 65_536,
+    "FeedForward.width": 1_048_576,
+    "hidden": 1_048_576,
+    "layers": 1_024,
+    "heads": 1_024,
+    "groups": 1_024,
+    "channels": 65_536,
+    "kernel": 1_023,
+    "window": 1_023,
+    "dilations": 65_536,
+    "WindowBody.size": 1_024,
+    "count": 4_096,
+    "top": 4_096,
+    "capacity": 4_096,
+    "every": 1_024,
+    "longest": 1_048_576,
+    "buckets": 65_536,
+    "farthest": 1_048_576,
+    "block": 1_048_576,
+    "look_back": 65_536,
+    "stride": 1_023,
+    "rank": 65_536,
+    "order": 64,
+    # the text
+    "size": 4_000_000,
+    "variants": 1_000,
+    "sentinels": 100_000,
+    "mean": 10_000,
+    "columns": 100_000,
+    "word": 100_000,
+    "label": 100_000,
+    "weight": 10_000,
+    "transpose": 127,
+    "examples": 100_000_000,
+    "lengths": 100_000,
+    "max_tokens": 1_048_576,
+    "cut_source": 1_048_576,
+    # training
+    "tokens": 100_000_000,
+    "context": 1_048_576,
+    "accumulate": 1_000_000,
+    "keep": 100_000,
+    "samples": 10_000,
+    "threads": 1_024,
+    "lr": 1_000,
+    # decoding
+    "beam": 10_000,
+    "nbest": 10_000,
+    "Decoding.groups": 10_000,
+    "candidates": 100_000,
+    "max_length": 1_048_576,
+    "min_length": 1_048_576,
+    "no_repeat": 1_048_576,
+    "length_penalty": 1_000,
+    "coverage_penalty": 1_000,
+    "diversity": 1_000_000,
+    "temperature": 1_000_000,
+    "max_ratio": 1_000_000,
+    "batch_tokens": 100_000_000,
+    "bootstrap": 1_000_000,
+}
+LEAST: dict[str, float] = {"temperature": 1e-4}  # float32 has no room for a logit divided by less
+ANY_INT, ANY_FLOAT = 2**63 - 1, 1e12  # of every other key
+_ITEMS = 1_000_000  # of a list
+_NUMBER = re.compile(r"\s*[-+]?[0-9._]+([eE][-+]?[0-9]+)?\s*")  # in quotes
+
+
+def number_type_error(annotation: Any, value: Any) -> PydanticCustomError | None:
+    """`true` or `"5"` where a number is wanted, and 1 where true or false is: pydantic would convert them."""
+    if isinstance(value, list | tuple):
+        found = (number_type_error(declared, item) for item, declared in _items(annotation, value))
+        return next((error for error in found if error is not None), None)
+    wanted = {leaf for leaf in alternatives(annotation) if isinstance(leaf, type)}
+    numbers = bool(wanted & {int, float})
+    if isinstance(value, bool):
+        if numbers and bool not in wanted:
+            return PydanticCustomError("number_expected", "Input should be a number, not true or false")
+    elif isinstance(value, str):
+        if numbers and str not in wanted and _NUMBER.fullmatch(value):
+            return PydanticCustomError("number_expected", "Input should be a number, not a text; take the quotes away")
+    elif isinstance(value, int | float) and bool in wanted and not numbers:
+        return PydanticCustomError("bool_expected", "Input should be true or false, not a number")
+    return None
+
+
+def check_sizes(section: str, key: str, value: Any) -> None:
+    """Refuse a number, or an item of a list, that is beyond the limits of its key."""
+    if isinstance(value, tuple | list):
+        if len(value) > _ITEMS:
+            raise PydanticCustomError("too_large", "Input should have at most {most} items", {"most": f"{_ITEMS:,}"})
+        for item in value:
+            check_sizes(section, key, item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        most = MOST.get(f"{section}.{key}", MOST.get(key, ANY_INT if isinstance(value, int) else ANY_FLOAT))
+        if abs(value) > most:
+            raise PydanticCustomError("too_large", "Input should be at most {most}", {"most": f"{most:,}"})
+        if value < (least := LEAST.get(key, -ANY_FLOAT - ANY_INT)):
+            raise PydanticCustomError("too_small", "Input should be at least {least}", {"least": f"{least:g}"})
+
+
+def _items(annotation: Any, values: list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+    """The items of a list with what is declared for each; nothing where no list is declared."""
+    for leaf in alternatives(annotation):
+        if get_origin(leaf) is tuple:
+            declared = get_args(leaf)
+            if declared[-1] is Ellipsis:
+                declared = (declared[0],) * len(values)
+            yield from zip(values, declared, strict=False)
