@@ -146,5 +146,5 @@ def trained_tasks(folder: Path, names: list[str]) -> Iterator[dict[str, Path]]:
         for name in names:
             path = folder / f"{name}.yaml"
             path.write_text(yaml.safe_dump(recipes()[name], sort_keys=False))
-            runs[name] = sightline.train(path, out=folder / "runs" / name, display=Silent())
+            runs[name] = sightline.train(path, out=folder / "runs" / name, display=Silent()).folder
         yield runs

@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with own_cache(folder / "cache"):
         path = folder / "recipe.yaml"
         path.write_text(json.dumps(recipe))
-        yield sightline.train(path, out=folder / "run", display=Silent())
+        yield sightline.train(path, out=folder / "run", display=Silent()).folder
 
 
 def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: Path) -> None:

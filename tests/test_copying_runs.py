@@ -142,7 +142,7 @@ def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_o
     content = recipe(encoder=body, decoder=body)
     content["data"] |= {"folder": str(corpus), "clean": {"max_tokens": 11}}
     content["training"]["limits"] = {"steps": 1}
-    made = sightline.train(write(tmp_path, content), out=tmp_path / "run")
+    made = sightline.train(write(tmp_path, content), out=tmp_path / "run").folder
     texts = {"source": "my name is zed\n" * 2 + "word " * 13 + "\n", "target": "hello qwertyuiop !\n" * 3}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -177,11 +177,11 @@ def test_perplexity_is_of_the_words_that_are_copied_as_in_training(run: Run) -> 
 
 def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus: Path) -> None:
     path, few = write(corpus, recipe()), ["training.limits.steps=4", "training.validate_every=2"]
-    whole = sightline.train(path, few, out=corpus / "whole")
+    whole = sightline.train(path, few, out=corpus / "whole").folder
     sightline.train(path, ["training.limits.steps=2", "training.validate_every=2"], out=corpus / "parts")
     saved = corpus / "parts" / "recipe.yaml"
     saved.write_text(saved.read_text().replace("steps: 2", "steps: 4"))
-    parts = sightline.train(corpus / "parts", resume=True)
+    parts = sightline.train(corpus / "parts", resume=True).folder
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
 
 
@@ -201,7 +201,9 @@ def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(ru
 
 
 def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> None:
-    plain = sightline.train(write(corpus, recipe(copying=False)), ["training.limits.steps=2"], out=corpus / "plain")
+    plain = sightline.train(
+        write(corpus, recipe(copying=False)), ["training.limits.steps=2"], out=corpus / "plain"
+    ).folder
     with pytest.raises(RunError, match="not given the same tokens"):
         Run.ensemble([run.folder, plain])
 

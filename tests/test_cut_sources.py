@@ -130,5 +130,5 @@ def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
 def test_the_dictionary_is_learned_from_what_is_read_of_sources(corpus: Path) -> None:
     (corpus / "train.tsv").write_text("a b\tb a\n" + ("z " * 30 + "\ta c\n") * 5)
     content = {**recipe(cut_source=3), "decoding": {"replace_unknown": "dictionary"}}
-    run = sightline.train(write(corpus, content), out=corpus / "run")
+    run = sightline.train(write(corpus, content), out=corpus / "run").folder
     assert "z" in (read_dictionary(run) or {})  # whole, its sources are too long to be learned from

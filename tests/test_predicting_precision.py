@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Shared, so not to be changed."""
     folder = tmp_path_factory.mktemp("dates")
     with own_cache(folder / "cache"):
-        yield sightline.train(write_recipe(folder, TRANSFORMER), out=folder / "run", display=Silent())
+        yield sightline.train(write_recipe(folder, TRANSFORMER), out=folder / "run", display=Silent()).folder
 
 
 @rounding

@@ -92,7 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         found = {}
         for kind in NOISES:
             (folder / f"{kind}.yaml").write_text(yaml.safe_dump(recipe(kind)))
-            found[kind] = sightline.train(folder / f"{kind}.yaml", out=folder / "runs" / kind, display=Silent())
+            found[kind] = sightline.train(folder / f"{kind}.yaml", out=folder / "runs" / kind, display=Silent()).folder
         yield found
 
 

@@ -107,7 +107,7 @@ def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatc
         "decoding.min_length=0",
         *narrowed(recipe),
     ]
-    run = sightline.train(name, small, out=tmp_path / "run")
+    run = sightline.train(name, small, out=tmp_path / "run").folder
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if "ngram" not in name:  # which takes no steps
         assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2]

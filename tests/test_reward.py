@@ -84,7 +84,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A model of the toy task that is half learned."""
     with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("started")
-        yield sightline.train(write(folder, a_recipe()), out=folder / "run", display=Silent())
+        yield sightline.train(write(folder, a_recipe()), out=folder / "run", display=Silent()).folder
 
 
 REWARD = {"samples": 6, "mix": 0.017, "max_length": 8}
@@ -330,7 +330,7 @@ def test_fine_tuning_raises_the_reward_on_held_out_text(started: Path, tmp_path:
     display = Silent()
     run = sightline.train(
         write(tmp_path, fine_tuning(started, 24, validate_every=12)), out=tmp_path / "run", display=display
-    )
+    ).folder
     found = records(run, "validation")
     assert [record["step"] for record in found] == [0, 12, 24]
     assert found[-1]["reward"] > found[0]["reward"] + 0.05
@@ -347,7 +347,7 @@ def test_what_is_drawn_costs_operations_too(started: Path, tmp_path: Path) -> No
     for name, training in (("reward", {}), ("plain", {"reward": None, "stopping": {"on": "loss"}})):
         (tmp_path / name).mkdir()
         recipe = write(tmp_path / name, fine_tuning(started, 5, **training))
-        runs.append(sightline.train(recipe, out=tmp_path / name / "run", display=Silent()))
+        runs.append(sightline.train(recipe, out=tmp_path / name / "run", display=Silent()).folder)
     reward, plain = (records(run, "train")[-1] for run in runs)
     assert reward["tokens"] == plain["tokens"]
     assert 3 * plain["flops"] < reward["flops"] < 30 * plain["flops"]  # six outputs a source, drawn and learned from
@@ -355,11 +355,11 @@ def test_what_is_drawn_costs_operations_too(started: Path, tmp_path: Path) -> No
 
 def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path: Path) -> None:
     recipe = write(tmp_path, fine_tuning(started, 6, save_every=2))
-    whole = sightline.train(recipe, out=tmp_path / "whole", display=Silent())
+    whole = sightline.train(recipe, out=tmp_path / "whole", display=Silent()).folder
     stop = Silent({3: lambda: os.kill(os.getpid(), signal.SIGINT)})
     with pytest.raises(Interrupted):
         sightline.train(recipe, out=tmp_path / "run", display=stop)
-    run = sightline.train(recipe, out=tmp_path / "run", resume=True, display=Silent())
+    run = sightline.train(recipe, out=tmp_path / "run", resume=True, display=Silent()).folder
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert records(run, "train") == records(whole, "train")
     assert records(run, "validation") == records(whole, "validation")

@@ -36,7 +36,7 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     def get(name: str) -> Path:
         if name not in done:
             folder = tmp_path_factory.mktemp("task")
-            done[name] = sightline.train(write(folder, CASES[name]), out=folder / "run", display=Silent())
+            done[name] = sightline.train(write(folder, CASES[name]), out=folder / "run", display=Silent()).folder
         return done[name]
 
     return get
@@ -152,7 +152,7 @@ def test_counts_are_scored_as_they_were_when_counted(trained: Callable[[str], Pa
     (record,) = records(run)
     scores = {score.name: score.value for score in Run.load(run, device="cpu").evaluate("validation").scores}
     assert scores["perplexity"] == pytest.approx(record["perplexity"], rel=1e-6)
-    again = sightline.train(run.parent / "recipe.yaml", out=run, resume=True, display=Silent())
+    again = sightline.train(run.parent / "recipe.yaml", out=run, resume=True, display=Silent()).folder
     assert records(again)[-1] == record
 
 

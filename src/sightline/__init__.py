@@ -2,61 +2,87 @@
 
 import sightline
 run = sightline.train("dates", out="runs/dates")
-sightline.load(run).predict(["3. März 2015"])
+run.predict(["3. März 2015"])
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sightline.comparison import compare
-    from sightline.experiment import train
+    from sightline.data.preparation import ExampleCounter
     from sightline.inspection.trace import Trace, record
+    from sightline.recipe import Recipe
     from sightline.run import Run
     from sightline.sweeping.sweep import sweep
+    from sightline.training.display import Display
 
-__all__ = ["Run", "Trace", "compare", "load", "record", "sweep", "train"]
+    __version__: str
+
+__all__ = ["Recipe", "Run", "Trace", "__version__", "compare", "load", "record", "sweep", "train"]
+
+_LAZY = {  # public name → the module that has it; each is imported at its first use, PyTorch with it
+    "Recipe": "sightline.recipe",
+    "Run": "sightline.run",
+    "Trace": "sightline.inspection.trace",
+    "compare": "sightline.comparison",
+    "record": "sightline.inspection.trace",
+    "sweep": "sightline.sweeping.sweep",
+}
+
+
+def train(
+    recipe: Recipe | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    display: Display | None = None,
+    progress: ExampleCounter | None = None,
+) -> Run:
+    """Train what a recipe describes and return the run; its model is loaded when you first use it.
+
+    `recipe` is a Recipe, a path, or the name of a shipped recipe; `overrides` are `section.key=value`. The run folder
+    (`run.folder`) is `out`, by default runs/NAME. With `resume`, an interrupted training continues at its newest
+    checkpoint.
+    """
+    from sightline.experiment import train as train_recipe
+    from sightline.run import Run
+
+    source: Any = Path(recipe) if isinstance(recipe, os.PathLike) else recipe
+    where = None if out is None else Path(out)
+    return Run.lazy(train_recipe(source, overrides, out=where, resume=resume, display=display, progress=progress))
 
 
 def load(run: Any, *, device: str = "auto", precision: str = "float32") -> Run:
     """Load a run folder, ready to predict; of a list of them, the ensemble.
 
-    `precision="bf16"` takes matrix products in bfloat16, on CPUs that have such: faster, and a word here and there
-    differs.
+    A Run is returned as it is, unless another device or precision is asked for. `precision="bf16"` computes matrix
+    products in bfloat16, on CPUs that support it: faster, and a word here and there differs.
     """
     from sightline.run import Run
 
     if isinstance(run, list | tuple):
         return Run.ensemble(run, device=device, precision=precision)
-    return Run.load(run, device=device, precision=precision)
+    return run.on(device, precision) if isinstance(run, Run) else Run.load(run, device=device, precision=precision)
 
 
 def __dir__() -> list[str]:
-    """What is imported only when somebody asks for it is there, too."""
+    """The lazily imported names, too."""
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    """PyTorch is imported when something needs it, not when the package is."""
-    if name == "train":
-        from sightline.experiment import train
+    """Import at the first use: `import sightline` does not import PyTorch."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if name == "__version__":
+        from sightline.version import version
 
-        return train
-    if name == "compare":
-        from sightline.comparison import compare
-
-        return compare
-    if name == "Run":
-        from sightline.run import Run
-
-        return Run
-    if name == "sweep":
-        from sightline.sweeping.sweep import sweep
-
-        return sweep
-    if name in ("Trace", "record"):
-        from sightline.inspection import trace
-
-        return getattr(trace, name)
+        return version()
     raise AttributeError(f"module 'sightline' has no attribute {name!r}")

@@ -1,7 +1,9 @@
-"""A trained run, loaded: predict with it, score it, see where it looked."""
+"""A trained run: predict with it, score it, see where it looked."""
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from sightline.allocation import keep_freed_memory
-from sightline.answering.answerer import Answerer, Prediction
+from sightline.answering.answerer import Answerer, Prediction, Score
 from sightline.answering.continuing import Continuer
+from sightline.answering.labelling import Classifying, Probabilities, Tagging
 from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
 from sightline.data.preparation import LABELS, data_folder, run_recipe
@@ -38,10 +41,12 @@ from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
+from sightline.models.seq2seq import parameter_count
 from sightline.progress import Progress
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.recipe.recipe import check_replacing
+from sightline.run_checks import check_text, check_texts, wrong_task
 from sightline.run_folder import RunError, need, read_config
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 from sightline.training.checkpoints import load_parameters
@@ -51,10 +56,18 @@ if TYPE_CHECKING:
     from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
+# what a run has only once it is loaded
+_LOADED = frozenset(
+    ("recipe", "vocabulary", "model", "device", "answerer", "members", "precision", "_heard", "_repaired")
+)
 
 
 class Run:
-    """A run folder with its model in memory."""
+    """A run folder with its model in memory, or (`Run.lazy`) with a model that is loaded at its first use.
+
+    It is a path, too (`os.fspath(run)`, `open(run / "metrics.jsonl")`), and can be pickled: the copy is loaded from the
+    run folder.
+    """
 
     def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
@@ -65,7 +78,81 @@ class Run:
         self._repaired: tuple[TestSet, Mended] | None = None  # the same of spoilt text
 
     @staticmethod
-    def load(folder: str | Path, *, device: str = "auto", precision: str = "float32") -> Run:
+    def lazy(folder: str | os.PathLike[str], *, device: str = "auto", precision: str = "float32") -> Run:
+        """The run of a folder whose model is loaded when something first needs it."""
+        run = Run.__new__(Run)
+        run.folder, run._pending = Path(folder), (device, precision)
+        return run
+
+    _pending: tuple[str, str] | None = None  # device and precision to load with, while nothing is loaded yet
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Load the run at the first use of what only a loaded one has."""
+            if self._pending is None or name not in _LOADED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            device, precision = self._pending
+            self.__dict__.update(Run.load(self.folder, device=device, precision=precision).__dict__)
+            self._pending = None
+            return self.__dict__[name]
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> Path:
+        """The path of a file in the run folder."""
+        return self.folder / name
+
+    def __repr__(self) -> str:
+        """`Run('runs/mine', task: seq2seq, transformer encoder, lstm decoder, 5,312,000 parameters, device: cpu)`."""
+        if self._pending is not None:
+            return f"Run({str(self.folder)!r}, {self._described_unloaded()})"
+        rounded = "" if self.precision == "float32" else f", precision: {self.precision}"
+        return f"Run({str(self.folder)!r}, {self._described()}, device: {self.device}{rounded})"
+
+    def _described(self) -> str:
+        """Task, architecture and size."""
+        parameters = self._parameters()
+        models = f"ensemble of {len(self.members)}" if self.members else _architecture(self.recipe)
+        return f"task: {self.recipe.task}, {models}" + (f", {parameters:,} parameters" if parameters else "")
+
+    def _described_unloaded(self) -> str:
+        """The same from the files of the folder."""
+        try:
+            recipe, parameters = run_recipe(self.folder), read_config(self.folder).get("parameters") or 0
+        except (ValueError, OSError):
+            return "not loaded yet"
+        size = f", {parameters:,} parameters" if parameters else ""
+        return f"task: {recipe.task}, {_architecture(recipe)}{size}, not loaded yet"
+
+    def _parameters(self) -> int:
+        if self.members:
+            return sum(member._parameters() for member in self.members)
+        return 0 if isinstance(self.model, CountedModel) else parameter_count(self.model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle where the run is, not its weights: the copy is loaded from the folder, on the same device."""
+        if self._pending is not None:
+            return _load_pickled, (self.folder.absolute(), *self._pending, True)
+        if self.members:
+            return _ensemble_pickled, (self.members, self.model.weights, self.model.mean)
+        if not (self.folder / "recipe.yaml").is_file():
+            raise pickle.PicklingError(f"{self!r} has no run folder that a copy could be loaded from")
+        return _load_pickled, (self.folder.absolute(), str(self.device), self.precision, False)
+
+    def on(self, device: str, precision: str) -> Run:
+        """This run on that device, in that precision: itself if it is there, else loaded again from its folder."""
+        if self._pending is None and device in ("auto", str(self.device)) and precision == self.precision:
+            return self
+        if self._pending is None and self.members:
+            parts = [member.folder for member in self.members]
+            how: Any = {"weights": self.model.weights, "mean": self.model.mean}
+            return Run.ensemble(parts, device=device, precision=precision, **how)
+        return Run.load(self.folder, device=device, precision=precision)
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str], *, device: str = "auto", precision: str = "float32") -> Run:
         """Read a run folder; what it lacks is an error that says so.
 
         With `precision="bf16"` its matrix products are taken in bfloat16, on CPUs that have such: faster, and a word
@@ -99,7 +186,7 @@ class Run:
 
     @staticmethod
     def ensemble(
-        runs: Sequence[str | Path | Run],
+        runs: Sequence[str | os.PathLike[str]],
         *,
         weights: Sequence[float] | None = None,
         mean: Mean = "probabilities",
@@ -111,7 +198,7 @@ class Run:
         Runs that are loaded already are shared. The recipe of all, with the decoding and the test sets, is that of the
         first; their dictionary for unknown words that of the first that has one.
         """
-        if isinstance(runs, str | Path) or not runs:
+        if isinstance(runs, str | os.PathLike) or not runs:
             raise ValueError(f"an ensemble is made of a list of run folders, not of {runs!r}")
         members = [
             each if isinstance(each, Run) else Run.load(each, device=device, precision=precision) for each in runs
@@ -174,28 +261,52 @@ class Run:
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
         told: Told | None = None,
+        **changes: Any,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `phrases` say what each must or must not contain.
 
+        Keywords change the recipe's decoding as in `predict`, e.g. `beam=5, nbest=5`; or `options` are all of it.
         Without scores (they may be NaN then) a greedy search is faster. `told` hears how many more texts are done.
         """
+        check_texts("predict_nbest", texts)
+        options = self._chosen("predict_nbest", options, changes)
         how: Any = {"prefixes": prefixes, "first": first, "phrases": phrases, "scored": scored, "told": told}
-        return self.answerer.answer(texts, options or self.recipe.decoding, **how)
+        return self.answerer.answer(texts, options, **how)
+
+    def _chosen(self, method: str, options: Decoding | None, changes: dict[str, Any]) -> Decoding:
+        """The decoding that a call asks for: all of it, some changed keys, or that of the recipe."""
+        if changes and options is not None:
+            raise TypeError(f"{method} takes options or keywords ({', '.join(changes)}), not both")
+        if changes:
+            return self.options(**{"nbest": self.recipe.decoding.nbest, **changes})
+        return options or self.recipe.decoding
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
         """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
-        if isinstance(texts, str):
-            raise TypeError("predict takes a list of texts; put the one text into a list: predict([text])")
+        check_texts("predict", texts)
         return [guesses[0].text for guesses in self.predict_nbest(texts, self.options(**changes), scored=False)]
 
-    def stream(self, text: str, options: Decoding | None = None, *, write: Callable[[str], None]) -> Prediction:
-        """Go on after a text with a language model, and hand over what is new as soon as it is known."""
+    def stream(
+        self, text: str, options: Decoding | None = None, *, write: Callable[[str], None], **changes: Any
+    ) -> Prediction:
+        """Continue a text with a language model and pass what is new to `write` as soon as it is known.
+
+        Keywords change the recipe's decoding as in `predict`.
+        """
+        check_text("stream", text)
         if not isinstance(self.answerer, Continuer):
-            raise ValueError(f"{self.folder} is not a language model but task: {self.recipe.task}; use predict")
-        return self.answerer.stream(text, options or self.recipe.decoding, write)
+            raise wrong_task(self, "stream", "language-model", "use predict(texts)")
+        return self.answerer.stream(text, self._chosen("stream", options, changes), write)
 
     def align(self, text: str, output: str | None = None) -> Alignment | None:
-        """Where the model looked while it wrote `output` (its own prediction, if none is given)."""
+        """Where the model looked while it wrote `output` (its own prediction, if none is given).
+
+        None for a model without attention to a source. `alignment.draw("looks.png")` makes a picture of it.
+        """
+        check_text("align", text)
+        if output is not None:
+            check_text("align", output, name="output")
+        self._check_aligns("align")
         source = self.encode_sources([text])[0]
         own = output is None
         target = self.predict_nbest([text])[0][0].tokens if own else self.vocabulary.target.encode(output or "")
@@ -203,12 +314,17 @@ class Run:
 
     def alignment_of(self, source: list[int], target: list[int]) -> Alignment | None:
         """The same for token ids; None for a model without attention."""
+        self._check_aligns("alignment_of")
         weights = attention_to_source(self.model, source, target, device=self.device)
         if weights is None:
             return None
         return Alignment(
             [*self.vocabulary.source.pieces(source), _END], [*self.vocabulary.target.pieces(target), _END], weights
         )
+
+    def _check_aligns(self, method: str) -> None:
+        if self.recipe.task != "seq2seq":
+            raise wrong_task(self, method, "seq2seq", "use trace(text) to see what its attention looks at")
 
     def trace(self, text: str, target: str | None = None, step: int | None = None) -> Trace:
         """What the model computed for a text and `target` (its own output, if none is given), to look inside.
@@ -217,11 +333,15 @@ class Run:
         """
         from sightline.inspection.tracing import trace_text
 
+        check_text("trace", text)
+        if target is not None:
+            check_text("trace", target, name="target")
         return trace_text(self.answerer, text, target, step)
 
     def embed(self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "mean") -> Vectors:
         """One vector for each text, (texts, D), pooled (mean, max, first) over the states of its pieces."""
-        if isinstance(texts, str) or pooling == "none":
+        check_texts("embed", texts)
+        if pooling == "none":
             raise ValueError("embed gives one vector for each text of a list; for its words or pieces: embed_units")
         return np.concatenate([each.vectors for each in self.embed_units(texts, layer=layer, pooling=pooling)])
 
@@ -231,9 +351,55 @@ class Run:
         """The pieces of each text, each with its vector in this context; with `words` and a pooling, its words."""
         from sightline.embedding.contextual import Wanted, embed_texts
 
+        check_texts("embed_units", texts)
         return embed_texts(self.answerer, texts, Wanted(layer, pooling, words))
 
     # --- scoring --------------------------------------------------------------------------------------------------
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None = None) -> list[Score]:
+        """How likely the model finds given outputs: for each pair log p(target | text), natural logarithm.
+
+        Each `Score` has `log_probability`, `nll` (its negative), `tokens` (how many were predicted, the end mark
+        included) and `perplexity`. Targets are labels for classifiers, and tags between spaces for taggers. A language
+        model takes texts alone: log p(text). For outputs that the model finds itself, see `predict_nbest`.
+        """
+        check_texts("score", texts)
+        if self.recipe.task == "masked-words":
+            raise wrong_task(
+                self,
+                "score",
+                "seq2seq, language-model, classify and tag",
+                "put [MASK] into the text, and predict_nbest(texts) gives each filling its log-probability",
+            )
+        if self.recipe.task == "language-model":
+            if targets is not None:
+                raise ValueError(
+                    f"{self.folder} is task: language-model, which scores texts alone; leave targets out, or join each "
+                    f"to its text"
+                )
+        elif targets is None:
+            raise ValueError(
+                f"{self.folder} is task: {self.recipe.task}, which scores targets; give one for each text: "
+                f"score(texts, targets)"
+            )
+        else:
+            check_texts("score", targets, name="targets")
+            if len(targets) != len(texts):
+                raise ValueError(f"score has {len(texts)} texts and {len(targets)} targets; give one for each text")
+        return self.answerer.score(texts, targets)
+
+    def probabilities(self, texts: Sequence[str]) -> list[Probabilities] | list[list[Probabilities]]:
+        """The probability of every label, likeliest first: for each text a dictionary (classifiers), or for each text a
+        list with a dictionary for each of its words (taggers)."""
+        check_texts("probabilities", texts)
+        if isinstance(self.answerer, Tagging):
+            return self.answerer.word_probabilities(texts)
+        if isinstance(self.answerer, Classifying):
+            return self.answerer.probabilities(texts)
+        remedy = "predict_nbest(texts) gives each output its log-probability"
+        if self.recipe.task != "masked-words":
+            remedy += ", score that of any text you give"
+        raise wrong_task(self, "probabilities", "classify and tag", remedy)
 
     def test_sets(self) -> list[str]:
         """The names `evaluate` knows."""
@@ -373,6 +539,9 @@ class Run:
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""
+        if self.recipe.task != "language-model":
+            remedy = "use evaluate(test_set)" if self.recipe.task == "masked-words" else "use score(texts, targets)"
+            raise wrong_task(self, "text_losses", "language-model", remedy)
         if isinstance(self.model, Ensemble):
             if self.model.mean == "logs":
                 raise ValueError("a text is measured by the mean of probabilities; make the ensemble with that mean")
@@ -391,3 +560,16 @@ class Run:
             carry=carries(self.recipe),
             device=self.device,
         )
+
+
+def _architecture(recipe: Recipe) -> str:
+    """The bodies of a model in a line: `transformer encoder, lstm decoder`."""
+    return ", ".join(f"{getattr(body, 'cell', body.kind)} {side}" for side, body in recipe.model.bodies.items())
+
+
+def _load_pickled(folder: Path, device: str, precision: str, lazy: bool) -> Run:
+    return (Run.lazy if lazy else Run.load)(folder, device=device, precision=precision)
+
+
+def _ensemble_pickled(members: Sequence[Run], weights: Sequence[float], mean: Mean) -> Run:
+    return Run.ensemble(members, weights=weights, mean=mean)

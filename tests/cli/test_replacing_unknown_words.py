@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     with own_cache(folder / "cache"):
-        trained = sightline.train(folder / "recipe.yaml", out=folder / "run", display=Silent())
+        trained = sightline.train(folder / "recipe.yaml", out=folder / "run", display=Silent()).folder
         weights = load_file(trained / "model.safetensors")
         weights["output.bias"][UNK] = 100.0
         save_file(weights, trained / "model.safetensors")
@@ -118,7 +118,7 @@ def test_in_an_ensemble_it_is_enough_that_one_looks_at_the_source(run: Path, tmp
     recipe = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))
     recipe["model"]["encoder"] = recipe["model"]["decoder"] = {"kind": "bytenet", "layers": 1, "kernel": 3}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    blind = sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "blind", display=Silent())
+    blind = sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "blind", display=Silent()).folder
     for first, second in ((blind, run), (run, blind)):
         assert set(predict(first, "--with", str(second), "--replace-unknown", "copy")) <= set(LINE.split())
     with pytest.raises(ValueError, match="needs a decoder with attention to an encoder"):

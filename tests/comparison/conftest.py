@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
         for name in NAMES:
             attention, _, seed = name.partition("-seed")
             overrides = [f"model.decoder.attention.kind={attention}", f"seed={seed}"]
-            runs[name] = sightline.train(recipe, overrides, out=folder / "runs" / name, display=Silent())
+            runs[name] = sightline.train(recipe, overrides, out=folder / "runs" / name, display=Silent()).folder
         yield runs
 
 

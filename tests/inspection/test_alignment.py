@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.inspection.alignment import Alignment, draw, render_terminal, visible
+from sightline.inspection.alignment import Alignment, render_terminal, visible
 from sightline.inspection.pictures.fonts import MissingGlyphs
 
 DATE = [*"Donnerstag, der 23. September 2021", "</s>"]
@@ -109,7 +109,7 @@ def test_a_picture_is_drawn_without_warnings_whatever_the_labels(tmp_path: Path,
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", MissingGlyphs)  # tests/inspection/test_fonts.py
-        draw(sharp(tokens, tokens[::-1]), tmp_path / "picture.png", title="$ " + tokens[0])
+        sharp(tokens, tokens[::-1]).draw(tmp_path / "picture.png", title="$ " + tokens[0])
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == ["picture.png"]
     assert ("matplotlib.pyplot" in sys.modules) == before
@@ -118,11 +118,11 @@ def test_a_picture_is_drawn_without_warnings_whatever_the_labels(tmp_path: Path,
 def test_negative_weights_of_linear_attention_are_drawn_and_printed(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     alignment = Alignment(["a", "b"], ["c"], np.array([[-3.0, 6.0]], np.float32))
-    draw(alignment, tmp_path / "picture.png")
+    alignment.draw(tmp_path / "picture.png")
     assert "█" in printed(alignment, 40)[1]
 
 
 def test_an_empty_alignment_cannot_be_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="nothing to draw: 0 source and 1 target"):
-        draw(Alignment([], ["a"], np.zeros((1, 0), np.float32)), tmp_path / "picture.png")
+        Alignment([], ["a"], np.zeros((1, 0), np.float32)).draw(tmp_path / "picture.png")

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from sightline.inspection.alignment import Alignment, draw
+from sightline.inspection.alignment import Alignment
 from sightline.inspection.pictures import fonts
 from sightline.inspection.pictures.captions import breadth, shortened
 from sightline.inspection.pictures.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
@@ -54,10 +54,10 @@ def test_missing_characters_are_told_once_by_the_program_in_one_line(tmp_path: P
         "fontManager.ttflist = [e for e in fontManager.ttflist if e.name == 'DejaVu Sans']\n"
         "manager.findSystemFonts = lambda: []\n"
         "from sightline.cli.errors import error_boundary\n"
-        "from sightline.inspection.alignment import Alignment, draw\n"
+        "from sightline.inspection.alignment import Alignment\n"
         "with error_boundary():\n"
         "    for number in range(3):\n"
-        "        draw(Alignment(['狗'], ['dog'], [[1.0]]), sys.argv[1] + f'/{number}.png')\n"
+        "        Alignment(['狗'], ['dog'], [[1.0]]).draw(sys.argv[1] + f'/{number}.png')\n"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
@@ -110,7 +110,7 @@ def test_matplotlib_says_nothing_where_fonts_cover_the_labels(tmp_path: Path, to
         pytest.skip(f"no installed font can draw {' '.join(tokens)}: see `sightline doctor`")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        draw(Alignment(tokens, tokens, np.eye(len(tokens), dtype=np.float32)), tmp_path / "a.png", title=tokens[0])
+        Alignment(tokens, tokens, np.eye(len(tokens), dtype=np.float32)).draw(tmp_path / "a.png", title=tokens[0])
     assert (tmp_path / "a.png").stat().st_size > 1_000
 
 

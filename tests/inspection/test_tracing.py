@@ -64,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
         for name in PAIRS:
             path = folder / f"{name}.yaml"
             path.write_text(yaml.safe_dump(_recipe(name), sort_keys=False))
-            trained[name] = sightline.train(path, out=folder / "runs" / name, display=Silent())
+            trained[name] = sightline.train(path, out=folder / "runs" / name, display=Silent()).folder
         yield {name: Run.load(path, device="cpu") for name, path in trained.items()}
 
 

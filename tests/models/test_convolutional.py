@@ -338,7 +338,7 @@ def written(folder: Path, decoder: dict[str, Any]) -> Recipe:
 
 def test_a_training_fits_the_ratio_and_a_loaded_run_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
-    run = sightline.train(written(tmp_path, {**BYTENET, "layers": 1}), out=tmp_path / "run")
+    run = sightline.train(written(tmp_path, {**BYTENET, "layers": 1}), out=tmp_path / "run").folder
     pairs = [line.split("\t") for line in (tmp_path / "dates.tsv").read_text().splitlines()]
     a, b = fit_ratio(*(np.array([len(pair[side]) + 1 for pair in pairs]) for side in (0, 1)))
     saved = load_file(run / "model.safetensors")["decoder.ratio"]
@@ -355,7 +355,7 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     body = {**CONVOLUTIONAL, "positions": {"longest": 300}}
     for channels, said in ((None, ""), (12, ", 12 channels")):
-        run = sightline.train(written(tmp_path, {**body, "channels": channels}), out=tmp_path / f"run{channels}")
+        run = sightline.train(written(tmp_path, {**body, "channels": channels}), out=tmp_path / f"run{channels}").folder
         card = (run / "README.md").read_text()
         assert f"| decoder | gated convolutions, 2 layers{said}, kernel 3, learned positions |" in card
         assert len(sightline.load(run).predict(["3 May 2021"])) == 1

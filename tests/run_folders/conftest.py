@@ -30,7 +30,7 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         if kind not in done:
             folder = tmp_path_factory.mktemp(kind)
             recipe = write_recipe(folder, **KINDS[kind])
-            done[kind] = Trained(recipe, sightline.train(recipe, out=folder / "run", display=Silent()))
+            done[kind] = Trained(recipe, sightline.train(recipe, out=folder / "run", display=Silent()).folder)
         return done[kind]
 
     return get

@@ -70,7 +70,7 @@ def learned_positions(tmp_path: Path) -> Path:
     body = {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}}
     recipe = write_recipe(tmp_path, body=body, limits={"steps": 1})
     overrides = ["decoding.max_length=256", "decoding.max_ratio=50"]
-    return sightline.train(recipe, overrides, out=tmp_path / "run", display=Silent())
+    return sightline.train(recipe, overrides, out=tmp_path / "run", display=Silent()).folder
 
 
 def test_a_text_longer_than_the_model_can_take_is_named(cache: Path, tmp_path: Path, command: Server) -> None:

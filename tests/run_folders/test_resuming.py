@@ -83,9 +83,9 @@ def test_two_trainings_of_one_recipe_are_the_same_byte_for_byte(
     trained: Callable[[str], Trained], tmp_path: Path
 ) -> None:
     whole = trained("lstm")
-    again = sightline.train(whole.recipe, out=tmp_path / "again", display=Silent())
+    again = sightline.train(whole.recipe, out=tmp_path / "again", display=Silent()).folder
     assert (again / "model.safetensors").read_bytes() == whole.model()
-    other = sightline.train(whole.recipe, ["seed=2"], out=tmp_path / "other", display=Silent())
+    other = sightline.train(whole.recipe, ["seed=2"], out=tmp_path / "other", display=Silent()).folder
     assert (other / "model.safetensors").read_bytes() != whole.model()
 
 
@@ -94,7 +94,7 @@ def test_counting_operations_changes_nothing_that_is_learned(
 ) -> None:
     whole = trained("transformer-ema")
     monkeypatch.setattr("sightline.experiment.step_cost", lambda model, plan, device: lambda batch: 0)
-    uncounted = sightline.train(whole.recipe, out=tmp_path / "uncounted", display=Silent())
+    uncounted = sightline.train(whole.recipe, out=tmp_path / "uncounted", display=Silent()).folder
     assert (uncounted / "model.safetensors").read_bytes() == whole.model()
     counted = records(whole.run)
     spent = [record["flops"] for record in counted]
@@ -231,7 +231,7 @@ def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None
 
 def test_a_training_that_is_resumed_before_it_began_says_so(trained: Callable[[str], Trained], tmp_path: Path) -> None:
     whole, display = trained("lstm"), Silent()
-    run = sightline.train(whole.recipe, out=tmp_path / "run", resume=True, display=display)
+    run = sightline.train(whole.recipe, out=tmp_path / "run", resume=True, display=display).folder
     assert f"nothing to resume in {run}: beginning at step 0" in display.notes
     assert (run / "model.safetensors").read_bytes() == whole.model()
 
@@ -267,7 +267,7 @@ def test_a_training_on_text_that_is_built_in_goes_on_without_the_folder_of_its_r
     content = yaml.safe_load(recipe.read_text())
     content["data"] |= {"train": [{**built_in, "part": "train"}], "validation": {**built_in, "part": "validation"}}
     recipe.write_text(yaml.safe_dump(content))
-    run = sightline.train(recipe, out=tmp_path / "run", display=Silent())
+    run = sightline.train(recipe, out=tmp_path / "run", display=Silent()).folder
     shutil.rmtree(tmp_path / "gone")
     sightline.train(run, ["training.limits.steps=4"], resume=True, display=Silent())
     assert records(run)[-1]["step"] == 4

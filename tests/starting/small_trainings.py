@@ -91,7 +91,9 @@ class Trainer:
         self.display = Silent()
 
     def __call__(self, recipe: dict[str, Any], *changes: str, out: str = "run", **more: Any) -> Path:
-        return sightline.train(self.write(recipe), changes, out=self.out / out, **{"display": self.display, **more})
+        return sightline.train(
+            self.write(recipe), changes, out=self.out / out, **{"display": self.display, **more}
+        ).folder
 
     def write(self, recipe: dict[str, Any]) -> Path:
         path = self.out / "recipe.yaml"

@@ -48,7 +48,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_even_when_the_start_is_gone
     with pytest.raises(Interrupted):
         train(recipe, display=stop)
     shutil.rmtree(start)
-    run = sightline.train(tmp_path / "run", resume=True, display=Silent())
+    run = sightline.train(tmp_path / "run", resume=True, display=Silent()).folder
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert records(run, "train") == records(whole, "train")
     assert (run / "start.json").read_bytes() == (whole / "start.json").read_bytes()

@@ -299,7 +299,7 @@ def test_each_combination_is_an_ordinary_run(recipe: str, tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "max_tokens=2 failed (exit code 1); the end of sweep/logs/max_tokens=2.log:" in result.stderr
     assert "sightline: no examples are left of the 45 read (45 too long)" in result.stderr
-    alone = sightline.train(recipe, ["training.threads=1"], out=tmp_path / "alone")
+    alone = sightline.train(recipe, ["training.threads=1"], out=tmp_path / "alone").folder
     run = tmp_path / "sweep" / "max_tokens=32"
     model = (alone / "model.safetensors").read_bytes()
     assert (run / "model.safetensors").read_bytes() == model

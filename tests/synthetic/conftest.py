@@ -57,7 +57,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A run folder; shared, so not to be changed."""
     with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("translator")
-        yield sightline.train(write_recipe(folder), out=folder / "run", display=Silent())
+        yield sightline.train(write_recipe(folder), out=folder / "run", display=Silent()).folder
 
 
 @pytest.fixture

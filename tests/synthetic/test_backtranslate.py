@@ -304,7 +304,7 @@ def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: 
 def test_an_ensemble_can_translate_back(
     translator: Path, text: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
-    other = sightline.train(recipe_with(4), ["seed=2"], out=tmp_path / "other", display=Silent())
+    other = sightline.train(recipe_with(4), ["seed=2"], out=tmp_path / "other", display=Silent()).folder
     command = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "back.tsv"), "--beam", "1"]
     done = CliRunner().invoke(app, [*command, "--with", str(other), "--ensemble-mean", "logs"])
     assert done.exit_code == 0, done.output

@@ -113,7 +113,7 @@ def test_links_of_the_original_words_are_refused_before_anything_is_written(
 
 def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
     recipe = recipe_with(4)
-    weak = sightline.train(recipe, ["seed=2", "model.width=8"], out=tmp_path / "weak", display=Silent())
+    weak = sightline.train(recipe, ["seed=2", "model.width=8"], out=tmp_path / "weak", display=Silent()).folder
     command = ["distill", str(weak), str(recipe), "--out", str(tmp_path / "run"), "--beam", "1", "--with"]
     done = CliRunner().invoke(app, [*command, str(translator)])
     assert done.exit_code == 0, done.output

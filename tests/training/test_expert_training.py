@@ -153,7 +153,7 @@ def records(run: Path) -> list[dict[str, Any]]:
 def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same(
     tmp_path: Path, small: list[str]
 ) -> None:
-    whole = sightline.train("dates", small, out=tmp_path / "whole")
+    whole = sightline.train("dates", small, out=tmp_path / "whole").folder
     found = records(whole)
     assert [record["step"] for record in found] == [3, 6]
     for record in found:
@@ -162,7 +162,9 @@ def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same
             assert len(shares) == 4 and sum(shares) == pytest.approx(1.0, abs=2e-3) and min(shares) >= 0
         assert 0 < record["dropped"] < 0.6
         assert record["dropped_choices"] > 3 and isinstance(record["dropped_choices"], int)
-    part = sightline.train("dates", [*small, "training.limits.steps=4"], out=tmp_path / "parts")  # in between records
+    part = sightline.train(
+        "dates", [*small, "training.limits.steps=4"], out=tmp_path / "parts"
+    ).folder  # in between records
     sightline.train("dates", small, out=part, resume=True)
     keys = ("step", "loss", "nll", "experts", "dropped", "dropped_choices", "flops")
     assert [{key: record[key] for key in keys} for record in records(part)] == [

@@ -27,7 +27,7 @@ def journal(folder: Path, **training: Any) -> list[dict[str, Any]]:
     recipe["training"] |= {"limits": {"steps": 4}, "clip": 0.01, **training}
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    run = sightline.train(path, out=folder / "run", display=Silent())
+    run = sightline.train(path, out=folder / "run", display=Silent()).folder
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [record for record in records if record["kind"] == "train"]
 

@@ -100,11 +100,11 @@ def test_a_language_model_goes_on_from_the_state_in_which_it_was_stopped(
 
 
 def assert_ends_the_same(sections: Recipe, tmp_path: Path) -> None:
-    whole = sightline.train(sections, out=tmp_path / "whole", display=Silent())
+    whole = sightline.train(sections, out=tmp_path / "whole", display=Silent()).folder
     assert records(whole)[-1]["step"] > 6
     stop = Silent(at={5: lambda: signal.raise_signal(signal.SIGINT)})
     with pytest.raises(Interrupted):
         sightline.train(sections, out=tmp_path / "stopped", display=stop)
-    resumed = sightline.train(sections, out=tmp_path / "stopped", resume=True, display=Silent())
+    resumed = sightline.train(sections, out=tmp_path / "stopped", resume=True, display=Silent()).folder
     assert_equal(load_file(resumed / "model.safetensors"), load_file(whole / "model.safetensors"))
     assert records(resumed) == records(whole)

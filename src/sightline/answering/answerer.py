@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,24 @@ class Prediction:
     text: str
     score: float
     tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely a model finds an output that is given to it."""
+
+    log_probability: float  # log p, natural logarithm; of a written output with its end mark
+    tokens: int  # how many predictions that is the sum of
+
+    @property
+    def nll(self) -> float:
+        """−log p."""
+        return -self.log_probability
+
+    @property
+    def perplexity(self) -> float:
+        """exp(−log p / tokens); 1 for an output of no tokens."""
+        return math.exp(self.nll / self.tokens) if self.tokens else 1.0
 
 
 class TooLong(ValueError):
@@ -130,6 +149,10 @@ class Answerer:
         return self._answers(Asked(texts, prefixes, first, phrases, scored, watch, told), options)
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        raise NotImplementedError
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        """log p of each target given its text; a language model is given texts alone."""
         raise NotImplementedError
 
     def writer(self) -> Any:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sightline.answering.answerer import Answerer, Asked, Prediction, chosen
+from sightline.answering.answerer import Answerer, Asked, Prediction, Score, chosen
 from sightline.decoding.ensemble import rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request, check_least
+from sightline.decoding.scoring import token_losses
 from sightline.layers.layout import Layout
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
@@ -41,9 +42,12 @@ class Continuer(Answerer):
         """
         if self.members:
             return False
-        train = self.recipe.data.train
-        whole = all(isinstance(source, PlainSource) and source.document == "file" for source in train)
-        return not whole and not isinstance(self.model, CountedModel)
+        return not self._whole and not isinstance(self.model, CountedModel)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether each training file was one text, so that the ends of documents were hardly ever seen."""
+        return all(isinstance(source, PlainSource) and source.document == "file" for source in self.recipe.data.train)
 
     def writer(self) -> Any:
         return _Beginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
@@ -55,6 +59,13 @@ class Continuer(Answerer):
         found = self._search(None, options, asked, prompts)
         texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
         return [chosen([next(texts_out) for _ in guesses], guesses, options) for guesses in found]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        """log p of each text as the beginning of a document; its end counts where the model learned where texts end."""
+        ids = self.encode(texts)
+        losses = token_losses(self.writer(), [[] for _ in ids], ids, device=self.device)
+        own = [each[: len(tokens)] if self._whole else each for each, tokens in zip(losses, ids, strict=True)]
+        return [Score(-float(each.sum()), len(each)) for each in own]
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
         """Go on after one text and hand over what is new as soon as it is known, the text itself first.

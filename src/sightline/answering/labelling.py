@@ -8,13 +8,16 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from sightline.answering.answerer import Answerer, Asked, Prediction
+from sightline.answering.answerer import Answerer, Asked, Prediction, Score
 from sightline.decoding.padding import length_batches
+from sightline.plural import plural
 from sightline.recipe import Decoding
-from sightline.text.labels import between_spaces
+from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
+
+Probabilities = dict[str, float]  # of each label, likeliest first
 
 
 class Classifying(Answerer):
@@ -22,14 +25,37 @@ class Classifying(Answerer):
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
-        sources = [np.asarray(ids, np.int64) for ids in self.encode(asked.texts, first=asked.first)]
-        logs = self._logs(sources, options.tokens_at_once(self.device.type))
+        logs = self._text_logs(asked.texts, options, first=asked.first)
         count = min(options.nbest, len(logs[0])) if len(logs) else 0
         found = []
         for row in logs:
             best = np.argsort(-row, kind="stable")[:count]
             found.append([Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best])
         return found
+
+    def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:
+        """(labels,) log-probabilities for each text."""
+        sources = [np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)]
+        return self._logs(sources, options.tokens_at_once(self.device.type))
+
+    def probabilities(self, texts: Sequence[str]) -> list[Probabilities]:
+        """The probability of every label, for each text."""
+        return [self._named(logs) for logs in self._text_logs(texts, self.recipe.decoding)]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        assert targets is not None
+        numbers = self._numbers(targets)
+        logs = self._text_logs(texts, self.recipe.decoding)
+        return [Score(float(own[number]), 1) for own, number in zip(logs, numbers, strict=True)]
+
+    def _numbers(self, labels: Sequence[str]) -> list[int]:
+        """Labels as columns of `_logs`; one that is not there is an error that names it."""
+        known = {name: label_id(self.vocabulary.target, name) - len(SPECIALS) for name in dict.fromkeys(labels)}
+        return [known[name] for name in labels]
+
+    def _named(self, logs: np.ndarray) -> Probabilities:
+        """Log-probabilities (labels,) by label, likeliest first."""
+        return {self._label(int(k)): float(np.exp(logs[k])) for k in np.argsort(-logs, kind="stable")}
 
     def _label(self, number: int) -> str:
         return self.vocabulary.target.decode([number + len(SPECIALS)])
@@ -62,22 +88,41 @@ class Tagging(Classifying):
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
-        words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in asked.texts])
-        flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], asked.first)
-        filled = [number for number, ids in enumerate(flat) if ids]
-        asked_for = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
-        logs = dict(zip(filled, asked_for, strict=True))
         found = []
-        for number, sentence in enumerate(words):
-            if number not in logs:
-                found.append([Prediction("", 0.0, [])])
-                continue
-            heads = [0, *accumulate(len(word) for word in sentence)][:-1]  # the first piece of each word
-            own = logs[number][heads]  # (words, labels)
+        for own in self._text_logs(asked.texts, options, first=asked.first):
             best = own.argmax(-1)
             labels = [self._label(int(k)) for k in best]
             total = float(own[np.arange(len(best)), best].sum())
             found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
+        return found
+
+    def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:
+        """(words, labels) log-probabilities for each text, each word's where its first piece is."""
+        words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
+        flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], first)
+        filled = [number for number, ids in enumerate(flat) if ids]
+        logs = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
+        found = [np.empty((0, self.vocabulary.target.size - len(SPECIALS)), np.float32)] * len(texts)
+        for number, own in zip(filled, logs, strict=True):
+            found[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
+        return found
+
+    def word_probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:
+        """The probability of every label, for each word of each text."""
+        return [[self._named(word) for word in own] for own in self._text_logs(texts, self.recipe.decoding)]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        assert targets is not None
+        found = []
+        logs = self._text_logs(texts, self.recipe.decoding)
+        for number, (own, target) in enumerate(zip(logs, targets, strict=True)):
+            tags = self._numbers(between_spaces(target))
+            if len(tags) != len(own):
+                raise ValueError(
+                    f"targets[{number}] has {plural(len(tags), 'label')} for {plural(len(own), 'word')}; give one for "
+                    f"each word"
+                )
+            found.append(Score(float(own[np.arange(len(tags)), tags].sum()), len(tags)))
         return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sightline.answering.answerer import Answerer, Asked, Prediction, chosen, one_line
+from sightline.answering.answerer import Answerer, Asked, Prediction, Score, chosen, one_line
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.unknown_words import FILE, write_out
@@ -92,6 +92,10 @@ class Translator(Answerer):
         scores = log_probabilities(self.model, sources, outputs, device=self.device, first=first)
         told = zip(targets, scores.tolist(), outputs, strict=True)
         return [[Prediction(text, score, without_unknown(ids, target.size))] for text, score, ids in told]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        assert targets is not None
+        return [Score(found.score, len(found.tokens) + 1) for (found,) in self.judge(texts, targets)]
 
     def _written(self, asked: Asked, found: Sequence[Sequence[Hypothesis]], options: Decoding) -> list[str]:
         """The texts of all hypotheses, one after the other, unknown words replaced if that is asked for."""

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -63,6 +63,7 @@ class WrittenRun(Run):
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
         told: Told | None = None,
+        **changes: Any,
     ) -> list[list[Prediction]]:
         found = []
         for number, text in enumerate(texts, first + 1):

@@ -17,7 +17,7 @@ def demo(
     import time
 
     from sightline.cli.train import train_or_tell
-    from sightline.inspection.alignment import draw, render_terminal
+    from sightline.inspection.alignment import render_terminal
     from sightline.opening import open_recipe
     from sightline.run import Run
     from sightline.terminal import console
@@ -42,7 +42,7 @@ def demo(
     print("\nWhere it looked while it wrote the last one:\n")
     screen.print(render_terminal(alignment))
     picture = out / "alignment.png"
-    draw(alignment, picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
+    alignment.draw(picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
     print(f"\nThe same as a picture: {picture}")
     print(f'Try your own: echo "the 3rd of May 2031" | {_command()} predict {out}')
 

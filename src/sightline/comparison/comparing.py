@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
 
 import torch
 
@@ -40,7 +40,7 @@ def compare(
     runs: Runs,
     *,
     on: str | TestSet | None = None,
-    baseline: str | Path | None = None,
+    baseline: str | os.PathLike[str] | None = None,
     metrics: Sequence[str] | None = None,
     lowercase: bool | None = None,
     beam: int | None = None,
@@ -50,14 +50,14 @@ def compare(
 ) -> Comparison:
     """Decode one test set with all runs in turns, score them, and hold each system against the baseline.
 
-    `runs` are run folders, or a mapping of names to them. A list of folders among them (or a path: "runs/a+runs/b") is
-    an ensemble, which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ only in their seed are
-    one system; how systems with several seeds are held against each other is said in `Verdict` and `seeds.py`. `on` is
-    a test set that all recipes have (by default the first such), or one of your own. The baseline is the first run,
-    unless another is named; the metrics are those that all recipes have; each run decodes as its recipe says (an
-    ensemble as its first run does), apart from `beam`. Language models are measured by the test text itself, and decode
-    nothing; nor does any run where no metric looks at outputs (perplexity). Outputs without a model (`sightline
-    baseline`) have no perplexity: their `qualities` lack it.
+    `runs` are runs or their folders, or a mapping of names to them. A list of them among these (or a path:
+    "runs/a+runs/b") is an ensemble, which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ
+    only in their seed are one system; how systems with several seeds are held against each other is said in `Verdict`
+    and `seeds.py`. `on` is a test set that all recipes have (by default the first such), or one of your own. The
+    baseline is the first run, unless another is named; the metrics are those that all recipes have; each run decodes
+    as its recipe says (an ensemble as its first run does), apart from `beam`. Language models are measured by the test
+    text itself, and decode nothing; nor does any run where no metric looks at outputs (perplexity). Outputs without a
+    model (`sightline baseline`) have no perplexity: their `qualities` lack it.
     """
     contestants = load_contestants(
         runs, beam=beam, mean=ensemble_mean or "probabilities", device=device, progress=progress

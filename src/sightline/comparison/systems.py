@@ -21,7 +21,9 @@ from sightline.recipe import Decoding, MetricName
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 
-Given = str | Path | Sequence[str | Path]  # a run folder, or those of an ensemble; as a path: with + between them
+Given = (
+    str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+)  # a run, its folder, or those of an ensemble; as a path: with + between them
 Runs = Sequence[Given] | Mapping[str, Given]  # or under the names they are to have
 
 
@@ -129,9 +131,9 @@ def _ensemble(name: str | None, parts: Sequence[Contestant], beam: int | None, m
 
 def folders_of(given: Given) -> list[Path]:
     """The run folders: one, or those of an ensemble, unless a single folder has a + in its name."""
-    if not isinstance(given, str | Path):
+    if not isinstance(given, str | os.PathLike):
         return [Path(folder) for folder in given]
-    parts = str(given).split("+")
+    parts = os.fspath(given).split("+")
     return [Path(given)] if Path(given).exists() or not all(parts) else [Path(part) for part in parts]
 
 
@@ -206,14 +208,14 @@ def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[
     return _with_names(kept), notes
 
 
-def choose_baseline(groups: Sequence[Group], wanted: str | Path | None) -> list[Group]:
+def choose_baseline(groups: Sequence[Group], wanted: str | os.PathLike[str] | None) -> list[Group]:
     """The systems with the baseline first: the one of that name, of that run's name or folder; else the first."""
     if wanted is None:
         return list(groups)
     places = _places(folders_of(wanted))
     for group in groups:
         found = [_places([each.run.folder for each in run.trainings]) for run in group.contestants]
-        if str(wanted) in (group.name, *(run.name for run in group.contestants)) or places in found:
+        if os.fspath(wanted) in (group.name, *(run.name for run in group.contestants)) or places in found:
             return [group, *(other for other in groups if other is not group)]
     names = ", ".join(group.name for group in groups)
     raise RunError(f"the baseline {wanted} is none of the runs that are compared ({names}); name one of them")
@@ -234,7 +236,7 @@ def _trained_on(run: Run) -> str:
 
 def _named(runs: Runs) -> list[tuple[str | None, list[Path]]]:
     """What takes part, under the name it was given, if any."""
-    if isinstance(runs, str | Path):
+    if isinstance(runs, str | os.PathLike):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
     named = runs.items() if isinstance(runs, Mapping) else ((None, given) for given in runs)
     return [(name, folders_of(given)) for name, given in named]

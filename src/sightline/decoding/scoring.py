@@ -33,7 +33,22 @@ def log_probabilities(
     first: int = 0,
 ) -> np.ndarray:
     """(number of pairs,) log p(target, end | source); `first` is the number of the first pair, for errors."""
-    totals = np.zeros(len(sources))
+    losses = token_losses(model, sources, targets, device=device, tokens=tokens, first=first)
+    return np.array([-own.sum() for own in losses])
+
+
+@torch.inference_mode()
+def token_losses(
+    model: Stepper,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    device: torch.device | str = "cpu",
+    tokens: int = 4096,
+    first: int = 0,
+) -> list[np.ndarray]:
+    """For each pair (T + 1,) −log p of each target token and the end mark, given the source and the tokens before."""
+    found = [np.empty(0)] * len(sources)
     for longest in (longest for longest, in_one in rooms(model) if in_one):
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), first + 1):
             if (count := len(source) + len(target) + 2) > longest:
@@ -47,8 +62,8 @@ def log_probabilities(
         features, _ = model.advance(pad_tokens(given, device), begun(model, [sources[n] for n in indices], device))
         losses = _nll(model, features, pad_tokens(wanted, device))  # (B, T)
         for index, own in zip(indices, losses, strict=True):
-            totals[index] = -own[: len(targets[index]) + 1].sum()
-    return totals
+            found[index] = own[: len(targets[index]) + 1]
+    return found
 
 
 @torch.inference_mode()

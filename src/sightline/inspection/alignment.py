@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
     """Attention weights between two token sequences; row t holds what target token t gave to each source token."""
 
@@ -35,6 +37,27 @@ class Alignment:
         rows = [[round(float(weight), 6) for weight in row] for row in self.weights]
         return {"source": list(self.source), "target": list(self.target), "weights": rows}
 
+    def draw(self, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> Figure:
+        """A matplotlib figure of the weights; with a path (.png, .svg or .pdf) it is written to that file, too.
+
+        Labels may be of any script for which a font is installed. To save the figure yourself, without cutting labels:
+        `figure.savefig(path, bbox_inches="tight")`. Needs matplotlib: `pip install 'sightline[viz]'`.
+        """
+        from sightline.inspection.pictures.alignment import draw_alignment
+
+        return draw_alignment(self, None if path is None else Path(path), title=title)
+
+    def text(self, width: int = 100) -> str:
+        """The weights as a grid of characters: target tokens downwards, source tokens across."""
+        from sightline.inspection.terminal_grid import plain_text
+
+        return plain_text(render_terminal(self), width)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.target)} target tokens × {len(self.source)} source tokens"
+        both = f"{_beginning(self.target)} ← {_beginning(self.source)}"
+        return f"Alignment({size}: {both}; .text() or .draw() shows it, .weights are the numbers)"
+
     def scaled(self) -> NDArray[np.float32]:
         """Weights for showing, at most 1: as they are, unless (linear attention) they are no shares of one."""
         peak = float(np.abs(self.weights).max(initial=0.0))
@@ -48,11 +71,8 @@ def render_terminal(alignment: Alignment) -> RenderableType:
     return TerminalGrid(alignment)
 
 
-def draw(alignment: Alignment, path: str | Path, *, title: str | None = None) -> None:
-    """A picture of the grid as a file (needs matplotlib: `pip install 'sightline[viz]'`); see pictures/alignment.py."""
-    from sightline.inspection.pictures.alignment import draw_alignment
-
-    draw_alignment(alignment, Path(path), title=title)
+def _beginning(tokens: list[str]) -> str:
+    return repr(" ".join(tokens[:6]) + (" …" if len(tokens) > 6 else ""))
 
 
 def visible(token: str) -> str:

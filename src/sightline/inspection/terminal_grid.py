@@ -7,12 +7,13 @@ shades (` ·░▒▓█`), and without Unicode plain marks.
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
@@ -118,6 +119,13 @@ def _legend(margin: int, shades: str, coloured: bool) -> Text:
     for step in range(1, 11):
         legend.append_text(_cell(step / 10 - 0.05, 2, shades, coloured))
     return legend.append(" 1", style="dim")
+
+
+def plain_text(shown: RenderableType, width: int) -> str:
+    """What a console of that width would print, without colours."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(shown)
+    return out.getvalue()
 
 
 def cut_to_cells(label: str, longest: int) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NOTHING = torch.empty(0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Step(Tapped):
     """One tensor of a trace, and how it was made.
 
@@ -51,6 +51,10 @@ class Step(Tapped):
     def shape(self) -> tuple[int, ...]:
         """That of the tensor, before it was sampled."""
         return self.whole or tuple(self.tensor.shape)
+
+    def __repr__(self) -> str:
+        shape = "×".join(map(str, self.shape)) or "a number"
+        return f"Step({self.key or self.name!r}, {shape}{', ' if self.formula else ''}{self.formula})"
 
     @property
     def latex(self) -> str:
@@ -88,7 +92,7 @@ class Step(Tapped):
         return replace(self, tensor=thin, note=note, strides=tuple(strides), whole=tuple(self.tensor.shape))
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """What passed the taps, in the order it was made, and what it was made of."""
 
@@ -170,6 +174,18 @@ class Trace:
         from sightline.inspection.trace_files import load_trace
 
         return load_trace(Path(folder))
+
+    def text(self, width: int = 120) -> str:
+        """Every step in a line: name, formula, shape, range."""
+        from sightline.inspection.terminal_grid import plain_text
+        from sightline.inspection.trace_display import trace_table
+
+        return plain_text(trace_table(self), width)
+
+    def __repr__(self) -> str:
+        from sightline.inspection.trace_display import trace_summary
+
+        return trace_summary(self)
 
     def __rich__(self) -> Table:
         from sightline.inspection.trace_display import trace_table

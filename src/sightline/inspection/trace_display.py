@@ -14,6 +14,7 @@ from sightline.inspection.trace import Step, Trace
 if TYPE_CHECKING:
     from rich.table import Table
 
+_BEGINNING, _END = 8, 4  # steps that a summary shows
 _ROWS = 200  # of a notebook's table; more are counted
 
 
@@ -48,6 +49,22 @@ def first_written(trace: Trace) -> int:
     about = trace.about
     writes = about.get("task") in ("seq2seq", "language-model")
     return int(about["places"][0]) if writes and "places" in about else 0
+
+
+def trace_summary(trace: Trace) -> str:
+    """A few lines: what was traced, the first and the last steps with their shapes, and how to see the rest."""
+    steps = trace.entries
+    shown = steps if len(steps) <= _BEGINNING + _END + 1 else [*steps[:_BEGINNING], *steps[-_END:]]
+    width = max((len(step.key) for step in shown), default=0)
+    rows = [f"  {step.key:<{width}}  {shape_of(step)}" for step in shown]
+    if len(shown) < len(steps):
+        rows.insert(_BEGINNING, f"  … {len(steps) - len(shown)} more steps")
+    example = (shown[-1] if shown else Step("name", torch.empty(0), "", ())).name
+    hints = [
+        f'trace["{example}"]: the tensor of a step; trace.names: all names; trace.under("encoder"): one part',
+        "trace.text(): every step with formula, shape and range; trace.save(folder): all numbers",
+    ]
+    return "\n".join([f"Trace of {headline(trace)}", *rows, *hints])
 
 
 def trace_table(trace: Trace) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sightline.inspection.alignment import Alignment, visible
 from sightline.inspection.heat_map import PALE_TO_DEEP
@@ -16,15 +17,28 @@ from sightline.inspection.pictures.coloured_cells import (
     set_cells_apart,
     write_in_cells,
 )
-from sightline.inspection.pictures.figure_files import INK, LARGEST, new_picture
+from sightline.inspection.pictures.figure_files import (
+    INK,
+    LARGEST,
+    check_can_draw,
+    check_figure,
+    new_figure,
+    plain_style,
+    write_figure,
+)
+from sightline.inspection.pictures.fonts import drawing, fonts_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _NUMBERED_FROM = 0.05
 _UPRIGHT = 4  # labels wider than this are turned
 _LONGEST_LABEL = 28
 
 
-def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+def draw_alignment(alignment: Alignment, path: Path | None = None, *, title: str | None = None) -> Figure:
+    """The picture as a figure, also written to `path` if one is given; its suffix (.png, .svg, .pdf) is the format."""
+    check_can_draw() if path is None else check_figure(path)
     sources, targets = (
         [shortened(visible(token), _LONGEST_LABEL) for token in side] for side in (alignment.source, alignment.target)
     )
@@ -36,7 +50,8 @@ def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None
     weights = alignment.weights
     peak = max(1.0, float(abs(weights).max()))
     negative = float(weights.min()) < 0  # as linear attention has them
-    with new_picture(path, "".join([*sources, *targets, title or ""]), figsize=size) as figure:
+    with drawing(plain_style(fonts_for("".join([*sources, *targets, title or ""])))):
+        figure = new_figure(facecolor="white", figsize=size)
         axes = figure.add_subplot()
         colours, low = (RED_TO_BLUE, -peak) if negative else (PALE_TO_DEEP, 0.0)
         image = coloured_cells(axes, weights, colours, low, peak, square=True)
@@ -51,6 +66,9 @@ def draw_alignment(alignment: Alignment, path: Path, *, title: str | None = None
         colour_bar(figure, image, axes.inset_axes((1.0 + across, 0.0, across, 1.0)), "attention")
         if title:
             axes.set_title(title, fontsize=11, color=INK, pad=30 if widest <= _UPRIGHT else 14, loc="left")
+        if path is not None:
+            write_figure(figure, path)
+    return figure
 
 
 def _percent(weight: float) -> str:

@@ -35,9 +35,14 @@ def check_figure(path: Path) -> None:
     """Refuse a figure that could not be drawn, before there is anything to draw."""
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path}: a figure is a {', '.join(FORMATS)} file; name it so")
+    check_can_draw()
+    check_place(path)
+
+
+def check_can_draw() -> None:
+    """Refuse to draw without matplotlib."""
     if not can_draw():
         raise ModuleNotFoundError("pictures need matplotlib: pip install 'sightline[viz]'", name="matplotlib")
-    check_place(path)
 
 
 def plain_style(fonts: list[str], more: Style | None = None) -> dict[Any, Any]:
