@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data
-from sightline.experiment import build_model, choose_device, fit_to_lengths, plan_for
+from sightline.experiment import build_model, fit_to_lengths, plan_for
+from sightline.layers.devices import choose_device
+from sightline.layers.precision import precision_note
 from sightline.models.counted import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
@@ -69,6 +71,8 @@ def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
     else:
         model = model.to(device).train()
         step = _first_step(model, prepared, device, rates)
+        note = precision_note(recipe.training.precision, device)
+        notes = notes if note is None else [*notes, note]
     store = prepared.train(0)
     return DryRun(
         counts=store.counts,
@@ -91,7 +95,7 @@ def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rate
         raise ValueError(f"there is nothing to train on: every example was dropped ({prepared.train(0).counts})")
     some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
     batch = max(some, key=lambda batch: batch.tokens)
-    batch = batch.to(device) if device.type == "cuda" else batch
+    batch = batch.to(device) if device.type != "cpu" else batch
     optimizer = build_optimizer(model, recipe.training, device, rates)
     gradients = PlainGradients(model, recipe.training, device)
     if recipe.training.reward is not None:

@@ -28,6 +28,8 @@ from sightline.data.preparation import (
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
 from sightline.layers.adapters import add_adapters
+from sightline.layers.devices import choose_device, deterministic_algorithms
+from sightline.layers.precision import precision_note, resolve_precision
 from sightline.model_card import write_model_card
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.models.counted import CountedModel
@@ -58,32 +60,11 @@ from sightline.training.job import Fit, Plan
 from sightline.training.loop import fit
 from sightline.training.noised import NoisePlan
 from sightline.training.plan import EpochPlan, choose_layout
-from sightline.training.step import CarriedGradients, Gradients, PlainGradients, rounds, step_seed
+from sightline.training.step import CarriedGradients, Gradients, PlainGradients, step_seed
 from sightline.training.windows import WindowPlan
 from sightline.validation import build_validator
 
 _DICTIONARY_PAIRS = 500_000  # of the training text that a dictionary for unknown words is learned from
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name} was asked for, and PyTorch sees no CUDA device; use cpu or auto")
-    if device.index is not None and device.type == "cuda":
-        if device.index >= (count := torch.cuda.device_count()):
-            raise ValueError(
-                f"device {name} was asked for, and the last one here is cuda:{count - 1}; take one of those"
-            )
-        torch.cuda.set_device(device)  # Triton's kernels run on the current one, wherever their tensors lie
-    # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    return device
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
@@ -176,15 +157,28 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     device = choose_device(recipe.training.device)
+    recipe = _with_precision(recipe, run, device)
     if device.type == "cpu":
         keep_freed_memory()
     labels = LABELS[recipe.task]
     begun = resume and (run / "config.json").exists()
     vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
-    with closing(prepare_data(recipe, vocabulary=vocabulary, progress=progress)) as prepared:
+    with (
+        closing(prepare_data(recipe, vocabulary=vocabulary, progress=progress)) as prepared,
+        deterministic_algorithms(recipe.training.deterministic),
+    ):
         if begun:
             _check_text(run, prepared)
         _train_prepared(prepared, run, resume, display, device)
+
+
+def _with_precision(recipe: Recipe, run: Path, device: torch.device) -> Recipe:
+    """`training.precision: auto` as what it means here; a run that is resumed keeps the precision it began with."""
+    if recipe.training.precision != "auto":
+        return recipe
+    began = run_recipe(run).training.precision if (run / "recipe.yaml").is_file() else "auto"
+    precision = resolve_precision(began, device) if began == "auto" else began
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"precision": precision})})
 
 
 def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Display, device: torch.device) -> None:
@@ -213,9 +207,9 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
         *held_out_notes(prepared),
         *notes,
         *_objective(plan),
-        *_exact(recipe, device),
     )
-    for line in told:
+    slow = precision_note(recipe.training.precision, device)
+    for line in (*told, *([] if slow is None else [slow])):
         display.note(line)
     flops = step_cost(model, plan, device)
     job = Fit(
@@ -291,14 +285,6 @@ def _uncompiled(plan: Plan) -> list[str]:
     return [f"training.compile: true is left undone: {why}"]
 
 
-def _exact(recipe: Recipe, device: torch.device) -> list[str]:
-    """That a training is more exact than asked, where it would be slower otherwise."""
-    precision = recipe.training.precision
-    if precision == "float32" or rounds(precision, device):
-        return []
-    return [f"training.precision: {precision} is left undone: this CPU has no products of bfloat16; float32 it is"]
-
-
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:
     """The finished weights and the model card."""
     write_atomically(run / "model.safetensors", safetensors_bytes(weights))
@@ -309,7 +295,8 @@ def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.dev
     """A few lines on what will be trained on what."""
     return [
         *describe_data(prepared),
-        f"{parameter_count(model):,} parameters{_frozen(model)} on {device}; {plan.layout} batches, "
+        f"{parameter_count(model):,} parameters{_frozen(model)} on {device} in "
+        f"{resolve_precision(plan.recipe.training.precision, device)}; {plan.layout} batches, "
         f"{plan.waste():.1%} padding",
     ]
 

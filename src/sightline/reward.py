@@ -32,12 +32,13 @@ from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.linear import linear
+from sightline.layers.precision import autocast
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, Vocabulary
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss
 from sightline.training.sides import translation
-from sightline.training.step import PlainGradients, autocast, batch_loss
+from sightline.training.step import PlainGradients, batch_loss
 
 Ids = Sequence[int]
 REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": gleu_of}
@@ -144,7 +145,7 @@ class RewardGradients(PlainGradients):
         factors = advantages(rewards) / self.section.samples  # (B, N)
         with autocast(self.precision, self.device):
             likelihood = batch_loss(self.model, batch, self.recipe.training.label_smoothing)
-        (self.section.mix * likelihood.total / tokens).backward()  # type: ignore[no-untyped-call]
+        self.backward(self.section.mix * likelihood.total / tokens)
         likelihood = likelihood.detached()
         total = self.section.mix * likelihood.total - float(rewards.mean(1).sum())  # what the gradients lower
         pairs = [pair for b in range(len(sources)) for pair in merged(sources[b], outputs[b], factors[b], cut[b])]
@@ -176,13 +177,13 @@ class RewardGradients(PlainGradients):
         for row, (_, output, _, cut) in enumerate(pairs):
             if cut:
                 batch.wanted[row, len(output)] = PAD
-        batch = batch.to(self.device) if self.device.type == "cuda" else batch
+        batch = batch.to(self.device) if self.device.type != "cpu" else batch
         factors = torch.tensor([factor for _, _, factor, _ in pairs], device=self.device)
         with autocast(self.precision, self.device):
             features = self.writer(batch.source, batch.source_layout, batch.given, batch.target_layout)
             output, temperature = self.writer.output, self.section.temperature
             loss = weighted_nll(features, output.weight, output.bias, batch.wanted, factors, self.marks, temperature)
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]
+        self.backward(loss / tokens)
 
 
 def drawing_flops(

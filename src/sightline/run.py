@@ -33,10 +33,11 @@ from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
 from sightline.evaluation.metrics import Measurement, look_at_outputs, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
-from sightline.experiment import build_model, choose_device
+from sightline.experiment import build_model
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
+from sightline.layers.devices import choose_device
 from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
 from sightline.models.counted import CountedModel

@@ -21,6 +21,7 @@ from sightline.decoding.request import Request
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
+from sightline.layers.precision import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.reward import expected_reward
 from sightline.text.shown import beginning
@@ -29,7 +30,7 @@ from sightline.training.batches import padded_batch
 from sightline.training.job import Validation
 from sightline.training.noised import Spoiler
 from sightline.training.sides import sides_of
-from sightline.training.step import autocast, batch_loss
+from sightline.training.step import batch_loss
 from sightline.training.windows import carries, stream_of
 
 _TOKENS = 16_384  # of validation texts together, padding and all, about
@@ -68,7 +69,7 @@ class Validator:
         for indices in self._alike():
             sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
-            batch = batch.to(self.device) if self.device.type == "cuda" else batch
+            batch = batch.to(self.device) if self.device.type != "cpu" else batch
             total += float(batch_loss(model, batch, 0.0).nll)
             tokens += batch.tokens
         return total / tokens if tokens else math.nan

@@ -40,6 +40,7 @@ def recipe(**training: Any) -> Recipe:
                 "validate_every": 2,
                 "keep": 10,
                 "device": "cpu",
+                "precision": "float32",
                 **training,
             },
         }

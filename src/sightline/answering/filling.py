@@ -80,7 +80,7 @@ class Filling(Answerer):
             read = [np.asarray(sources[number], np.int64) for number in numbers]
             wanted = [np.where(ids == self._mark, ids, PAD) for ids in read]
             batch = padded_batch(show(read, wanted), np.arange(len(read)))
-            batch = batch.to(self.device) if self.device.type == "cuda" else batch
+            batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout, batch.given)  # (gaps of all, D)
                 logs = self.model.logits(features).float()[:, self._first :].log_softmax(-1).cpu().numpy()

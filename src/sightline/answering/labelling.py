@@ -71,7 +71,7 @@ class Classifying(Answerer):
         for indices in length_batches(lengths, tokens):
             taken = [sources[index] for index in indices]
             batch = padded_batch(show(taken, [np.ones_like(source) for source in taken]), np.asarray(indices))
-            batch = batch.to(self.device) if self.device.type == "cuda" else batch
+            batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout)
                 logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # a special is no answer

@@ -54,8 +54,8 @@ def vectors(
         raise ValueError(f"--in {read} is for looking at vectors; say at which word with --near WORD")
     if not files or out is None:
         raise ValueError("text files and --out are needed, as in: sightline vectors train.en --out vectors.txt")
-    from sightline.experiment import choose_device
     from sightline.files import check_place
+    from sightline.layers.devices import choose_device
     from sightline.training.skipgram import SkipgramOptions, learn_word_vectors
 
     check_place(out)

@@ -121,7 +121,7 @@ def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, dev
 def _nll(model: Stepper, features: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
     """(B, T) −log p of the wanted tokens."""
     scores = model.logits(features).float().log_softmax(-1)  # (B, T, V), in half the time of logsumexp on a CPU
-    losses: np.ndarray = -scores.gather(-1, wanted[..., None])[..., 0].double().cpu().numpy()
+    losses: np.ndarray = -scores.gather(-1, wanted[..., None])[..., 0].cpu().double().numpy()
     return losses
 
 

@@ -19,6 +19,7 @@ from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
 from sightline.decoding.steps import given_up, length_penalty, next_scores, size_for, staying
 from sightline.decoding.topk import top_k
+from sightline.layers.devices import widest
 from sightline.layers.tap import is_listened, listen
 from sightline.recipe import Decoding, Sampling
 from sightline.text.tokenizer import END, PAD, START
@@ -92,7 +93,7 @@ def _luck(seed: int, numbers: Sequence[int], samples: int, longest: int) -> Tens
 def _drawn(logs: Tensor, sampling: Sampling, luck: Tensor) -> Tensor:
     """(R, 1): the word of each row (R, V) that its luck (R, 1) falls on."""
     scores, words = _nucleus(logs / sampling.temperature, sampling.top_k, sampling.top_p)
-    mass = torch.softmax(scores.double(), dim=-1).cumsum(-1)
+    mass = torch.softmax(widest(scores), dim=-1).cumsum(-1)
     pick = torch.searchsorted(mass, luck * mass[:, -1:], right=True)
     return words.gather(1, pick.clamp(max=words.shape[1] - 1))
 
@@ -128,7 +129,8 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:
         state = state.select(torch.zeros(sentences, width, dtype=torch.int64, device=device))
-    luck = None if sampling is None else _luck(sampling.seed, batch.numbers, width, longest).to(device)
+    luck = None if sampling is None else _luck(sampling.seed, batch.numbers, width, longest)
+    luck = luck if luck is None else luck.to(device, torch.float32 if device.type == "mps" else luck.dtype)
     word = torch.full((sentences * width, 1), START, device=device)
     total = torch.zeros(sentences, width, device=device)
     over = torch.zeros(sentences, width, dtype=torch.bool, device=device)

@@ -55,7 +55,7 @@ def mend(model: Any, recipe: Recipe, vocabulary: Vocabulary, stream: np.ndarray,
             own = windows[first : first + rows]
             batch = padded_batch(show(*spoiler.held_out(own, first)), np.arange(len(own)))
             owner = _windows_of_answers(batch)
-            batch = batch.to(device) if device.type == "cuda" else batch
+            batch = batch.to(device) if device.type != "cpu" else batch
             features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
             found = _scored(model, features, batch.wanted)
             for total, each in zip(sums, found, strict=True):

@@ -45,7 +45,7 @@ def pair_losses(
         numbers = [filled[index] for index in some]
         taken = [sources[n] for n in numbers], [targets[n] for n in numbers]
         batch = padded_batch(show(*taken), np.asarray(numbers))
-        batch = batch.to(place) if place.type == "cuda" else batch
+        batch = batch.to(place) if place.type != "cpu" else batch
         for number, answers in zip(numbers, batch_losses(model, batch), strict=True):
             at = vocabulary.source.pieces(sources[number].tolist()) if recipe.task == "tag" else []
             tokens = [

@@ -20,8 +20,8 @@ from sightline.data.cache import cache_folder
 from sightline.version import version
 
 State = Literal["ok", "note", "missing", "broken"]
-_OLDEST_TORCH, _NEWEST_TORCH = (2, 11), (2, 13)
-_PYTHONS = ((3, 11), (3, 12))
+_OLDEST_TORCH, _NEWEST_TORCH = (2, 11), (2, 13)  # tested; newer ones are allowed
+_PYTHONS = ((3, 11), (3, 12))  # tested; newer ones are allowed
 _REQUIRED = (
     "numpy", "pydantic", "PyYAML", "pyarrow", "safetensors", "tokenizers", "sacrebleu", "jiwer", "rouge-score",
     "typer", "rich", "babel",
@@ -79,7 +79,8 @@ def _software() -> Iterator[Finding]:
         yield Finding("software", "Python", f"{python} ({sys.executable})")
     else:
         old = sys.version_info[:2] < _PYTHONS[0]
-        yield Finding("software", "Python", python, "broken" if old else "note", "tested with Python 3.11 and 3.12")
+        remedy = "Sightline needs Python 3.11 or newer" if old else "newer than what was tested (3.11 and 3.12)"
+        yield Finding("software", "Python", python, "broken" if old else "note", remedy)
     yield Finding("software", "platform", platform.platform())
     for name in _REQUIRED:
         try:
@@ -92,14 +93,15 @@ def _hardware() -> Iterator[Finding]:
     yield Finding("hardware", "CPU", f"{_cpu_model()}, {os.cpu_count()} cores, {_usable_cores():g} usable")
     total, limit = _memory()
     bounded = limit is not None and limit < total
+    size = _size(total) if total else "unknown"
     yield Finding(
-        "hardware", "memory", _size(total) + (f", of which this group may use {_size(limit or 0)}" if bounded else "")
+        "hardware", "memory", size + (f", of which this group may use {_size(limit or 0)}" if bounded else "")
     )
 
 
 def _torch() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
-        yield Finding("torch", "torch", "not installed", "broken", "pip install 'torch>=2.11,<2.14'")
+        yield Finding("torch", "torch", "not installed", "broken", "pip install 'torch>=2.11'")
         return
     try:
         import torch
@@ -110,6 +112,7 @@ def _torch() -> Iterator[Finding]:
     yield _torch_version(torch.__version__)
     yield from _kernels(torch)
     yield from _devices(torch)
+    yield from _precisions(torch)
 
 
 def _kernels(torch: Any) -> Iterator[Finding]:
@@ -129,10 +132,13 @@ def _torch_version(text: str) -> Finding:
     if _OLDEST_TORCH <= numbers <= _NEWEST_TORCH:
         return Finding("torch", "torch", text)
     state: State = "broken" if numbers < _OLDEST_TORCH else "note"
-    return Finding("torch", "torch", text, state, "tested with 2.11 to 2.13: pip install 'torch>=2.11,<2.14'")
+    remedy = "pip install 'torch>=2.11'" if state == "broken" else "newer than what was tested (2.11 to 2.13)"
+    return Finding("torch", "torch", text, state, remedy)
 
 
 def _devices(torch: Any) -> Iterator[Finding]:
+    if torch.backends.mps.is_available():
+        yield Finding("torch", "MPS", "available", "note", "untested, so not chosen by default: training.device=mps")
     if not torch.cuda.is_available():
         built = (
             f"PyTorch was built for CUDA {torch.version.cuda}"
@@ -147,6 +153,17 @@ def _devices(torch: Any) -> Iterator[Finding]:
         value = f"{device.name}, {_size(device.total_memory)}, compute {device.major}.{device.minor}, bf16 {_yes(half)}"
         yield Finding("torch", f"cuda:{index}", value)
     yield _triton()
+
+
+def _precisions(torch: Any) -> Iterator[Finding]:
+    from sightline.layers.precision import best_precision
+
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    for name in devices:
+        best, reason = best_precision(torch.device(name))
+        yield Finding("torch", f"precision: auto on {name}", f"{best}: {reason}")
 
 
 def _triton() -> Finding:
@@ -226,6 +243,8 @@ def _usable_cores() -> float:
 
 def _memory() -> tuple[int, int | None]:
     """Memory of the machine, and the most this control group may use (None: no bound known)."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return 0, None
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))

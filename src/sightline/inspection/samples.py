@@ -46,7 +46,7 @@ def sample_batches(
         )
     found = [_joined(made[at : at + _ROWS]) for at in range(0, len(made), _ROWS)]
     target = torch.device(device)
-    return [batch.to(target) if target.type == "cuda" else batch for batch in found]
+    return [batch.to(target) if target.type != "cpu" else batch for batch in found]
 
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:

@@ -248,7 +248,7 @@ def _trace_labels(
     """A special is no answer: probabilities are over the labels, counted without the specials."""
     taken = [np.asarray(source, np.int64)]
     batch = padded_batch(sides_of(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
-    batch = batch.to(asked.device) if asked.device.type == "cuda" else batch
+    batch = batch.to(asked.device) if asked.device.type != "cpu" else batch
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(asked.model) as recorder:
         recorder.give("source.tokens", batch.source, "tokens of the text")

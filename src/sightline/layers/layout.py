@@ -39,9 +39,10 @@ class Steps(NamedTuple):
 
     def to(self, device: torch.device) -> Steps:
         """The same for tensors on a device, with nothing waiting for the copy."""
-        if device.type != "cuda":
+        if device.type == "cpu":
             return self
-        places, ranks = (part.pin_memory().to(device, non_blocking=True) for part in self[1:])
+        pinned = [part.pin_memory() for part in self[1:]] if device.type == "cuda" else self[1:]
+        places, ranks = (part.to(device, non_blocking=True) for part in pinned)
         return Steps(self.sizes, places, ranks)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.devices import widest
 from sightline.recipe.bodies import Positions
 
 
@@ -72,7 +73,7 @@ def buckets_of(distances: Tensor, buckets: int, farthest: int, causal: bool) -> 
         buckets //= 2
         first, ago = (distances > 0) * buckets, distances.abs()
     exact = buckets // 2
-    share = torch.log(ago.clamp(min=1).double() / exact) / math.log(farthest / exact)  # 0 at `exact`, 1 at `farthest`
+    share = torch.log(widest(ago.clamp(min=1)) / exact) / math.log(farthest / exact)  # 0 at `exact`, 1 at `farthest`
     far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
     return first + torch.where(ago < exact, ago, far)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.convolution import Convolution, Recent
+from sightline.layers.devices import widest
 from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
@@ -59,7 +60,7 @@ def unfold_packed(states: Tensor, source: Packed, target: Packed, ratio: Tensor)
 
 def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     """Which state each place is given, and whether it is t̂ or past it, in sources of these lengths."""
-    a, b = ratio.double()
+    a, b = widest(ratio)
     index = (places / a).floor().long().minimum(lengths - 1).clamp(min=0)
     return index, places >= (a * lengths + b).ceil()
 

@@ -24,7 +24,13 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`."""
+    """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`.
+
+    A run stores the precision that `auto` came to, so `auto` agrees with any.
+    """
+    if new.training.precision == "auto":
+        training = new.training.model_copy(update={"precision": old.training.precision})
+        new = new.model_copy(update={"training": training})
     return changed(old.model_dump(mode="json"), new.model_dump(mode="json"), lambda path: path in FREE)
 
 

@@ -137,8 +137,15 @@ class Training(Section):
         "best",
         description="which weights the finished model has; beside averaging.kind: checkpoints neither, but their mean",
     )
-    precision: Literal["float32", "bf16"] = Field(
-        "float32", description="bf16: matrix products in bfloat16, on GPUs and on CPUs that have them"
+    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+        "auto",
+        description="of matrix products. auto: bf16 where the hardware has it (GPUs from compute capability 8.0, CPUs "
+        "with AVX512-BF16 or AMX), fp16 with loss scaling on GPUs of 7.x, else float32; the run stores which",
+    )
+    deterministic: bool = Field(
+        False,
+        description="use only deterministic kernels, so that a training on CUDA can be repeated bit for bit; slower. "
+        "On the CPU a training with the same number of threads always can",
     )
     recompute_layers: bool = Field(
         False,
@@ -146,6 +153,6 @@ class Training(Section):
         "checkpointing, Chen et al. 2016): less memory, a third more work",
     )
     compile: bool | None = Field(None, description="torch.compile the step; by default on CUDA where shapes are static")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    device: str = Field("auto", description="auto (cuda if there is one), cpu, cuda, cuda:N or mps (untested)")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
     tensorboard: bool = False

@@ -43,6 +43,8 @@ class Progress:
     validated: int | None = None  # step of the last validation
     journal: int = 0  # bytes of metrics.jsonl that belong to the past
     recent: tuple[int, ...] = field(default_factory=tuple)  # steps of the newest scheduled checkpoints, for averaging
+    skipped: int = 0  # steps without an update, because float16 gradients overflowed
+    loss_scale: tuple[float, int] | None = None  # of float16, and the steps since it last changed
     unlogged: tuple[tuple[float, ...], ...] = ()  # loss, nll, gradient norm (and counts) of steps since the last record
 
     def after(self, **changes: Any) -> Progress:
@@ -222,4 +224,6 @@ class Checkpoints:
         """Where the training stood at that step."""
         values = read_json(self.path(step) / "progress.json")
         unlogged = tuple(tuple(row) for row in values.get("unlogged", ()))
-        return Progress(**{**values, "recent": tuple(values["recent"]), "unlogged": unlogged})
+        scale = values.get("loss_scale")
+        tuples = {"recent": tuple(values["recent"]), "unlogged": unlogged, "loss_scale": scale and tuple(scale)}
+        return Progress(**{**values, **tuples})

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.layout import Packed
+from sightline.layers.precision import autocast
 from sightline.recipe import Training
 from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss
-from sightline.training.step import Gradients, autocast, training_loss
+from sightline.training.step import Gradients, training_loss
 
 Shape = tuple[int, int]  # sequences, and the longest of them
 
@@ -90,7 +91,7 @@ class GraphedGradients(Gradients):
     def _run(self) -> Loss:
         with autocast(self.precision, self.device):
             loss = self.loss(_from_tensors(self.tensors, self.shapes))
-        (loss.total / self.tokens).backward()  # type: ignore[no-untyped-call]
+        self.backward(loss.total / self.tokens)
         return loss.detached()
 
 

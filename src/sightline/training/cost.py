@@ -12,9 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from sightline.layers.devices import fork_rng
 from sightline.layers.experts import Experts as ExpertsLayer
 from sightline.layers.experts import slots_each
 from sightline.layers.layout import Packed
+from sightline.layers.precision import autocast
 from sightline.recipe import Training
 from sightline.recipe.bodies import Experts
 from sightline.training.averages import weights_of
@@ -22,7 +24,7 @@ from sightline.training.batches import StaticShape, TrainingBatch, packed_batch,
 from sightline.training.flops import count_flops
 from sightline.training.job import Plan
 from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes
-from sightline.training.step import autocast, training_loss
+from sightline.training.step import training_loss
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
 _FEW = 4  # sequences in most of them
@@ -35,7 +37,7 @@ def step_flops(model: nn.Module, batch: TrainingBatch, training: Training, devic
     """
     model.train()
     gathered = [(part, part.clone()) for part in weights_of(model).values() if not isinstance(part, nn.Parameter)]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), count_flops() as count:
+    with fork_rng(device), count_flops() as count:
         with autocast(training.precision, device):
             loss = training_loss(model, batch, training)
         learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -119,7 +121,7 @@ def step_cost(model: nn.Module, plan: Plan, device: torch.device) -> StepCost:
         spans = span_sizes(model, device)
         for batch in _telling(plan, experts, spans):
             sizes.append(_sizes(batch, experts, spans))
-            moved = batch.to(device) if device.type == "cuda" else batch
+            moved = batch.to(device) if device.type != "cpu" else batch
             counts.append(step_flops(model, moved, plan.recipe.training, device))
     table, wanted = np.array(sizes, np.float64), np.array(counts, np.float64)
     cost = StepCost(_whole_solution(table, wanted), experts, span_sizes(model, device))
@@ -197,11 +199,15 @@ def _tiny_batches(plan: Plan, most: int, longest: int) -> Iterator[TrainingBatch
 def peak_memory(device: torch.device) -> int:
     """The most bytes held at once so far: by tensors on a CUDA device, by the whole process on the CPU.
 
-    The process's peak is that of all it ever did, preparing the data included.
+    The process's peak is that of all it ever did, preparing the data included; on Windows it is not known, and 0.
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    import resource  # not there on Windows, where the rest of this module can still be used
-
+    if device.type == "mps":
+        return int(torch.mps.driver_allocated_memory())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

@@ -9,6 +9,8 @@ not in it; flops.py says what counts as how many) and `seconds` (over all sittin
   Where a model has experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
   choices that fell on each, `dropped`, the share of all choices that found their expert full, and `dropped_choices`,
   how many those were; all since then too.
+  With training.precision: fp16 `loss_scale`, and `skipped_steps`, how many steps so far left the weights as they were
+  because the scaled gradient overflowed (the means leave them out).
   With training.reward `flops` has the drawn outputs in it, a pass forwards as a third of a step.
   With training.log_layers `layers` has the gradient norm of each part of the model, of this step, before clipping.
 - "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, the expected `reward` of

@@ -49,6 +49,7 @@ def fit(job: Fit, *, resume: bool = False) -> Progress:
         if newest is not None:
             progress = checkpoints.restore(newest, job.model, optimizer, average)
             job.gradients.carried = checkpoints.carried(newest, job.device)
+            job.gradients.loss_scale = progress.loss_scale
             job.display.note(f"resumed at step {progress.step}, epoch {progress.epoch + 1}")
         elif resume:
             _check_nothing_lost(job.run)
@@ -166,7 +167,7 @@ class _Loop:
         def make(group: Sequence[np.ndarray]) -> list[TrainingBatch]:
             plain = (self.job.plan.batch(epoch, examples) for examples in group)
             made = [replace(batch, flops=self.job.flops(batch)) for batch in plain]
-            return [batch.to(self.job.device) for batch in made] if self.job.device.type == "cuda" else made
+            return [batch.to(self.job.device) for batch in made] if self.job.device.type != "cpu" else made
 
         self.steps_left = len(groups)
         return ahead(groups, make)
@@ -185,18 +186,41 @@ class _Loop:
         total, nll, counts = self.job.gradients(group)
         if self.layer_norms is not None and step % self.training.log_every == 0:
             self.newest_norms = self.layer_norms()
+        scaler = self.job.gradients.scaler
+        if scaler is not None:
+            scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
+        if scaler is not None and self.overflowed(total, norm):
+            scaler.step(self.optimizer)  # leaves the weights as they are
+            scaler.update()  # halves the scale
+            self.progress = self.progress.after(skipped=self.progress.skipped + 1)
+            self.advance(step, group, tokens)
+            return
         values = torch.stack([total / tokens, nll / tokens, norm.to(total.dtype)])
         if counts is not None:
             values = torch.cat([values, counts.to(values.dtype)])
         examples = np.concatenate([batch.examples for batch in group])
         self.readings.add(Reading(step, self.progress.epoch, examples, values))
-        if self.job.device.type == "cpu" and not math.isfinite(float(total) + float(norm)):
+        looked = self.job.device.type == "cpu" or scaler is not None
+        if looked and not math.isfinite(float(total) + float(norm)):
             self.check_finite()  # before the weights are touched; on CUDA looking would make every step wait
-        self.optimizer.step()
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scaler.step(self.optimizer)
+            scaler.update()
         if self.average is not None:
             self.average.update(self.job.model, step)
         self.advance(step, group, tokens)
+
+    def overflowed(self, total: Tensor, norm: Tensor) -> bool:
+        """Whether only the loss scale of float16 made the gradient infinite: a smaller scale will do.
+
+        At a scale of 1 there is nothing left to reduce; `check_finite` then reports the step.
+        """
+        scaler = self.job.gradients.scaler
+        assert scaler is not None
+        return math.isfinite(float(total)) and not math.isfinite(float(norm)) and scaler.get_scale() > 1
 
     def advance(self, step: int, group: list[TrainingBatch], tokens: int) -> None:
         """Move the position on by one step."""
@@ -234,6 +258,9 @@ class _Loop:
             self.job.display.step(self.progress, {})
             return
         self.check_finite()
+        if not self.readings.seen:  # every step since the last record was skipped (float16)
+            self.job.display.step(self.progress, {})
+            return
         means, steps = self.readings.means()
         now = time.monotonic()
         speed = (self.progress.tokens - self.logged_tokens) / max(now - self.logged_at, 1e-9)
@@ -250,6 +277,8 @@ class _Loop:
             "seconds": round(self.seconds(), 3),
             **routing_record(self.job.model, means[3:], steps),
         }
+        if self.job.gradients.scaler is not None:
+            record |= {"loss_scale": self.job.gradients.scaler.get_scale(), "skipped_steps": self.progress.skipped}
         if self.layer_norms is not None and self.newest_norms is not None:
             record["layers"] = self.layer_norms.record(self.newest_norms)
         self.journal.write(record)
@@ -310,7 +339,11 @@ class _Loop:
             recent = (*steps, self.progress.step)[-self.training.averaging.count :]
         self.journal.sync()
         self.progress = self.progress.after(
-            journal=self.journal.size, recent=recent, unlogged=tuple(self.readings.seen), seconds=self.seconds()
+            journal=self.journal.size,
+            recent=recent,
+            unlogged=tuple(self.readings.seen),
+            loss_scale=self.job.gradients.loss_scale,
+            seconds=self.seconds(),
         )
         carried = self.job.gradients.carried
         self.checkpoints.save(self.job.model, self.optimizer, self.average, self.progress, carried)

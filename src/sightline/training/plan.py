@@ -11,6 +11,7 @@ import torch
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.store import Store
 from sightline.layers.attention import packed_width
+from sightline.layers.precision import resolve_precision
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
@@ -38,12 +39,12 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
         return "padded"
     if device.type != "cuda":
         return "packed"
-    if unpadded and _kernels_fit(recipe) and recipe.task != "classify":
+    if unpadded and _kernels_fit(recipe, device) and recipe.task != "classify":
         return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
     return "padded" if wanted == "auto" else "packed"
 
 
-def _kernels_fit(recipe: Recipe) -> bool:
+def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
     """Whether CUDA's kernels for packed batches can do all that a model attends to."""
     model = recipe.model
     heads = all(
@@ -55,7 +56,8 @@ def _kernels_fit(recipe: Recipe) -> bool:
         if isinstance(body, TransformerBody)
     )
     one_head = isinstance(model.decoder, ConvolutionalBody) and model.encoder is not None
-    return recipe.training.precision == "bf16" and heads and (not one_head or packed_width(model.width))
+    bf16 = resolve_precision(recipe.training.precision, device) == "bf16"
+    return bf16 and heads and (not one_head or packed_width(model.width))
 
 
 def spare_places(tokens: int, longest: int) -> int:

@@ -43,7 +43,7 @@ class Readings:
         if not self._pending:
             return None
         values = (
-            torch.stack([reading.values for reading in self._pending]).double().cpu().numpy()
+            torch.stack([reading.values for reading in self._pending]).cpu().double().numpy()
         )  # (steps, 3 + counts)
         bad = np.flatnonzero(~np.isfinite(values).all(1))
         if len(bad):

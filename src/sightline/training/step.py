@@ -6,7 +6,6 @@ import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.collector import Collected, collect
-from sightline.layers.kernels import cpu_multiplies_bfloat16
+from sightline.layers.precision import autocast, resolve_precision
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
 from sightline.recipe.guiding import GuidedAlignment
@@ -79,16 +78,6 @@ def step_seed(seed: int, step: int) -> int:
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Matrix products in bfloat16, if asked, where the device has them."""
-    return torch.autocast(device.type, torch.bfloat16) if rounds(precision, device) else nullcontext()
-
-
-def rounds(precision: str, device: torch.device) -> bool:
-    """Whether matrix products are taken in bfloat16: not on a CPU to which that is foreign and slow."""
-    return precision == "bf16" and (device.type != "cpu" or cpu_multiplies_bfloat16())
-
-
 class Gradients(ABC):
     """How a step finds its gradients.
 
@@ -98,7 +87,9 @@ class Gradients(ABC):
     """
 
     def __init__(self, model: nn.Module, training: Training, device: torch.device) -> None:
-        self.model, self.precision, self.device = model, training.precision, device
+        self.model, self.device = model, device
+        self.precision = resolve_precision(training.precision, device)
+        self.scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None  # type: ignore[attr-defined]
         self.spent = 0
         self.carried: dict[str, Tensor] = {}
 
@@ -106,8 +97,27 @@ class Gradients(ABC):
     def __call__(self, group: Sequence[TrainingBatch]) -> Loss:
         """The loss of the batches of a step, summed over all target tokens, outside autograd.
 
-        The gradient of its mean over the tokens is left in the parameters, in place of what was there.
+        The gradient of its mean over the tokens is left in the parameters, in place of what was there; in float16 it
+        is multiplied by the scale of `scaler`.
         """
+
+    @property
+    def loss_scale(self) -> tuple[float, int] | None:
+        """The loss scale of float16 and the steps since it last changed; None without one. Part of a checkpoint."""
+        if self.scaler is None:
+            return None
+        state = self.scaler.state_dict()
+        return float(state["scale"]), int(state["_growth_tracker"])
+
+    @loss_scale.setter
+    def loss_scale(self, value: tuple[float, int] | None) -> None:
+        if self.scaler is not None and value is not None:
+            scale, steps = value
+            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": steps})
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss, scaled so that small values survive float16."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
 
 class PlainGradients(Gradients):
@@ -134,7 +144,7 @@ class PlainGradients(Gradients):
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
         with autocast(self.precision, self.device):
             loss = self.loss(batch)
-        (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+        self.backward(loss.total / tokens)
         return loss.detached()
 
 

@@ -1,0 +1,72 @@
+"""Which device computes, and whether it computes the same bits every time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+from torch import Tensor
+
+DEVICES = ("cpu", "cuda", "mps")
+_KNOWN = "auto, cpu, cuda, cuda:N or mps"
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of that name; `auto` is CUDA where there is one, else the CPU (MPS is untested: name it)."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {name!r}; use {_KNOWN}") from error
+    if device.type not in DEVICES:
+        raise ValueError(f"device {name} is not supported; use {_KNOWN}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name} was asked for, and PyTorch sees no CUDA device; use cpu or auto")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {name} was asked for, and PyTorch sees no Apple GPU; use cpu or auto")
+    if device.type != "cuda" and device.index:
+        raise ValueError(f"device {name} was asked for, and there is only one {device.type}; use {device.type}")
+    if device.index is not None and device.type == "cuda":
+        if device.index >= (count := torch.cuda.device_count()):
+            raise ValueError(
+                f"device {name} was asked for, and the last one here is cuda:{count - 1}; take one of those"
+            )
+        torch.cuda.set_device(device)  # Triton's kernels run on the current one, wherever their tensors lie
+    # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
+
+
+def fork_rng(device: torch.device) -> AbstractContextManager[None]:
+    """Leave the random numbers drawn in the block, on the CPU and on the device, without effect on those after it."""
+    devices, kind = ([], "cuda") if device.type == "cpu" else ([device], device.type)
+    return torch.random.fork_rng(devices, device_type=kind)
+
+
+def widest(x: Tensor) -> Tensor:
+    """x in float64, or in float32 on MPS, which has no float64."""
+    return x.float() if x.device.type == "mps" else x.double()
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Inside the block PyTorch uses only deterministic kernels, or raises where an operation has none."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS first runs in this process
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn
