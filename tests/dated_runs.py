@@ -39,6 +39,7 @@ def write_recipe(
         "tokenizer": tokenizer,
         "model": {"width": width, "encoder": body, "decoder": body},
         "training": {
+            "precision": "float32",
             "lr": 5e-3,
             "schedule": {"kind": "cosine", "warmup": 3},
             "batches": {"tokens": 200},

@@ -36,6 +36,7 @@ def case(task: str, model: dict[str, Any], tokenizer: dict[str, Any] = CHARACTER
         "tokenizer": tokenizer,
         "model": {"width": 8, **model},
         "training": {
+            "precision": "float32",
             "lr": 1e-2,
             "schedule": {"kind": "constant", "warmup": 0},
             "batches": {"tokens": 128, "context": 16},

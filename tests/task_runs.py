@@ -74,6 +74,7 @@ def recipe(task: str, kind: str, suffix: str, model: dict[str, Any], **sections:
         "tokenizer": sections.pop("tokenizer", {"kind": "word", "min_count": 1}),
         "model": {"width": 16, "tie": "none", **model},
         "training": {
+            "precision": "float32",
             "lr": 0.02,
             "schedule": {"kind": "constant", "warmup": 3},
             "batches": {"tokens": 256, "context": 32},

@@ -52,6 +52,7 @@ def recipe(**model: Any) -> dict[str, Any]:
             **model,
         },
         "training": {
+            "precision": "float32",
             "lr": 2e-2,
             "schedule": {"kind": "constant", "warmup": 0},
             "batches": {"tokens": 256},

@@ -66,6 +66,7 @@ def recipe(kind: str, **changes: Any) -> dict[str, Any]:
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 32, "encoder": BODY, **({} if masked else {"decoder": BODY})},
         "training": {
+            "precision": "float32",
             "lr": 0.01,
             "schedule": {"kind": "cosine" if masked else "constant", "warmup": 10},
             "batches": {"tokens": 512, "context": 24},

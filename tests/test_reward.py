@@ -57,6 +57,7 @@ def a_recipe(steps: int = 60, **training: Any) -> dict[str, Any]:
         "tokenizer": {"kind": "character"},
         "model": {"width": 16, "encoder": GRU, "decoder": {**GRU, "attention": {"kind": "dot"}}},
         "training": {
+            "precision": "float32",
             "lr": 5e-3,
             "schedule": {"kind": "constant", "warmup": 0},
             "batches": {"tokens": 150},

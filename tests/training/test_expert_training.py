@@ -27,7 +27,7 @@ from sightline.training.step import CarriedGradients, PlainGradients, batch_loss
 CPU = torch.device("cpu")
 EXPERTS = {"count": 4, "importance": 2.0, "load": 3.0}
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "feedforward": {"experts": EXPERTS}}
-TRAINING = Training.model_validate({"label_smoothing": 0.1, "limits": {"steps": 1}})
+TRAINING = Training.model_validate({"precision": "float32", "label_smoothing": 0.1, "limits": {"steps": 1}})
 
 
 def build() -> Seq2Seq:

@@ -135,6 +135,7 @@ def recipe(folder: Path, model: dict[str, Any], **training: Any) -> Recipe:
             "tokenizer": {"kind": "bpe", "size": 24, "min_count": 1},
             "model": {"width": 16, **model},
             "training": {
+                "precision": "float32",
                 "lr": 1e-2,
                 "schedule": {"kind": "constant", "warmup": 5},
                 "batches": {"tokens": 256},

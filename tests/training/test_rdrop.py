@@ -23,6 +23,7 @@ from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, batch_loss, training_loss
 
 CPU = torch.device("cpu")
+PLAIN, RDROP = Training(precision="float32"), Training(precision="float32", rdrop=5.0)
 WIDTH, SIZE = 12, 37
 BODY = {
     "kind": "transformer",
@@ -150,7 +151,7 @@ def test_with_alpha_0_it_is_the_mean_of_two_plain_passes(build_model: Callable[.
 
 def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_model: Callable[..., Seq2Seq]) -> None:
     model, found = a_model(build_model, dropout=0.0), []
-    for training, batch in ((Training(rdrop=5.0), a_batch()), (Training(), a_batch(twice=True))):
+    for training, batch in ((RDROP, a_batch()), (PLAIN, a_batch(twice=True))):
         loss = PlainGradients(model, training, CPU)([batch])
         gradients = {name: part.grad.clone() for name, part in model.named_parameters()}
         found.append((loss.total / batch.tokens, loss.nll / batch.tokens, gradients))
@@ -161,7 +162,7 @@ def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_mo
 
 def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., Seq2Seq]) -> None:
     model, batch = a_model(build_model), a_batch()
-    plain, twice = (Training(rdrop=alpha, label_smoothing=0.0) for alpha in (None, 5.0))
+    plain, twice = (Training(rdrop=alpha, label_smoothing=0.0, precision="float32") for alpha in (None, 5.0))
     assert step_flops(model, batch, twice, CPU) == 2 * step_flops(model, batch, plain, CPU)
 
 

@@ -51,6 +51,7 @@ def recipe(folder: Path, body: dict[str, Any], tokenizer: dict[str, Any], traini
             "tokenizer": {"kind": "bpe", "size": 16, "min_count": 1, **tokenizer},
             "model": {"width": 8, "encoder": body, "decoder": body},
             "training": {
+                "precision": "float32",
                 "lr": 1e-2,
                 "schedule": {"kind": "cosine", "warmup": 3},
                 "batches": {"tokens": 100},
@@ -87,6 +88,7 @@ def test_a_language_model_goes_on_from_the_state_in_which_it_was_stopped(
         "tokenizer": {"kind": "character"},
         "model": {"width": 8, "tie": "none", "decoder": {**RECURRENT, "attention": {"kind": "none"}}},
         "training": {
+            "precision": "float32",
             "lr": 1e-2,
             "batches": {"tokens": 32, "context": 8},
             "limits": {"epochs": 1},

@@ -27,7 +27,7 @@ def build(cell: str, layers: int = 2) -> LanguageModel:
 
 
 def training(smoothing: float = 0.0) -> Training:
-    return Training.model_validate({"label_smoothing": smoothing, "limits": {"steps": 1}})
+    return Training.model_validate({"precision": "float32", "label_smoothing": smoothing, "limits": {"steps": 1}})
 
 
 def text(batches: int) -> Tensor:
