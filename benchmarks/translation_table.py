@@ -83,7 +83,7 @@ class FineTuning(threading.Thread):
             if self.no_more.wait(1.0):
                 return
         begun = (self.out / "recipe.yaml").exists()
-        changes = (DIRECTION, *REWARD, *self.changes, f"model.start_from={self.gnmt.resolve()}")
+        changes = (DIRECTION, *REWARD, *self.changes, f"model.init_from={self.gnmt.resolve()}")
         what = (str(self.out), "--resume") if begun else ("multi30k/gnmt", *changes, "--out", str(self.out))
         self.out.parent.mkdir(parents=True, exist_ok=True)
         with self.out.with_suffix(".log").open("a", encoding="utf-8") as log:

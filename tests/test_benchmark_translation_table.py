@@ -62,7 +62,7 @@ def test_gnmt_goes_on_from_what_is_trained(benchmark: Any, tmp_path: Path, monke
     benchmark.FineTuning(gnmt, out, ["training.limits.minutes=2"]).run()
     ((verb, recipe, *rest),) = commands
     assert (verb, recipe, rest[-2:]) == ("train", "multi30k/gnmt", ["--out", str(out)])
-    assert f"model.start_from={gnmt}" in rest and "training.limits.minutes=2" in rest
+    assert f"model.init_from={gnmt}" in rest and "training.limits.minutes=2" in rest
     out.mkdir()
     (out / "recipe.yaml").touch()
     benchmark.FineTuning(gnmt, out, []).run()

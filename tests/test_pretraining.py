@@ -267,7 +267,7 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
     (tmp_path / "pairs.tsv").write_text("one two three four\tfive six\n" * 4)
     pairs = {"kind": "tsv", "file": "pairs.tsv"}
     made = recipe("span-corruption", data={"train": [pairs], "validation": pairs})
-    made["model"]["start_from"] = str(runs["span-corruption"])
+    made["model"]["init_from"] = str(runs["span-corruption"])
     made["training"] |= {"limits": {"steps": 1}, "lr": 1e-9}  # so it would still name gaps
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
     run = Run.load(sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "run", display=Silent()))

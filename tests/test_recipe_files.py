@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
-from sightline.recipe.adapting import StartFrom
+from sightline.recipe.adapting import InitFrom
 from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
 from sightline.recipe.data import Data, DatesSource
 from sightline.recipe.files import RecipeError, load_recipe, recipe_schema, save_recipe
@@ -114,13 +114,13 @@ def test_overrides_change_values_lists_and_sections_that_are_not_written(small: 
 
 
 def test_keys_can_be_set_beside_a_folder_that_stands_alone(tmp_path: Path) -> None:
-    path = write(tmp_path, SMALL.replace("model:\n", "model:\n  start_from: runs/words\n", 1))
-    start = StartFrom(run="runs/words", parts=("encoder",))
-    assert load_recipe(path, ["model.start_from.parts=[encoder]"]).model.start_from == start
-    both = ["model.start_from=runs/other", "model.start_from.extend_vocabulary=true"]
-    assert load_recipe(path, both).model.start_from == StartFrom(run="runs/other", extend_vocabulary=True)
-    told = message(path, "model.start_from.part=[encoder]")
-    assert told == "override 'model.start_from.part=[encoder]': unknown key model.start_from.part; did you mean parts?"
+    path = write(tmp_path, SMALL.replace("model:\n", "model:\n  init_from: runs/words\n", 1))
+    start = InitFrom(run="runs/words", parts=("encoder",))
+    assert load_recipe(path, ["model.init_from.parts=[encoder]"]).model.init_from == start
+    both = ["model.init_from=runs/other", "model.init_from.extend_vocabulary=true"]
+    assert load_recipe(path, both).model.init_from == InitFrom(run="runs/other", extend_vocabulary=True)
+    told = message(path, "model.init_from.part=[encoder]")
+    assert told == "override 'model.init_from.part=[encoder]': unknown key model.init_from.part; did you mean parts?"
 
 
 def test_a_new_kind_drops_only_the_keys_that_belonged_to_the_old_one(small: Path) -> None:

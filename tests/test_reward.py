@@ -94,7 +94,7 @@ REWARD = {"samples": 6, "mix": 0.017, "max_length": 8}
 def fine_tuning(start: Path, steps: int = 20, **training: Any) -> dict[str, Any]:
     own = {"reward": REWARD, "stopping": {"on": "reward"}, "lr": 3e-3, **training}
     recipe = a_recipe(steps, **own)
-    return {**recipe, "model": {**recipe["model"], "start_from": str(start)}}
+    return {**recipe, "model": {**recipe["model"], "init_from": str(start)}}
 
 
 # --- the estimate ------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path:
     ("change", "message"),
     [
         ("model.encoder.layers=2", r"goes on with a model that can do its task.*encoder\.layers\.1\..* is not there"),
-        ("model.start_from.parts=[encoder]", r"goes on with a model.*target_embedding\.weight is not there"),
+        ("model.init_from.parts=[encoder]", r"goes on with a model.*target_embedding\.weight is not there"),
         ("model.width=12", r"nothing of .* fits this model"),
     ],
 )
@@ -378,7 +378,7 @@ def test_a_model_that_is_not_taken_whole_is_not_fine_tuned_on_reward(
     change: str, message: str, started: Path, tmp_path: Path
 ) -> None:
     recipe = fine_tuning(started, 1)
-    recipe["model"]["start_from"] = {"run": str(started)}
+    recipe["model"]["init_from"] = {"run": str(started)}
     with pytest.raises(ValueError, match=message):
         sightline.train(write(tmp_path, recipe), [change], out=tmp_path / "run", display=Silent())
     assert not (tmp_path / "run" / "recipe.yaml").exists()

@@ -144,7 +144,7 @@ def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
     config = read_config(run) if (run / "config.json").is_file() else {}
     if (origin := config.get("merged_from") or config.get("averaged_from")) is not None:
         raise RunError(
-            f"{run} was made from {origin} and has nothing to go on with; begin anew with model.start_from={run}"
+            f"{run} was made from {origin} and has nothing to go on with; begin anew with model.init_from={run}"
         )
     differing = differences(run_recipe(run), recipe)
     if differing:
@@ -333,7 +333,7 @@ def _check_text(run: Path, prepared: Prepared) -> None:
         told = (f"{plural(each['examples'], 'example')} with {plural(each['tokens'], 'token')}" for each in (then, now))
         raise RunError(
             f"{run} was trained on another text, so it cannot be resumed with this one: {' then, '.join(told)} now; "
-            f"check data.folder ({prepared.recipe.data.folder}), or begin anew with model.start_from={run}"
+            f"check data.folder ({prepared.recipe.data.folder}), or begin anew with model.init_from={run}"
         )
 
 

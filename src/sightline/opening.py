@@ -32,7 +32,7 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
 def _placed(recipe: Recipe, path: Path | None) -> Recipe:
     """With the folders it names made absolute."""
     found = with_folder(recipe, path)
-    if found.model.start_from is None:
+    if found.model.init_from is None:
         return found
     from sightline.starting.other_run import with_start  # PyTorch comes with it
 

@@ -277,12 +277,12 @@ def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
 def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
     trained: dict[str, Path], copied: Copy
 ) -> None:
-    begun = copied("none-seed1", "begun", model__start_from=str(trained["none-seed1"]))
+    begun = copied("none-seed1", "begun", model__init_from=str(trained["none-seed1"]))
     alone, after = (
         sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
         for other in (trained["none-seed1"], begun)
     )
-    note = "Begun with the weights of other runs (model.start_from): begun; tokens, FLOPs and time are of their own"
+    note = "Begun with the weights of other runs (model.init_from): begun; tokens, FLOPs and time are of their own"
     assert [sum(each.startswith(note) for each in found.notes) for found in (alone, after)] == [0, 1]
     told = [answers(found)[0] for found in (alone, after)]
     assert ["× the training FLOPs" in each for each in told] == [True, False]

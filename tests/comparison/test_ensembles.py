@@ -186,10 +186,10 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     assert "get better: short (step 90); go on" in told
     alone = sightline.compare([runs[0], runs[-1]], device="cpu", metrics=["exact"]).notes
     assert told in alone
-    begun = copied("dot-seed2", "begun", model__start_from=str(trained["none-seed1"]))
+    begun = copied("dot-seed2", "begun", model__init_from=str(trained["none-seed1"]))
     runs = [trained["none-seed1"], begun, (trained["none-seed1"], begun)]
     notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
-    assert any("(model.start_from): begun; tokens" in note for note in notes)
+    assert any("(model.init_from): begun; tokens" in note for note in notes)
 
 
 def test_the_beam_that_is_asked_for_is_that_of_ensembles_too(trained: dict[str, Path], copied: Copy) -> None:

@@ -79,7 +79,7 @@ def a_recipe(task: str, steps: int = 4, *, start: Any = None, model: Any = None,
     if start is None:
         recipe["tokenizer"] = {"kind": "word", "min_count": 1}
     else:
-        recipe["model"]["start_from"] = start if isinstance(start, dict) else str(start)
+        recipe["model"]["init_from"] = start if isinstance(start, dict) else str(start)
     return recipe
 
 

@@ -13,7 +13,7 @@ from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
 from sightline.opening import open_recipe
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.files import RecipeError, load_recipe, save_recipe
 from watched_runs import records
 
 
@@ -77,7 +77,7 @@ def test_named_parts_alone_are_taken(started: dict[str, Path], train: Trainer) -
         (["head"], [], r"output\.weight is not there; output\.bias is \(12,\) there and \(8,\) here"),
         (None, ["model.width=12"], r"nothing of .* fits this model; use the model section"),
         (None, ["tokenizer.kind=character"], r"tokenizer\.kind: 'word' there, 'character' here.*or none"),
-        (None, ["model.start_from.run=nowhere"], r"nowhere is not a folder"),
+        (None, ["model.init_from.run=nowhere"], r"nowhere is not a folder"),
     ],
 )
 def test_what_cannot_be_had_is_refused_before_anything_is_written(
@@ -95,7 +95,7 @@ def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, 
     del recipe["model"]["decoder"]
     recipe["data"]["noise"] = {"kind": "mask"}
     with pytest.raises(
-        ValueError, match=r"has no <mask>, which data\.noise\.kind: mask puts.*leave model\.start_from out"
+        ValueError, match=r"has no <mask>, which data\.noise\.kind: mask puts.*leave model\.init_from out"
     ):
         train(recipe)
 
@@ -134,7 +134,7 @@ def test_word_vectors_that_embeddings_of_the_run_stand_in_for_are_told_so(
     vectors = {"word_vectors": {"file": str(tmp_path / "vectors.txt"), "frozen": True}}
     run = train(a_recipe("tag", start=start, model=vectors, **STAY))
     (told,) = (note for note in train.display.notes if note.startswith("word vectors: "))
-    assert told.endswith("name model.start_from.parts without embeddings" if parts is None else ", kept as they are")
+    assert told.endswith("name model.init_from.parts without embeddings" if parts is None else ", kept as they are")
     assert told.startswith("word vectors: none taken" if parts is None else "word vectors: 1 of ")
     dog = sightline.load(run).vocabulary.source.encode("dog")[0]
     row, theirs = (weights(each)["source_embedding.weight"][dog] for each in (run, started["tag"]))
@@ -156,11 +156,105 @@ def test_labels_of_the_same_task_keep_their_numbers(started: dict[str, Path], tr
 
 
 def test_a_recipe_of_before_is_read_as_one_of_today(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
-    recipe = a_recipe("seq2seq")
-    recipe["training"]["start_from"] = str(started["seq2seq"])
-    assert load_recipe(train.write(recipe)).model.start_from.run == str(started["seq2seq"])  # type: ignore[union-attr]
+    recipe, run = a_recipe("seq2seq"), str(started["seq2seq"])
+    recipe["training"]["start_from"] = run
+    assert load_recipe(train.write(recipe)).model.init_from.run == run  # type: ignore[union-attr]
     recipe["training"]["start_from"] = None
-    assert load_recipe(train.write(recipe)).model.start_from is None
+    assert load_recipe(train.write(recipe)).model.init_from is None
+    recipe["model"]["start_from"] = {"run": run, "parts": ["encoder"]}
+    start = load_recipe(train.write(recipe)).model.init_from
+    assert start is not None and (start.run, start.parts) == (run, ("encoder",))
+    changed = load_recipe(train.write(recipe), ["model.start_from.extend_vocabulary=true"]).model.init_from
+    assert changed == start.model_copy(update={"extend_vocabulary": True})
+    recipe["model"]["init_from"] = run
+    with pytest.raises(RecipeError, match=r"model\.start_from is the old name of model\.init_from, which is given too"):
+        load_recipe(train.write(recipe))
+
+
+def test_under_its_old_name_the_key_takes_no_part_of_the_model_section(
+    started: dict[str, Path], train: Trainer
+) -> None:
+    recipe = a_recipe("tag")
+    recipe["model"] = {"encoder": {**BODY, "layers": 1}, "start_from": str(started["tag"])}
+    del recipe["model"]["encoder"]["feedforward"]
+    old: Any = load_recipe(train.write(recipe)).model
+    assert (old.width, old.encoder.feedforward.kind) == (512, "relu")
+    recipe["model"]["init_from"] = recipe["model"].pop("start_from")
+    new: Any = load_recipe(train.write(recipe)).model
+    assert (new.width, new.encoder.feedforward.kind, new.encoder.layers) == (16, "gelu", 1)
+
+
+# --- the model section of the run -----------------------------------------------------------------------------------
+
+
+def short(task: str, run: Any, **model: Any) -> dict[str, Any]:
+    """A recipe whose model section names a run and little else."""
+    recipe = a_recipe(task, start=run, **STAY)
+    recipe["model"] = {"init_from": recipe["model"]["init_from"], **model}
+    return recipe
+
+
+def test_a_recipe_need_not_repeat_the_model_section(started: dict[str, Path], train: Trainer) -> None:
+    whole = load_recipe(train.write(a_recipe("seq2seq", start=started["seq2seq"]))).model
+    run = train(short("seq2seq", started["seq2seq"]))
+    assert load_recipe(run / "recipe.yaml").model == whole
+    assert not json.loads((run / "start.json").read_text())["new"]
+    other = load_recipe(train.write(a_recipe("seq2seq")), ["model.tie=output", f"model={{init_from: {run}}}"])
+    assert other.model.encoder == whole.encoder
+
+
+def test_inherited_keys_are_overridden_one_by_one(started: dict[str, Path], train: Trainer) -> None:
+    recipe = short(
+        "seq2seq", started["seq2seq"], encoder={"dropout": 0.25}, decoder={"kind": "recurrent"}, tie="output"
+    )
+    found = load_recipe(train.write(recipe), ["model.encoder.feedforward.kind=relu", "model.decoder.layers=1"]).model
+    assert found.width == 16 and found.tie == "output"
+    encoder: Any = found.encoder
+    assert (encoder.kind, encoder.layers, encoder.dropout) == ("transformer", 2, 0.25)
+    assert (encoder.feedforward.kind, encoder.feedforward.width) == ("relu", 24)
+    decoder: Any = found.decoder
+    assert (decoder.kind, decoder.layers, decoder.cell) == ("recurrent", 1, "lstm")  # nothing of the Transformer's
+
+
+def test_another_task_inherits_the_parts_it_has(started: dict[str, Path], train: Trainer) -> None:
+    found = load_recipe(train.write(short("tag", started["seq2seq"]))).model
+    assert found.decoder is None and found.encoder == load_recipe(started["seq2seq"] / "recipe.yaml").model.encoder
+    path = train.write(short("tag", started["seq2seq"]))
+    with pytest.raises(RecipeError, match=r"task: classify needs model\.pooling"):
+        load_recipe(path, ["task=classify"])
+    assert load_recipe(path, ["task=classify", "model.pooling.kind=mean"]).model.encoder == found.encoder
+
+
+def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
+    path = train.write(short("seq2seq", tmp_path / "nowhere"))
+    with pytest.raises(RecipeError, match=rf"{path}:\d+: model\.init_from: \S+nowhere has no recipe\.yaml"):
+        load_recipe(path)
+    broken = tmp_path / "broken"
+    shutil.copytree(started["seq2seq"], broken)
+    text = (broken / "recipe.yaml").read_text()
+    (broken / "recipe.yaml").write_text(text.replace("  width: 16", "  width: none"))
+    line = text[: text.index("  width: 16")].count("\n") + 1
+    path = train.write(short("seq2seq", broken))
+    with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:{line}: model\.width: expected an integer"):
+        load_recipe(path)
+    (broken / "recipe.yaml").write_text("model: [")
+    with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:1: this is not YAML"):
+        load_recipe(path)
+
+
+def test_a_finished_run_needs_the_run_it_began_with_no_more(
+    started: dict[str, Path], train: Trainer, tmp_path: Path
+) -> None:
+    shutil.copytree(started["tag"], tmp_path / "first")
+    run = train(short("tag", tmp_path / "first"))
+    before = load_recipe(run / "recipe.yaml")
+    text = (run / "recipe.yaml").read_text()
+    (run / "recipe.yaml").write_text(text.replace("  tie: all\n", ""))  # as if the key were newer than the run
+    first = (tmp_path / "first" / "recipe.yaml").read_text()
+    (tmp_path / "first" / "recipe.yaml").write_text(first.replace("  tie: all\n", "  tie: none\n"))
+    assert load_recipe(run / "recipe.yaml") == before
+    shutil.rmtree(tmp_path / "first")
+    assert len(sightline.load(run).predict(["the old dog"])) == 1
 
 
 def test_a_recipe_with_a_start_survives_being_saved(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_a_run_named_after_a_limit_is_not_made_another(recipe: str) -> None:
 
 
 def test_runs_that_start_from_another_are_known_again(recipe: str) -> None:
-    grid = ["model.start_from=started", "seed=1,2"]  # of which a training saves the absolute path
+    grid = ["model.init_from=started", "seed=1,2"]  # of which a training saves the absolute path
     plan = plan_sweep(recipe, grid)
     begin(plan, step=12)
     for run in plan.runs:

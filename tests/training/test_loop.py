@@ -287,7 +287,7 @@ def test_records_say_how_many_operations_were_spent_so_far(job: Callable[..., Jo
 
 def from_other_weights(run: Job) -> Job:
     """As if it began with the weights of another run."""
-    model = run.recipe.model.model_copy(update={"start_from": "another run"})
+    model = run.recipe.model.model_copy(update={"init_from": "another run"})
     run.recipe = run.recipe.model_copy(update={"model": model})
     return run
 

@@ -40,7 +40,7 @@ def distill(
     The text is written to OUT/distilled.tsv.gz, part by part: after an interruption, the same command with `--resume`
     goes on where it stopped. How many pairs were dropped, and why, is printed and kept in OUT/distilled.tsv.gz.json.
     The student may have a tokenizer of its own, or share its teacher's model and start from it
-    (`model.start_from=TEACHER`).
+    (`model.init_from=TEACHER`).
 
     Examples:
 

@@ -16,7 +16,7 @@ def merge(
     """Make a plain run of one with low-rank adapters: W + (alpha / rank) B A in the place of all three.
 
     Predictions are the same, within rounding. Every command takes either run; another training can start from the plain
-    one alone (`model.start_from`), and other programs can read it.
+    one alone (`model.init_from`), and other programs can read it.
 
     Examples:
 

@@ -79,8 +79,8 @@ def _journal_notes(every: Sequence[Contestant]) -> list[str]:
 
 def _started_notes(every: Sequence[Contestant]) -> list[str]:
     """What runs cost that began with the weights of others is not all that was spent on them."""
-    told = ", ".join(each.name for each in every if each.run.recipe.model.start_from is not None)
-    note = f"Begun with the weights of other runs (model.start_from): {told}; {_OWN_COST}, without what went before."
+    told = ", ".join(each.name for each in every if each.run.recipe.model.init_from is not None)
+    note = f"Begun with the weights of other runs (model.init_from): {told}; {_OWN_COST}, without what went before."
     return [note] if told else []
 
 

@@ -49,7 +49,7 @@ def _price(comparison: Comparison, system: System) -> str:
 def _began_alike(comparison: Comparison, system: System) -> bool:
     """Whether it and the baseline were trained from the same weights on; else what one cost leaves something out."""
     place = comparison.systems.index(system)
-    begun = [each.values for each in comparison.differences if each.key.startswith("model.start_from")]
+    begun = [each.values for each in comparison.differences if each.key.startswith("model.init_from")]
     return all(values[place] == values[0] for values in begun)
 
 

@@ -11,11 +11,12 @@ from sightline.recipe.sections import Probability, Section
 Part = Literal["encoder", "decoder", "embeddings", "head"]
 
 
-class StartFrom(Section):
-    """A finished run whose tokenizer and weights a training begins with; `start_from: RUN` is short for `{run: RUN}`.
+class InitFrom(Section):
+    """A finished run whose tokenizer and weights a training begins with; `init_from: RUN` is short for `{run: RUN}`.
 
-    The run may be of another task. Without `parts` all that fits is taken; parts that are named are taken whole, or the
-    training is refused. What was taken, what is new and what was left is told, and kept in start.json.
+    The run may be of another task. Keys that the recipe's model section leaves out are those of the run. Without
+    `parts` all that fits is taken; parts that are named are taken whole, or the training is refused. What was taken,
+    what is new and what was left is printed, and kept in start.json.
     """
 
     short_for: ClassVar[str | None] = "run"
@@ -32,7 +33,7 @@ class StartFrom(Section):
 
 
 def or_a_folder(schema: dict[str, Any]) -> None:
-    """The JSON schema of a key that holds a StartFrom or the folder alone."""
+    """The JSON schema of a key that holds a InitFrom or the folder alone."""
     schema["anyOf"].append({"type": "string"})
 
 
@@ -49,15 +50,3 @@ class Adapters(Section):
     )
     dropout: Probability = Field(0.0, description="of what A reads")
     also: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
-
-
-def with_start_moved(values: Any) -> Any:
-    """A recipe as it is written today: runs made before model.start_from was there say training.start_from."""
-    training = values.get("training") if isinstance(values, dict) else None
-    if not isinstance(training, dict) or "start_from" not in training:
-        return values
-    rest = {key: value for key, value in training.items() if key != "start_from"}
-    moved = {**values, "training": rest}
-    if training["start_from"] is not None and isinstance(values.get("model"), dict):
-        moved["model"] = {"start_from": training["start_from"], **values["model"]}
-    return moved

@@ -17,7 +17,9 @@ from pydantic import ValidationError
 
 from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.overrides import apply_override
+from sightline.recipe.aliases import rename_keys
+from sightline.recipe.inheritance import inherit_model
+from sightline.recipe.overrides import apply_override, key_of
 from sightline.recipe.shape import inner, kinds, sections
 from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
 
@@ -48,9 +50,23 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         raise RecipeError(f"{path}: the recipe is empty; it needs at least the sections data and model")
     if not isinstance(document.value, dict):
         raise RecipeError(f"{document.place(())}: a recipe is a mapping of sections, not {shown(document.value)}")
-    for override in overrides:
+    old_name = rename_keys(document)
+    first = [override for override in overrides if _decides_inheritance(key_of(override))]
+    for override in first:
         apply_override(document, override)
+        if key_of(override)[:2] == ("model", "init_from"):
+            old_name = not override.strip().startswith("model.init_from")
+    if not (path.parent / "config.json").is_file():  # the recipe of a run is whole
+        inherit_model(document, only_bodiless=old_name)  # under the old name nothing else was taken from the run
+    for override in overrides:
+        if override not in first:
+            apply_override(document, override)
     return _validated(document, path)
+
+
+def _decides_inheritance(key: tuple[str, ...]) -> bool:
+    """Whether an override says which run a model starts from, or what of it can be taken over."""
+    return key in (("task",), ("model",)) or key[:2] == ("model", "init_from")
 
 
 def shipped_recipes() -> dict[str, Path]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.adapting import Adapters, StartFrom, or_a_folder
+from sightline.recipe.adapting import Adapters, InitFrom, or_a_folder
 from sightline.recipe.bodies import (
     AnyDecoder,
     AnyEncoder,
@@ -62,12 +62,13 @@ class Model(Section):
     decoder: AnyDecoder | None = None
     pooling: Pooling | None = Field(None, description="of a classifier")
     word_vectors: WordVectors | None = None
-    start_from: StartFrom | None = Field(
+    init_from: InitFrom | None = Field(
         None,
-        description="a run whose tokenizer and weights to begin with: its folder, or a section",
+        description="a run whose tokenizer and weights to begin with: its folder, or a section; keys that this model "
+        "section leaves out are those of the run",
         json_schema_extra=or_a_folder,
     )
-    adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of start_from")
+    adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of init_from")
     spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
     copying: bool = Field(
         False,
@@ -78,7 +79,7 @@ class Model(Section):
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )
 
-    @field_validator("start_from", mode="before")
+    @field_validator("init_from", mode="before")
     @classmethod
     def _a_run_alone(cls, value: Any) -> Any:
         return {"run": value} if isinstance(value, str) else value
@@ -93,10 +94,8 @@ class Model(Section):
     def _adapters_fit(self) -> Model:
         if self.adapters is None:
             return self
-        if self.start_from is None:
-            raise ValueError(
-                "adapters stand beside weights that are learned already; set start_from, or leave them out"
-            )
+        if self.init_from is None:
+            raise ValueError("adapters stand beside weights that are learned already; set init_from, or leave them out")
         if not any(isinstance(body, TransformerBody) for body in self.bodies.values()):
             raise ValueError("adapters are for Transformer layers, and this model has none; leave them out")
         return self

@@ -9,9 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from sightline.recipe import Recipe
+from sightline.recipe.aliases import current_name
 from sightline.recipe.sections import Section
 from sightline.recipe.shape import chosen, inner, kinds
 from sightline.recipe.yaml import Key, Located, Path, dotted, read_yaml
+
+
+def key_of(override: str) -> tuple[str, ...]:
+    """The key that an override sets, under its present name."""
+    return tuple(map(str, current_name(tuple(override.partition("=")[0].strip().split(".")))))
 
 
 def apply_override(document: Located, override: str) -> None:
@@ -30,7 +36,7 @@ def apply_override(document: Located, override: str) -> None:
         document.problems.extend(new.problems)
         return
     try:
-        _put(document, name.split("."), new, at)
+        _put(document, [str(key) for key in current_name(tuple(name.split(".")))], new, at)
     except LookupError as error:
         document.problems.append(f"{at}: {error.args[0]}")
 
@@ -74,7 +80,7 @@ def _lacks(here: Any, key: Key) -> bool:
 
 
 def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: Path) -> None:
-    """`start_from: RUN` as `start_from: {run: RUN}`, so that other keys can stand beside it."""
+    """`init_from: RUN` as `init_from: {run: RUN}`, so that other keys can stand beside it."""
     section = chosen(annotation, here[key])
     if isinstance(here[key], str) and section is not None and section.short_for is not None:
         here[key] = {section.short_for: here[key]}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.adapting import with_start_moved
+from sightline.recipe.aliases import with_current_names
 from sightline.recipe.bodies import (
     ByteNetBody,
     Ngram,
@@ -68,7 +68,7 @@ class Recipe(Section):
     @classmethod
     def _metrics_of_the_task(cls, values: Any) -> Any:
         """The task's own metrics, where the recipe names none."""
-        values = with_start_moved(values)
+        values = with_current_names(values)
         if isinstance(values, dict) and (task := values.get("task", "seq2seq")) in TASK_METRICS:
             section = values.get("evaluation") or {}
             if isinstance(section, dict) and "metrics" not in section:

@@ -82,7 +82,7 @@ class Reward(Section):
 
     The expectation is over outputs drawn from the model, without dropout, each measured against the reference. To run
     it: train a model by likelihood, then the same recipe from its weights, with a small lr and, as the paper does, no
-    dropout: `sightline train RECIPE model.start_from=runs/NAME training.reward.samples=15
+    dropout: `sightline train RECIPE model.init_from=runs/NAME training.reward.samples=15
     training.stopping.on=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
     runs/NAME-reward`. Validations show the expected `reward` on held-out text, the first one before any step.
     """

@@ -37,7 +37,7 @@ def start_from_word_vectors(
     if start is not None and any(own.get(name) is embedding.weight for name in start.taken):
         return (
             f"word vectors: none taken from {section.file}, for the embeddings are those of {start.run}{kept}; for the "
-            f"vectors, name model.start_from.parts without embeddings"
+            f"vectors, name model.init_from.parts without embeddings"
         )
     path = (data_folder(recipe) or Path()) / Path(section.file).expanduser()
     table, coverage = initial_embeddings(path, vocabulary.source, recipe.model.width, embedding.weight.detach())
@@ -52,7 +52,7 @@ def first_weights(
     """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
     if isinstance(model, CountedModel):
         return [], start_from_run(model, recipe, vocabulary)
-    begun = None if recipe.model.start_from is None else resumed
+    begun = None if recipe.model.init_from is None else resumed
     if begun is not None and Checkpoints(begun, recipe.training.keep).newest() is not None:
         start, told = read_start(begun), []  # the run it came from is not needed any more
     else:

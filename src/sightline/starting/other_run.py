@@ -1,4 +1,4 @@
-"""A training that begins with the tokenizer and the weights of another run: `model.start_from`."""
+"""A training that begins with the tokenizer and the weights of another run: `model.init_from`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sightline.models.counted import CountedModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.plural import plural
 from sightline.recipe import Recipe
-from sightline.recipe.adapting import StartFrom
+from sightline.recipe.adapting import InitFrom
 from sightline.recipe.bodies import Ngram
 from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe
@@ -59,12 +59,12 @@ class Start:
 
 def with_start(recipe: Recipe) -> Recipe:
     """The recipe with the run it starts from made absolute, and that run's tokenizer section where it has none."""
-    start = recipe.model.start_from
+    start = recipe.model.init_from
     if start is None:
         return recipe
     folder = Path(start.run).expanduser().resolve()
     changed = start.model_copy(update={"run": str(folder)})
-    found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"start_from": changed})})
+    found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init_from": changed})})
     if "tokenizer" in recipe.model_fields_set or not folder.is_dir():
         return found
     return found.model_copy(update={"tokenizer": _recipe_of(folder).tokenizer})
@@ -75,14 +75,14 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
 
     The recipe's own tokenizer section must say the same, for it is what others will read.
     """
-    start = recipe.model.start_from
+    start = recipe.model.init_from
     if start is None:
         return None
     run = Path(start.run)
     theirs = _recipe_of(run)
     if different := section_differences(theirs.tokenizer, recipe.tokenizer, "tokenizer", _FREE | {"shared"}):
         raise RunError(
-            f"model.start_from: {run} has another tokenizer, and its own is the one its weights know: "
+            f"model.init_from: {run} has another tokenizer, and its own is the one its weights know: "
             f"{_listed(different)}; give this recipe the same tokenizer section, or none"
         )
     found, labels = Vocabulary.load(run, LABELS[theirs.task]), LABELS[recipe.task]
@@ -95,7 +95,7 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
         written = _labels(found.target if theirs.task == recipe.task else None, own.target)
     elif recipe.tokenizer.shared and read.content != written.content:
         raise RunError(
-            f"model.start_from: {run} has a tokenizer for each side, and this recipe one for both; set "
+            f"model.init_from: {run} has a tokenizer for each side, and this recipe one for both; set "
             f"tokenizer.shared: false and model.tie: output or none"
         )
     if own is not None and start.extend_vocabulary:
@@ -110,9 +110,9 @@ def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
     missing = [] if noise is None else [mark for mark in noise.marks if mark not in tokenizer.marks]
     if noise is not None and missing:
         raise RunError(
-            f"model.start_from: the vocabulary of {run} has no {missing[0]}, which data.noise.kind: {noise.kind} puts "
+            f"model.init_from: the vocabulary of {run} has no {missing[0]}, which data.noise.kind: {noise.kind} puts "
             f"into texts (it has {plural(len(tokenizer.marks), 'mark')}), and marks cannot be added later; start "
-            f"from a run whose data.noise has them, or leave model.start_from out"
+            f"from a run whose data.noise has them, or leave model.init_from out"
         )
 
 
@@ -134,15 +134,15 @@ def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
 
 def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> Start | None:
     """Put the weights a recipe starts from into its model, and say which; None where it starts from none."""
-    start = recipe.model.start_from
+    start = recipe.model.init_from
     if start is None:
         return None
     theirs = _recipe_of(Path(start.run))
     if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, Ngram):
-        raise RunError("model.start_from: an n-gram model is counted anew each time; leave it out")
+        raise RunError("model.init_from: an n-gram model is counted anew each time; leave it out")
     if theirs.model.adapters is not None:
         raise RunError(
-            f"model.start_from: {start.run} has adapters beside its weights; make a plain run of it with: "
+            f"model.init_from: {start.run} has adapters beside its weights; make a plain run of it with: "
             f"sightline merge {start.run} --out DIR"
         )
     tensors = _weights_of_run(Path(start.run))
@@ -160,7 +160,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
 
 def other_bodies(recipe: Recipe) -> list[str]:
     """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes: to be told."""
-    start = recipe.model.start_from
+    start = recipe.model.init_from
     if start is None:
         return []
     theirs = _recipe_of(Path(start.run)).model.bodies
@@ -169,23 +169,23 @@ def other_bodies(recipe: Recipe) -> list[str]:
     return [f"not the same model in all: {_listed(different)}"] if different else []
 
 
-def _check(plan: Transfer, own: Model, theirs: Model, start: StartFrom, *, whole: bool) -> None:
+def _check(plan: Transfer, own: Model, theirs: Model, start: InitFrom, *, whole: bool) -> None:
     """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
     for named in start.parts or ():
         if problems := not_taken(plan, own, theirs, named):
             raise RunError(
-                f"model.start_from: the {named} of {start.run} does not fit this model whole: {_listed(problems)}; use "
+                f"model.init_from: the {named} of {start.run} does not fit this model whole: {_listed(problems)}; use "
                 f"the model section of {start.run}/recipe.yaml, or leave {named} out of parts"
             )
     if not any(own.weights[name].dim() > 1 and part(name) != "head" for name in plan.taken):
         raise RunError(
-            f"model.start_from: nothing of {start.run} fits this model; use the model section of "
+            f"model.init_from: nothing of {start.run} fits this model; use the model section of "
             f"{start.run}/recipe.yaml (model.width, layers, heads and the like)"
         )
     if whole and (plan.new or plan.left):
         names = [f"{name} is not there" for name in plan.new] + [f"{name} is left there" for name in plan.left]
         raise RunError(
-            f"model.start_from: training.reward goes on with a model that can do its task, and that of {start.run} is "
+            f"model.init_from: training.reward goes on with a model that can do its task, and that of {start.run} is "
             f"not this one: {_listed(names)}; use the model section of {start.run}/recipe.yaml"
         )
 

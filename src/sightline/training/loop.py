@@ -68,7 +68,7 @@ def _check_nothing_lost(run: Path) -> None:
     if (run / "model.safetensors").exists():
         raise RunError(
             f"{run} has a model and no whole checkpoint to resume from; begin anew in another folder (--out), with "
-            f"model.start_from={run} from this model"
+            f"model.init_from={run} from this model"
         )
 
 
@@ -103,7 +103,7 @@ class _Loop:
     # --- the page -------------------------------------------------------------------------------------------------
 
     def run_to_end(self, stop: threading.Event) -> None:
-        if self.recipe.model.start_from is not None and self.progress.validated is None and self.progress.step == 0:
+        if self.recipe.model.init_from is not None and self.progress.validated is None and self.progress.step == 0:
             self.validate()  # what the training is to improve on, and its result if it never does
             self.save(scheduled=False)
             self.export()
