@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sightline.data.links import Links, in_step
+from sightline.data.phrases.lexicon import GRAMMAR_VERSION
 from sightline.data.sources import Example, read, source_files
 from sightline.files import checksum, read_json, write_atomically
-from sightline.recipe.data import AnySource, Clean, DatesSource
+from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
 
@@ -102,6 +103,8 @@ def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, 
     said = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
     if isinstance(source, DatesSource):
         said["babel"] = version("babel")  # the forms of dates are Babel's
+    if isinstance(source, PhrasesSource):
+        said["grammar"] = GRAMMAR_VERSION
     if paths := source_files(source, folder):
         said["files"] = [content_hash(path, cache) for path in paths]
         said["suffixes"] = [path.suffix for path in paths]

@@ -28,6 +28,7 @@ from sightline.recipe.data import (
     DatesSource,
     JsonLinesSource,
     PatternSource,
+    PhrasesSource,
     PlainSource,
     SequencesSource,
     TextSource,
@@ -232,6 +233,10 @@ def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
         from sightline.data.sequences import read_sequences
 
         return read_sequences(source)
+    if isinstance(source, PhrasesSource):
+        from sightline.data.phrases import read_phrases
+
+        return read_phrases(source)
     paths = source_files(source, folder)
     if isinstance(source, TextSource):
         return _read_text(*paths)

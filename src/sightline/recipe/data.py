@@ -31,6 +31,11 @@ class Source(Section):
         return self
 
     @property
+    def one_sided(self) -> bool:
+        """Whether its examples are text to model, without a source side."""
+        return False
+
+    @property
     def sides(self) -> tuple[str, str]:
         """Names of its source and its target text: whoever takes the same text, as either side, calls it the same."""
         whole = self.model_dump_json(exclude={"weight", "share"})
@@ -114,6 +119,10 @@ class PlainSource(Source):
             raise ValueError(f"part {list(self.part)} must be [from, to] with 0 <= from < to <= 1")
         return self
 
+    @property
+    def one_sided(self) -> bool:
+        return True
+
 
 class ConlluSource(Source):
     """Words with their tags in a CoNLL-U file."""
@@ -139,6 +148,10 @@ class ChoralesSource(Source):
     file: str
     part: Literal["train", "valid", "test"]
     transpose: tuple[int, ...] = Field((0,), description="each piece moved by each of these numbers of semitones")
+
+    @property
+    def one_sided(self) -> bool:
+        return True
 
 
 class DatesSource(Source):
@@ -180,6 +193,45 @@ class SequencesSource(Source):
         return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
 
 
+class PhrasesSource(Source):
+    """The built-in bilingual corpus: English sentences of a small grammar, and what is known of each (data/phrases)."""
+
+    file_keys: ClassVar[tuple[str, ...]] = ()
+
+    kind: Literal["phrases"] = "phrases"
+    give: Literal["translation", "tags", "sentiment", "text"] = Field(
+        "translation",
+        description="the target: German; a part of speech for each English word; negative, neutral or positive; or "
+        "the English text itself, with no source",
+    )
+    part: Literal["train", "validation", "test"]
+    examples: int = Field(20_000, ge=1)
+    clauses: tuple[int, int] = Field((1, 3), description="fewest and most clauses of a sentence; each is as likely")
+    seed: int = 1
+
+    @model_validator(mode="after")
+    def _clauses_are_a_range(self) -> PhrasesSource:
+        if not 1 <= self.clauses[0] <= self.clauses[1] <= 12:
+            raise ValueError(f"clauses {list(self.clauses)} must be [from, to] with 1 <= from <= to <= 12")
+        return self
+
+    @property
+    def one_sided(self) -> bool:
+        return self.give == "text"
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        whole = self.model_dump_json(exclude={"weight", "share", "give"})
+        return f"English of {whole}", f"{self.give} of {whole}"
+
+    @property
+    def file(self) -> str:
+        """What a model card shows in place of a file name."""
+        fewest, most = self.clauses
+        what = f"built-in phrases of {fewest} to {most} clauses, {self.give}"
+        return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
+
+
 AnySource = Annotated[
     TextSource
     | TsvSource
@@ -190,7 +242,8 @@ AnySource = Annotated[
     | ColumnsSource
     | ChoralesSource
     | DatesSource
-    | SequencesSource,
+    | SequencesSource
+    | PhrasesSource,
     Field(discriminator="kind"),
 ]
 

@@ -52,6 +52,7 @@ MOST: dict[str, int | float] = {
     "transpose": 127,
     "examples": 100_000_000,
     "lengths": 100_000,
+    "clauses": 100,
     "max_tokens": 1_048_576,
     "cut_source": 1_048_576,
     # training

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from sightline.recipe import Recipe
     from sightline.recipe.data import Data
 
-ONE_SIDED = ("plain", "chorales")  # kinds of source: a text to write, and nothing to read
-
 
 class Direction(NamedTuple):
     """Which texts are read and which are written, by their names (`Source.sides`)."""
@@ -38,7 +36,7 @@ def check_sides(recipe: Recipe) -> None:
     named = {f"data.train.{number}": source for number, source in enumerate(data.train)}
     named |= {"data.validation": data.validation, **{f"data.tests.{name}": each for name, each in data.tests.items()}}
     for key, source in named.items():
-        if source.kind not in ONE_SIDED:
+        if not source.one_sided:
             continue
         if not recipe.of_text:
             raise ValueError(

@@ -1,0 +1,101 @@
+"""The built-in bilingual corpus: English sentences of a small grammar, and the same in German.
+
+"does Anna watch the dog that the men feed" → "beobachtet Anna den Hund den die Männer füttern". Made to need what a
+lecture on attention is about: the order of words differs, verbs agree across relative clauses, pronouns and articles
+have the gender of a noun elsewhere, one English word has two German ones by its context, and names and numbers are to
+be copied. Alignments, parts of speech and the sentiment of each sentence are known, as it is made and not collected.
+
+Words stand between spaces, without punctuation, as in speech, so the words of a text, of its tags and of its
+alignment are the same. No sentence is in two parts, and no surname of the validation or test part is in another one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from sightline.data.phrases.grammar import Grammar, Sentence, Word
+from sightline.data.sources import DataError, Example
+from sightline.data.splitting import part_of
+from sightline.recipe.data import PhrasesSource
+
+_PATIENCE = 10_000  # draws for one more sentence; a part's share of all sequences is at least a tenth
+_SENTIMENT = {-1: "negative", 0: "neutral", 1: "positive"}
+
+
+class Phrase(NamedTuple):
+    """A sentence in both languages, and what is known of it."""
+
+    english: str
+    german: str
+    tags: str  # universal parts of speech of the English words
+    sentiment: str  # negative, neutral or positive
+    links: frozenset[tuple[int, int]]  # (English word, German word)
+
+
+def read_phrases(source: PhrasesSource) -> Iterator[Example]:
+    """What the source gives of each sentence: a pure function of it."""
+    for sentence in _sentences(source):
+        english = _text(sentence.english)
+        match source.give:
+            case "translation":
+                yield Example(english, _text(sentence.german))
+            case "tags":
+                yield Example(english, _tags(sentence))
+            case "sentiment":
+                yield Example(english, _SENTIMENT[sentence.polarity])
+            case "text":
+                yield Example("", english)
+
+
+def phrases(source: PhrasesSource) -> Iterator[Phrase]:
+    """The sentences of a source with all that is known of them; every view of a source has the same sentences."""
+    for sentence in _sentences(source):
+        yield Phrase(
+            _text(sentence.english),
+            _text(sentence.german),
+            _tags(sentence),
+            _SENTIMENT[sentence.polarity],
+            _links(sentence),
+        )
+
+
+def _sentences(source: PhrasesSource) -> Iterator[Sentence]:
+    random = Random(f"{source.seed}:{source.part}:{source.clauses}")
+    grammar = Grammar(random, lambda name: part_of(name) == source.part)
+    fewest, most = source.clauses
+    seen: set[str] = set()
+    for _ in range(source.examples):
+        for _ in range(_PATIENCE):
+            sentence = grammar.sentence(fewest + int(random.random() * (most - fewest + 1)))
+            text = _text(sentence.english)
+            if text not in seen and part_of(text) == source.part:
+                break
+        else:
+            raise DataError(
+                f"examples: {source.examples:,} are more sentences of {fewest} to {most} clauses than the "
+                f"{source.part} part has; lower `examples` or raise `clauses`"
+            )
+        seen.add(text)
+        yield sentence
+
+
+def _links(sentence: Sentence) -> frozenset[tuple[int, int]]:
+    """Words that share a concept."""
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for j, word in enumerate(sentence.german):
+        for concept in word.concepts:
+            places[concept].append(j)
+    return frozenset(
+        (i, j) for i, word in enumerate(sentence.english) for concept in word.concepts for j in places[concept]
+    )
+
+
+def _tags(sentence: Sentence) -> str:
+    return " ".join(word.tag for word in sentence.english)
+
+
+def _text(words: tuple[Word, ...]) -> str:
+    return " ".join(word.text for word in words)
