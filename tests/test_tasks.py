@@ -91,6 +91,8 @@ def test_what_is_reported_is_finite_and_has_its_samples(name: str, trained: Call
 
 def answer_fits(run: Run, text: str, answer: str) -> bool:
     task = run.recipe.task
+    if not text:
+        return answer == ""  # in every task
     if task == "tag":
         words, labels = ([part for part in line.split(" ") if part] for line in (text, answer))
         return len(labels) == len(words) and set(labels) <= {"DET", "NOUN", "VERB", "PUNCT"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,9 +49,10 @@ from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import without_adapters
 from sightline.recipe.recipe import check_replacing
 from sightline.run_checks import check_text, check_texts, wrong_task
-from sightline.run_folder import RunError, need, read_config
+from sightline.run_folder import RunError, need, read_config, stopped_before_validation
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 from sightline.training.checkpoints import load_parameters
+from sightline.training.ending import saved_progress
 from sightline.training.windows import carries
 
 if TYPE_CHECKING:
@@ -61,6 +63,18 @@ _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 _LOADED = frozenset(
     ("recipe", "vocabulary", "model", "device", "answerer", "members", "precision", "_heard", "_repaired")
 )
+
+
+class NeverValidated(UserWarning):
+    """A run was interrupted before its first validation: nothing is known of how good its weights are."""
+
+    def __init__(self, run: Path) -> None:
+        saved = saved_progress(run)
+        step = "" if saved is None else f" at step {saved.get('step', 0):,}"
+        super().__init__(
+            f"the training of {run} was interrupted{step}, before its first validation, so its outputs may be useless; "
+            f"continue it with: sightline train {run} --resume"
+        )
 
 
 class Run:
@@ -181,6 +195,8 @@ class Run:
         if chosen.type == "cpu":
             keep_freed_memory()
         pack(model, rounding)
+        if stopped_before_validation(run):
+            warnings.warn(NeverValidated(run), stacklevel=2)
         loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen)
         loaded.precision = precision
         return loaded
@@ -283,21 +299,29 @@ class Run:
         return options or self.recipe.decoding
 
     def predict(self, texts: Sequence[str], **changes: Any) -> list[str]:
-        """The best output for each text; keywords change the recipe's decoding, e.g. `beam=1`."""
+        """The best output for each text (of an empty one, ""); keywords change the recipe's decoding: `beam=1`."""
         check_texts("predict", texts)
         return [guesses[0].text for guesses in self.predict_nbest(texts, self.options(**changes), scored=False)]
 
     def stream(
         self, text: str, options: Decoding | None = None, *, write: Callable[[str], None], **changes: Any
     ) -> Prediction:
-        """Continue a text with a language model and pass what is new to `write` as soon as it is known.
+        """Continue a text (or nothing: "") with a language model, passing what is new to `write` as soon as it is known.
 
         Keywords change the recipe's decoding as in `predict`.
         """
-        check_text("stream", text)
+        return self._continuer("stream", text).stream(text, self._chosen("stream", options, changes), write)
+
+    def continuations(self, text: str, options: Decoding | None = None, **changes: Any) -> list[Prediction]:
+        """A text (or nothing: "") as a language model continues it: the best outputs, best first."""
+        options = self._chosen("continuations", options, changes)
+        return self._continuer("continuations", text).continuations(text, options)
+
+    def _continuer(self, method: str, text: str) -> Continuer:
+        check_text(method, text)
         if not isinstance(self.answerer, Continuer):
-            raise wrong_task(self, "stream", "language-model", "use predict(texts)")
-        return self.answerer.stream(text, self._chosen("stream", options, changes), write)
+            raise wrong_task(self, method, "language-model", "use predict(texts)")
+        return self.answerer
 
     def align(self, text: str, output: str | None = None) -> Alignment | None:
         """Where the model looked while it wrote `output` (its own prediction, if none is given).

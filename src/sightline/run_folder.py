@@ -115,6 +115,15 @@ def journal(run: Path) -> list[dict[str, Any]]:
     return records
 
 
+def stopped_before_validation(run: Path) -> bool:
+    """Whether a training into this folder wrote a journal, and was interrupted before its first validation."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        return False
+    with path.open("rb") as lines:
+        return not any(b'"kind": "validation"' in line for line in lines)
+
+
 def environment() -> dict[str, Any]:
     """With what a run was made, for whoever wants to make it again."""
     import torch

@@ -72,7 +72,7 @@ def test_max_length_counts_new_tokens_and_nothing_is_a_prompt_too(tasks: Runs) -
 
 def test_every_input_line_gives_one_output_line(tasks: Runs) -> None:
     found = predict(tasks["lm-gru"], "--sample", "--max-length", "90", given="ANNA:\n\nBOHR: a\n").stdout
-    assert found.count("\n") == 3 and "\\n" in found
+    assert found.count("\n") == 3 and "\\n" in found and found.split("\n")[1] == ""
     assert escaped("a\\b\nc\r") == "a\\\\b\\nc\\r"
 
 
@@ -102,6 +102,16 @@ def test_lines_that_end_where_the_learned_positions_do_are_counted(tasks: Runs) 
     found = predict(tasks["lm-transformer"], "--max-length", str(longest), "--beam", "1", given="A\nANNA:\n")
     assert "sightline: 2 lines ended where the learned positions of this model do\n" in found.stderr
     assert "positions" not in predict(tasks["lm-transformer"], given="A\n").stderr
+
+
+def test_an_empty_line_gives_an_empty_line_and_takes_no_number_from_others(tasks: Runs) -> None:
+    how = ["--sample", "--max-length", "9"]
+    found = predict(tasks["lm-gru"], *how, given="ANNA:\n\nBOHR:\n").stdout.split("\n")
+    assert found[1] == "" and len(found) == 4
+    filled = predict(tasks["lm-gru"], *how, given="ANNA:\nx\nBOHR:\n").stdout.split("\n")
+    assert [found[0], found[2]] == [filled[0], filled[2]]
+    run = Run.load(tasks["lm-gru"], device="cpu")
+    assert run.predict(["", "A"])[0] == "" != run.continuations("", run.options(beam=1, max_length=9))[0].text
 
 
 # --- music -------------------------------------------------------------------------------------------------------
@@ -148,6 +158,15 @@ def test_a_classifier_gives_a_label_a_line_or_all_with_their_scores(tasks: Runs)
     ]
     assert [[row[1], row[3]] for row in rows] == [["positive", "negative"], ["negative", "positive"]]
     assert all(float(row[0]) > float(row[2]) for row in rows)
+
+
+def test_a_classifier_gives_no_label_to_an_empty_line(tasks: Runs) -> None:
+    assert predict(tasks["classify-mean"], given="\nthe dog good\n  \n").stdout == "\npositive\n\n"
+    assert predict(tasks["classify-mean"], given="\n").stdout == "\n"
+    run = Run.load(tasks["classify-mean"], device="cpu")
+    assert run.predict(["", "the cat bad"]) == ["", "negative"]
+    with pytest.raises(ValueError, match="an empty text has no label"):
+        run.trace("")
 
 
 # --- taggers -----------------------------------------------------------------------------------------------------

@@ -98,6 +98,12 @@ def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:
     assert found.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:strip|average:macro|version:")
 
 
+def test_an_empty_output_is_wrong_and_no_class_of_its_own() -> None:
+    found = score("macro-f1", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0)
+    assert found.value == pytest.approx((100 * 2 / 3 + 100) / 2)
+    assert score("accuracy", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0).value == 75
+
+
 def test_macro_f1_folds_case_where_asked() -> None:
     assert score("macro-f1", ["A", "b"], single(["a", "B"]), bootstrap=0).value == 0
     assert score("macro-f1", ["A", "b"], single(["a", "B"]), lowercase=True, bootstrap=0).value == 100

@@ -13,7 +13,15 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.data import (
+    WHOLE_WORDS,
+    AnyTokenizer,
+    BpeTokenizer,
+    CharacterTokenizer,
+    UnigramTokenizer,
+    WhitespaceTokenizer,
+    WordTokenizer,
+)
 from sightline.text import learning
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, UNK, Tokenizer, TokenizerError, Vocabulary
 
@@ -26,6 +34,7 @@ LINES = [
 ]
 SECTIONS: dict[str, AnyTokenizer] = {
     "word": WordTokenizer(size=100, min_count=1),
+    "whitespace": WhitespaceTokenizer(size=100, min_count=1),
     "character": CharacterTokenizer(size=200),
     "bpe": BpeTokenizer(size=150),
     "unigram": UnigramTokenizer(size=130),
@@ -86,9 +95,10 @@ def test_a_tokenizer_that_learned_a_text_gives_it_back(kind: str, text: str) -> 
 def test_special_names_in_a_text_are_text(kind: str) -> None:
     tokenizer = Tokenizer.train(SECTIONS[kind], ["a <s> b </s> <pad> <unk> ▁ c"] * 3)
     ids = tokenizer.encode("<s>a</s> <pad><unk>")
-    assert not {PAD, UNK, START, END} & set(ids) or kind == "word"
+    assert not {PAD, UNK, START, END} & set(ids) or kind in WHOLE_WORDS
     assert tokenizer.decode(tokenizer.encode("a <s> b </s> <pad> <unk> c")) == "a <s> b </s> <pad> <unk> c"
-    assert tokenizer.decode(tokenizer.encode("▁ ▁")) == "_ _"  # an own ▁ would come back as a space
+    own = "▁ ▁" if kind == "whitespace" else "_ _"
+    assert tokenizer.decode(tokenizer.encode("▁ ▁")) == own  # an own ▁ would come back as a space
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -267,3 +277,16 @@ def test_of_an_endless_word_bpe_learns_part_by_part(monkeypatch: pytest.MonkeyPa
     assert [len(word) for word in seen[1].split(" ")] == [10_000, 10_000, 10_000]
     assert seen[1].replace(" ", "") == endless
     assert tokenizer.decode(tokenizer.encode(endless)) == endless
+
+
+def test_whitespace_keeps_every_token_as_it_is() -> None:
+    lines = ["don't  U.S.A. 1.234,50\tlow@@ er", "▁the ▁▁cat cafe\u0301"]
+    tokenizer = Tokenizer.train(WhitespaceTokenizer(min_count=1), lines)
+    tokens = [line.split() for line in lines]
+    assert [tokenizer.pieces(tokenizer.encode(line)) for line in lines] == [
+        ["▁" + each for each in row] for row in tokens
+    ]
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in lines] == [" ".join(row) for row in tokens]
+    assert [tokenizer.normalize(line) for line in lines] == [" ".join(row) for row in tokens]
+    assert tokenizer.decode(tokenizer.encode("the don't")) == "<unk> don't"
+    assert tokenizer.unknown("▁cat don't") == ["▁cat"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -174,10 +174,13 @@ class Answerer:
         options: Decoding,
         asked: Asked,
         prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> list[list[Hypothesis]]:
-        """What the model writes: the hypotheses to choose from."""
+        """What the model writes, to choose from. `numbers`: which of the texts are searched for; by default all."""
         scored = asked.scored or options.mbr is not None
-        request = Request(sources, prefixes, marks=self.unsaid, scored=scored).counted_from(asked.first)
+        request = Request(sources, prefixes, marks=self.unsaid, scored=scored)
+        numbers = range(len(request)) if numbers is None else numbers
+        request = replace(request, numbers=[asked.first + number for number in numbers])
         writer = self.writer()
         check_least(request, options, rooms(writer))
         options = options.model_copy(update={"nbest": options.candidates})

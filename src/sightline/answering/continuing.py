@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ from sightline.training.windows import carries
 
 
 class Continuer(Answerer):
-    """Each text with what may follow it; where it learned from many documents, the text is the beginning of one."""
+    """Each text with what may follow it; where it learned from many documents, the text is the beginning of one.
+
+    An empty text has an empty output, as in every task; `continuations` and `stream` begin from nothing, too.
+    """
 
     def longest_source(self) -> int | None:
         longest = super().longest_source()
@@ -56,7 +60,24 @@ class Continuer(Answerer):
         if asked.prefixes is not None:
             raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
         prompts = self.encode(asked.texts, first=asked.first)
-        found = self._search(None, options, asked, prompts)
+        filled = [number for number, prompt in enumerate(prompts) if prompt]
+        found = [[Prediction("", 0.0, [])] for _ in prompts]
+        phrases = None if asked.phrases is None else [asked.phrases[number] for number in filled]
+        asked = replace(asked, phrases=phrases)
+        continued = self._continued([prompts[number] for number in filled], options, asked, filled)
+        for number, guesses in zip(filled, continued, strict=True):
+            found[number] = guesses
+        return found
+
+    def continuations(self, text: str, options: Decoding) -> list[Prediction]:
+        """One text, or nothing, with what may follow it: the best outputs, best first."""
+        (guesses,) = self._continued(self.encode([text]), options, Asked([text]), [0])
+        return guesses
+
+    def _continued(
+        self, prompts: Sequence[Sequence[int]], options: Decoding, asked: Asked, numbers: Sequence[int]
+    ) -> list[list[Prediction]]:
+        found = self._search(None, options, asked, prompts, numbers=numbers)
         texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
         return [chosen([next(texts_out) for _ in guesses], guesses, options) for guesses in found]
 

@@ -21,16 +21,17 @@ Probabilities = dict[str, float]  # of each label, likeliest first
 
 
 class Classifying(Answerer):
-    """The label of each text; with n-best, the likeliest labels."""
+    """The label of each text; with n-best, the likeliest labels. A text without tokens has an empty output."""
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         _refuse(asked)
-        logs = self._text_logs(asked.texts, options, first=asked.first)
-        count = min(options.nbest, len(logs[0])) if len(logs) else 0
-        found = []
-        for row in logs:
-            best = np.argsort(-row, kind="stable")[:count]
-            found.append([Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best])
+        sources = [np.asarray(ids, np.int64) for ids in self.encode(asked.texts, first=asked.first)]
+        found = [[Prediction("", 0.0, [])] for _ in sources]
+        filled = [number for number, ids in enumerate(sources) if len(ids)]
+        logs = self._logs([sources[number] for number in filled], options.tokens_at_once(self.device.type))
+        for number, row in zip(filled, logs, strict=True):
+            best = np.argsort(-row, kind="stable")[: options.nbest]
+            found[number] = [Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best]
         return found
 
     def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:

@@ -121,7 +121,7 @@ def predict(
     Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
     .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
 
-    An empty file is an error; from empty standard input nothing comes, and that is none.
+    An empty line gives an empty line, whatever the task. An empty file is an error, empty standard input is none.
 
     Models that learned from spoilt text mend it: each `[MASK]` is a gap to fill, for a masked-words model of one piece.
 
@@ -269,7 +269,7 @@ def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
         texts = [run.stream(prompt, options, write=write).text]
         print(flush=True)
     else:
-        guesses = run.predict_nbest([prompt], options)[0]
+        guesses = run.continuations(prompt, options)
         texts = [guess.text for guess in guesses]
         print(texts[0] if nbest is None else asked.shown(guesses), flush=True)
     if pieces is not None:

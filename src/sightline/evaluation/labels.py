@@ -28,18 +28,20 @@ def accuracy(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, 
 def macro_f1(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:
     """Mean of the labels' F1, rare labels counting as much as frequent ones (scikit-learn's `average="macro"`).
 
-    Labels are those of the references and the outputs: one that is only ever given wrongly has an F1 of 0.
+    Labels are those of the references and the outputs: one that is only ever given wrongly has an F1 of 0. An empty
+    output (of an empty text) is none: it counts as wrong for the label of its reference, and is no class of its own.
     """
     pairs = label_pairs(hypotheses, references, lowercase=lowercase, metric="macro-f1")
-    classes = tuple(sorted({label for pair in pairs for label in pair}))
+    classes = tuple(sorted({given for given, _ in pairs if given} | {wanted for _, wanted in pairs}))
     place = {label: number for number, label in enumerate(classes)}
     counts = np.zeros((len(pairs), len(classes), 3))  # (N, C, tp fp fn)
     for row, (given, wanted) in zip(counts, pairs, strict=True):
         if given == wanted:
             row[place[given], 0] = 1
         else:
-            row[place[given], 1] = 1
             row[place[wanted], 2] = 1
+            if given in place:
+                row[place[given], 1] = 1
     single = _label_f1(counts.sum(axis=0))  # (C,)
     worst = int(single.argmin())
     return Measurement(

@@ -150,7 +150,7 @@ def _trace_language(asked: Answerer, text: str, target: str | None, step: int | 
     tokenizer = asked.vocabulary.target
     (prompt,) = asked.encode([text])
     if target is None:
-        output = asked.answer([text], asked.recipe.decoding)[0][0].tokens[len(prompt) :]
+        output = asked.continuations(text, asked.recipe.decoding)[0].tokens[len(prompt) :]
     else:
         whole = tokenizer.encode(text + target)
         if whole[: len(prompt)] != prompt:
@@ -191,6 +191,8 @@ def _last(count: int, wanted: int) -> list[int]:
 def _trace_label(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
     (source,) = asked.encode([text])
+    if not source:
+        raise ValueError("an empty text has no label; give one with words")
     if target is None:
         label = asked.answer([text], asked.recipe.decoding)[0][0].tokens[0]
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sightline.recipe.bodies import ByteNetBody, RecurrentDecoder, WindowBody
-from sightline.recipe.data import AnyTokenizer, Data
+from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, Data
 from sightline.recipe.model import Model
 
 _WHAT = "model.copying: true"
@@ -13,7 +13,7 @@ _WHAT = "model.copying: true"
 
 def copies_unknown(model: Model, tokenizer: AnyTokenizer) -> bool:
     """Whether words that are in no vocabulary can be copied; pieces of words are always in it."""
-    return model.copying and tokenizer.kind == "word"
+    return model.copying and tokenizer.kind in WHOLE_WORDS
 
 
 def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) -> None:
@@ -37,8 +37,8 @@ def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) 
         )
     if data.noise is not None and copies_unknown(model, tokenizer):
         raise ValueError(
-            f"{_WHAT} with tokenizer.kind: word numbers the unknown words of pairs, and data.noise makes pairs of ids; "
-            f"take pieces of words (tokenizer.kind: bpe), or leave one out"
+            f"{_WHAT} with tokenizer.kind: {tokenizer.kind} numbers the unknown words of pairs, and data.noise makes "
+            f"pairs of ids; take pieces of words (tokenizer.kind: bpe), or leave one out"
         )
 
 
@@ -60,6 +60,7 @@ def check_copied_words(replace_unknown: str, forbid: Sequence[str]) -> None:
         )
     if forbid:
         raise ValueError(
-            f"decoding.forbid ({forbid[0]!r}) looks for words of the vocabulary, and {_WHAT} with tokenizer.kind: word "
-            f"writes others too; leave it out, or cut words into pieces (tokenizer.kind: bpe)"
+            f"decoding.forbid ({forbid[0]!r}) looks for words of the vocabulary, and {_WHAT} with whole words "
+            f"(tokenizer.kind: word or whitespace) writes others too; leave it out, or cut words into pieces "
+            f"(tokenizer.kind: bpe)"
         )

@@ -315,6 +315,15 @@ class WordTokenizer(TokenizerSection):
     min_count: int = Field(2, ge=1)
 
 
+class WhitespaceTokenizer(TokenizerSection):
+    """What stands between spaces, tabs and newlines, kept as it is: for text that is tokenized already."""
+
+    kind: Literal["whitespace"] = "whitespace"
+    normalize: Literal["none", "nfc", "nfkc"] = "none"
+    size: int = Field(10_000, ge=8)
+    min_count: int = Field(2, ge=1)
+
+
 class CharacterTokenizer(TokenizerSection):
     """One token a character."""
 
@@ -342,5 +351,7 @@ class UnigramTokenizer(TokenizerSection):
 
 
 AnyTokenizer = Annotated[
-    WordTokenizer | CharacterTokenizer | BpeTokenizer | UnigramTokenizer, Field(discriminator="kind")
+    WordTokenizer | WhitespaceTokenizer | CharacterTokenizer | BpeTokenizer | UnigramTokenizer,
+    Field(discriminator="kind"),
 ]
+WHOLE_WORDS = ("word", "whitespace")  # kinds of tokenizers whose tokens are words, known or not

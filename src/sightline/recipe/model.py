@@ -73,7 +73,7 @@ class Model(Section):
     copying: bool = Field(
         False,
         description="of seq2seq: mix what the decoder writes with words copied from the source (See et al. 2017); with "
-        "tokenizer.kind: word those too that are in no vocabulary",
+        "tokenizer.kind: word or whitespace those too that are in no vocabulary",
     )
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"

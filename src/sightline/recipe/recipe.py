@@ -17,7 +17,7 @@ from sightline.recipe.bodies import (
     learned_positions,
 )
 from sightline.recipe.copying import check_copied_words, check_copying, copies_unknown
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, Data
+from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName
 from sightline.recipe.model import Model
 from sightline.recipe.pretraining import check_noise
@@ -111,10 +111,11 @@ class Recipe(Section):
         if options.replace_unknown == "none":
             return
         what = f"decoding.replace_unknown: {options.replace_unknown}"
-        if self.task != "seq2seq" or self.tokenizer.kind != "word":
+        if self.task != "seq2seq" or self.tokenizer.kind not in WHOLE_WORDS:
             raise ValueError(
                 f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
-                f"tokenizer.kind: word, not {self.task} with {self.tokenizer.kind}; set it to none"
+                f"tokenizer.kind: {' or '.join(WHOLE_WORDS)}, not {self.task} with {self.tokenizer.kind}; set it to "
+                f"none"
             )
         if self.blind:
             raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")

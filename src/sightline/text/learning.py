@@ -16,10 +16,11 @@ from sightline.recipe.data import (
     CharacterTokenizer,
     TokenizerSection,
     UnigramTokenizer,
+    WhitespaceTokenizer,
     WordTokenizer,
 )
 from sightline.text.long_texts import parts
-from sightline.text.tokenizer import SPACE, SPECIALS, UNK, TokenizerError
+from sightline.text.tokenizer import OWN_SPACE, SPACE, SPECIALS, UNK, TokenizerError
 
 # A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
 _WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
@@ -35,6 +36,10 @@ def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) ->
     if isinstance(section, CharacterTokenizer):
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         inner.decoder = decoders.Fuse()
+    elif isinstance(section, WhitespaceTokenizer):
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
+        lost = decoders.Replace(Regex(rf"\A{SPECIALS[UNK]}\z"), SPACE + SPECIALS[UNK])  # "▁<unk>" is a word like others
+        inner.decoder = decoders.Sequence([lost, _spaced(), decoders.Replace(OWN_SPACE, SPACE)])
     else:
         inner.pre_tokenizer = pre_tokenizers.Sequence(
             [
@@ -42,11 +47,9 @@ def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) ->
                 pre_tokenizers.Split(Regex(_WORD_OR_MARK), "isolated"),
             ]
         )
-        spaced = decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
+        inner.decoder = _spaced()
         if isinstance(section, WordTokenizer):  # an unknown word has lost its space; give it back
-            inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), spaced])
-        else:
-            inner.decoder = spaced
+            inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), _spaced()])
     counted = _Counted(lines)
     pieces = (part for line in counted for part in parts(line))
     if isinstance(section, BpeTokenizer):
@@ -60,6 +63,11 @@ def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) ->
     if isinstance(section, UnigramTokenizer):
         inner.model = _settled(inner, len(specials))
     return inner
+
+
+def _spaced() -> decoders.Decoder:
+    """Every "▁" as the space it stands for, without the one before the first word."""
+    return decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
 
 
 class _Counted:
@@ -78,7 +86,7 @@ class _Counted:
 def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
     """A model that knows nothing yet, and what will teach it."""
     unknown = SPECIALS[UNK]
-    if isinstance(section, WordTokenizer | CharacterTokenizer):
+    if isinstance(section, WordTokenizer | WhitespaceTokenizer | CharacterTokenizer):
         return tokenizers.Tokenizer(models.WordLevel(unk_token=unknown)), trainers.WordLevelTrainer(
             vocab_size=section.size, min_frequency=section.min_count, special_tokens=specials, show_progress=False
         )
@@ -132,7 +140,7 @@ def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:
         steps.append(normalizers.NFKC())
     if section.lowercase:
         steps.append(normalizers.Lowercase())
-    steps.append(normalizers.Replace(SPACE, "_"))
+    steps.append(normalizers.Replace(SPACE, OWN_SPACE if isinstance(section, WhitespaceTokenizer) else "_"))
     if not (isinstance(section, CharacterTokenizer) and section.spaces == "keep"):
         steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
     return normalizers.Sequence(steps)

@@ -26,6 +26,7 @@ from sightline.text.long_texts import encode_texts
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 SPACE = "▁"  # U+2581; a text's own is read as "_", or it would come back as a space
+OWN_SPACE = "\U000f2581"  # what a "▁" of the text is in a whitespace tokenizer, which gives it back: private use
 
 _SILENT = frozenset((PAD, START, END))
 
@@ -111,6 +112,9 @@ class Tokenizer:
 
     def normalize(self, text: str) -> str:
         """The text as the tokenizer sees it, and as `decode` gives it back."""
+        return self._normalized(text).replace(OWN_SPACE, SPACE)
+
+    def _normalized(self, text: str) -> str:
         normalizer = self._inner.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -154,7 +158,7 @@ class Tokenizer:
         """
         cutter = self._inner.pre_tokenizer
         assert cutter is not None
-        return [word for word, _ in cutter.pre_tokenize_str(self.normalize(text))]
+        return [word for word, _ in cutter.pre_tokenize_str(self._normalized(text))]
 
     def decode_copied(self, ids: Sequence[int], words: Sequence[str]) -> str:
         """The text of ids of which some stand past the end of the vocabulary, for these `words` (text/copying.py)."""
@@ -173,7 +177,7 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as a reader can look at it: spaces as "▁", specials by name."""
-        return [self._piece(number).replace(" ", SPACE) for number in ids]
+        return [self._piece(number).replace(" ", SPACE).replace(OWN_SPACE, SPACE) for number in ids]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each piece of a text stands in it, the space before it included: [start, stop) of characters."""
