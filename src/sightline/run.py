@@ -306,7 +306,7 @@ class Run:
     def stream(
         self, text: str, options: Decoding | None = None, *, write: Callable[[str], None], **changes: Any
     ) -> Prediction:
-        """Continue a text (or nothing: "") with a language model, passing what is new to `write` as soon as it is known.
+        """Continue a text (or nothing: "") with a language model and `write` what is new at once.
 
         Keywords change the recipe's decoding as in `predict`.
         """
