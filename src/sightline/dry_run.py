@@ -99,7 +99,8 @@ def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rate
     optimizer = build_optimizer(model, recipe.training, device, rates)
     gradients = PlainGradients(model, recipe.training, device)
     if recipe.training.reward is not None:
-        gradients = RewardGradients(model, recipe, prepared.vocabulary, device, flops=lambda batch: 0)
+        lengths = prepared.target_lengths
+        gradients = RewardGradients(model, recipe, prepared.vocabulary, device, lambda batch: 0, lengths)
     started = time.monotonic()
     loss = gradients([batch])
     optimizer.step()

@@ -222,7 +222,7 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
         export=lambda weights: _export(run, recipe, model, weights),
         display=display,
         flops=flops,
-        gradients=_gradients(model, plan, device, prepared.vocabulary, flops),
+        gradients=_gradients(model, plan, device, prepared, flops),
         rates=rates,
     )
     fit(job, resume=resume)
@@ -245,16 +245,14 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
     display.note(f"{plural(len(found), 'translation')} of source words, to put in the place of unknown words")
 
 
-def _gradients(
-    model: nn.Module, plan: Plan, device: torch.device, vocabulary: Vocabulary, flops: StepCost
-) -> Gradients:
+def _gradients(model: nn.Module, plan: Plan, device: torch.device, prepared: Prepared, flops: StepCost) -> Gradients:
     """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no.
 
     Drawn outputs (reward) are never compiled; a recipe that asks for both is refused.
     """
     training = plan.recipe.training
     if training.reward is not None:
-        return RewardGradients(model, plan.recipe, vocabulary, device, flops)
+        return RewardGradients(model, prepared.recipe, prepared.vocabulary, device, flops, prepared.target_lengths)
     if isinstance(plan, WindowPlan) and plan.carry:
         return CarriedGradients(model, training, device)
     if plan.shape is None or training.compile is False:
@@ -352,5 +350,6 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
             "target_vocabulary": prepared.vocabulary.target.size,
             "parameters": parameter_count(model),
             "training_text": _amount(prepared),
+            **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
         },
     )

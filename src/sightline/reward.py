@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.generate import generate
 from sightline.decoding.padding import length_batches
 from sightline.decoding.request import Request, make_batch
@@ -51,7 +52,7 @@ def advantages(rewards: np.ndarray) -> np.ndarray:
     return found
 
 
-def drawing(section: Reward, max_ratio: float, seed: int, longest: int | None) -> Decoding:
+def drawing(section: Reward, max_ratio: float | None, seed: int, longest: int | None) -> Decoding:
     """The options of a search that draws the outputs, none longer than the model can take: nothing else is asked."""
     return Decoding(
         beam=1,
@@ -60,6 +61,13 @@ def drawing(section: Reward, max_ratio: float, seed: int, longest: int | None) -
         max_ratio=max_ratio,
         sample=Sampling(temperature=section.temperature, seed=seed),
     )
+
+
+def ratio_of(recipe: Recipe, lengths: TargetLengths | None) -> float | None:
+    """The most tokens drawn for each source token: as the recipe says, or by the lengths of the training text."""
+    if recipe.decoding.max_ratio is not None or lengths is None:
+        return recipe.decoding.max_ratio
+    return lengths.ratio_limit
 
 
 def weighted_nll(
@@ -106,12 +114,18 @@ class Judge:
 
 
 def expected_reward(
-    model: Any, recipe: Recipe, vocabulary: Vocabulary, sources: Sequence[Ids], references: Sequence[Ids], device: Any
+    model: Any,
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    sources: Sequence[Ids],
+    references: Sequence[Ids],
+    device: Any,
+    lengths: TargetLengths | None = None,
 ) -> float:
     """The mean reward of outputs drawn for held-out sources, always with the same luck."""
     section = recipe.training.reward
     assert section is not None
-    options = drawing(section, recipe.decoding.max_ratio, recipe.seed, model.longest)
+    options = drawing(section, ratio_of(recipe, lengths), recipe.seed, model.longest)
     found = generate(model, Request(sources, marks=len(vocabulary.target.marks)), options, device=device)
     judge = Judge(section, vocabulary)
     rewards = [
@@ -131,11 +145,13 @@ class RewardGradients(PlainGradients):
         vocabulary: Vocabulary,
         device: torch.device,
         flops: Callable[[TrainingBatch], int],
+        lengths: TargetLengths | None = None,
     ) -> None:
         super().__init__(model, recipe.training, device)
         section = recipe.training.reward
         assert section is not None
         self.writer, self.recipe, self.section, self.flops = model, recipe, section, flops
+        self.max_ratio = ratio_of(recipe, lengths)
         self.judge, self.marks = Judge(section, vocabulary), len(vocabulary.target.marks)
 
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
@@ -157,7 +173,7 @@ class RewardGradients(PlainGradients):
     def draw(self, sources: Sequence[Ids]) -> tuple[list[list[list[int]]], list[list[bool]]]:
         """N outputs for each source, and which of them were cut off by the limit: those did not choose to end."""
         seed = int(torch.randint(2**62, ()))
-        options = drawing(self.section, self.recipe.decoding.max_ratio, seed, self.writer.longest)
+        options = drawing(self.section, self.max_ratio, seed, self.writer.longest)
         batch = make_batch(Request(sources, marks=self.marks), options, self.device)
         self.model.eval()
         with autocast(self.precision, self.device):

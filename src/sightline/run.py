@@ -18,11 +18,13 @@ from safetensors.torch import load_file
 from sightline.allocation import keep_freed_memory
 from sightline.answering.answerer import Answerer, Prediction, Score
 from sightline.answering.continuing import Continuer
+from sightline.answering.incomplete import Incomplete
 from sightline.answering.labelling import Classifying, Probabilities, Tagging
 from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
 from sightline.data.preparation import LABELS, data_folder, run_recipe
 from sightline.data.sources import Example, read
+from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
 from sightline.decoding.ensemble import Ensemble, Mean, check_alike
 from sightline.decoding.phrases import Phrases
@@ -84,9 +86,17 @@ class Run:
     run folder.
     """
 
-    def __init__(self, folder: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, device: torch.device):
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        vocabulary: Vocabulary,
+        model: Any,
+        device: torch.device,
+        lengths: TargetLengths | None = None,
+    ):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
-        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder))
+        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder), lengths)
         self.members: list[Run] = []  # of an ensemble
         self.precision = "float32"  # of its matrix products, or bf16
         self._heard: tuple[TestSet, Heard] | None = None  # the last text: its metrics are all made of the same losses
@@ -174,7 +184,8 @@ class Run:
         in some sentences differs.
         """
         run = Path(folder)
-        if (baseline := read_config(run).get("baseline")) is not None:
+        config = read_config(run)
+        if (baseline := config.get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
         need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
         recipe = run_recipe(run)
@@ -197,7 +208,7 @@ class Run:
         pack(model, rounding)
         if stopped_before_validation(run):
             warnings.warn(NeverValidated(run), stacklevel=2)
-        loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen)
+        loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen, TargetLengths.load(config))
         loaded.precision = precision
         return loaded
 
@@ -229,7 +240,8 @@ class Run:
         together.precision = next((each.precision for each in members if each.precision != "float32"), "float32")
         parts = tuple(each.answerer for each in members)
         dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
-        together.answerer = replace(together.answerer, members=parts, dictionary=dictionary)
+        lengths = TargetLengths.union(each.lengths for each in parts)
+        together.answerer = replace(together.answerer, members=parts, dictionary=dictionary, lengths=lengths)
         return together
 
     # --- predicting -----------------------------------------------------------------------------------------------
@@ -461,7 +473,8 @@ class Run:
         """
         test = self.test_set(on) if isinstance(on, str) else on
         section = self.recipe.evaluation
-        outputs = self._written(test, options, progress) if keep_outputs or self.needs_outputs else []
+        answers = self._answers(test, options, progress) if keep_outputs or self.needs_outputs else []
+        outputs, incomplete = [guesses[0].text for guesses in answers], Incomplete.of(answers)
         scores = []
         for number, name in enumerate(section.metrics):
             if progress is not None:
@@ -487,10 +500,12 @@ class Run:
             unlearned=self._unlearned(test),
             cut=self.answerer.cut_short(test.sources),
             validated=self.recipe.validated(test.name, test.pairs),
+            incomplete=incomplete.to_dict(),
+            notes=incomplete.notes(self.answerer, options or self.recipe.decoding),
         )
 
-    def _written(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[str]:
-        """The best output for each source of a test set."""
+    def _answers(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[list[Prediction]]:
+        """The outputs for each source of a test set, best first."""
         done = 0
 
         def tell(more: int) -> None:
@@ -499,8 +514,7 @@ class Run:
             if progress is not None:
                 progress(f"decoding {test.name}", done, len(test.sources))
 
-        found = self.predict_nbest(test.sources, options, scored=False, told=tell)
-        return [guesses[0].text for guesses in found]
+        return self.predict_nbest(test.sources, options, scored=False, told=tell)
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase

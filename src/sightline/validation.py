@@ -13,11 +13,12 @@ from torch import nn
 
 from sightline.answering.answerer import Prediction
 from sightline.answering.filling import Filling
+from sightline.answering.incomplete import Incomplete
 from sightline.answering.restoring import Restorer
 from sightline.answering.tasks import build_answerer
 from sightline.data.preparation import Prepared
 from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.request import Request, capped
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
@@ -45,6 +46,7 @@ class Validator:
         self.prepared, self.recipe, self.device = prepared, prepared.recipe, device
         store = prepared.validation
         self.sources, self.targets = store.take(np.arange(len(store)))
+        self.decoded: list[Prediction] = []  # outputs for the metric of the newest validation
 
     def __call__(self, model: nn.Module) -> Validation:
         started = time.monotonic()
@@ -54,8 +56,12 @@ class Validator:
             value, record["samples"] = loss, self.samples(model)
             if self.recipe.training.stopping.on == "metric":
                 name = self.recipe.evaluation.metrics[0]
+                self.decoded = []
                 found = self.metric(model, name, loss)
                 record[name] = found
+                incomplete = Incomplete.of([[guess] for guess in self.decoded])
+                if counts := incomplete.to_dict():
+                    record |= {"outputs": incomplete.outputs, **counts}
                 value = -found if METRICS[name].better == "higher" else found
             if self.recipe.training.reward is not None:
                 record["reward"] = self.reward(model)
@@ -88,24 +94,23 @@ class Validator:
     def reward(self, model: nn.Module) -> float:
         """The expected reward of what the model would draw."""
         sources, targets = ([ids.tolist() for ids in side] for side in (self.sources, self.targets))
-        return expected_reward(model, self.recipe, self.prepared.vocabulary, sources, targets, self.device)
+        vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
+        return expected_reward(model, self.recipe, vocabulary, sources, targets, self.device, lengths)
 
-    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+    def samples(self, model: nn.Module) -> list[dict[str, Any]]:
         """The first examples with what the model makes of them, word by word; of what is long, how it begins, and …"""
         shown = self.prepared.references[: self.recipe.training.samples]
-        options, cut_at = self._options(beam=1), math.inf
-        if self.recipe.task == "seq2seq" and options.max_length > _SAMPLE:
-            least, cut_at = min(options.min_length, _SAMPLE - 1), _SAMPLE - 1  # behind it an end mark is forced
-            options = options.model_copy(update={"max_length": _SAMPLE, "min_length": least})
+        options, most = self._options(beam=1), math.inf
+        if self.recipe.task == "seq2seq" and (options.max_length is None or options.max_length > _SAMPLE):
+            options, most = capped(options, _SAMPLE, self.prepared.target_lengths), _SAMPLE - 1  # and an end mark
         guesses = self._answers(model, [example.source for example in shown], options)
-        return [
-            {
-                "source": beginning(example.source),
-                "reference": beginning(example.target),
-                "output": guess.text + (" …" if len(guess.tokens) >= cut_at else ""),
-            }
-            for example, guess in zip(shown, guesses, strict=True)
-        ]
+        samples: list[dict[str, Any]] = []
+        for example, guess in zip(shown, guesses, strict=True):
+            samples.append({"source": beginning(example.source), "reference": beginning(example.target)})
+            samples[-1]["output"] = guess.text + (" …" if len(guess.tokens) >= most else "")
+            if guess.truncated and len(guess.tokens) < most:
+                samples[-1]["truncated"] = True
+        return samples
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         """The metric by which training stops."""
@@ -113,7 +118,8 @@ class Validator:
             return math.exp(min(loss, 700.0))
         examples = self.prepared.references
         options = self._options(beam=self.recipe.training.stopping.beam)
-        outputs = [guess.text for guess in self._answers(model, [each.source for each in examples], options)]
+        self.decoded = self._answers(model, [each.source for each in examples], options)
+        outputs = [guess.text for guess in self.decoded]
         references = [[example.target] for example in examples]
         return score(name, outputs, references, lowercase=self.recipe.evaluation.lowercase, bootstrap=0).value
 
@@ -125,7 +131,8 @@ class Validator:
         return self.recipe.decoding.model_copy(update=changes)
 
     def _answers(self, model: nn.Module, texts: list[str], options: Decoding) -> list[Prediction]:
-        answerer = build_answerer(self.recipe, self.prepared.vocabulary, model, self.device)
+        vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
+        answerer = build_answerer(self.recipe, vocabulary, model, self.device, lengths=lengths)
         return [guesses[0] for guesses in answerer.answer(texts, options)]
 
 

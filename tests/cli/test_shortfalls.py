@@ -12,6 +12,7 @@ from sightline.answering.answerer import Answerer, Prediction
 from sightline.answering.filling import Filling
 from sightline.answering.restoring import Restorer
 from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell, tell_unknown_target
+from sightline.recipe import Decoding
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
 from sightline.text.tokenizer import Tokenizer, Vocabulary
@@ -41,7 +42,7 @@ def test_a_long_piece_is_shown_by_its_beginning() -> None:
 
 
 def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    short: Any = Shortfalls(Answering(), unit="sentence")  # type: ignore[arg-type]
+    short: Any = Shortfalls(Answering(), Decoding(), unit="sentence")  # type: ignore[arg-type]
     short.read(["a xa a a", "b"])
     short.wrote(answered(3, 2))
     short.read(["xb a xa a xa"])
@@ -55,7 +56,7 @@ def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.Captur
 
 
 def test_where_nothing_falls_short_nothing_is_told() -> None:
-    short: Any = Shortfalls(Answering())  # type: ignore[arg-type]
+    short: Any = Shortfalls(Answering(), Decoding())  # type: ignore[arg-type]
     short.read(["a b", ""])
     short.wrote(answered(0, 1))
     assert short.notes() == [] == UnknownPieces("written as unknown").notes()

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Hypothesis, Told, Watch
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
@@ -28,6 +29,7 @@ class Prediction:
     text: str
     score: float
     tokens: list[int]
+    truncated: bool = False  # a length limit ended it, where the model would have written on
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Answerer:
     device: torch.device
     dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
     members: tuple[Answerer, ...] = ()  # of an ensemble
+    lengths: TargetLengths | None = None  # of the training text, from which limits of outputs are derived
     unit: ClassVar[str] = "line"  # what errors call a text of the input
 
     def longest_source(self) -> int | None:
@@ -100,6 +103,10 @@ class Answerer:
         two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
         two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
         return longest - (2 if two else 1)
+
+    def longest_output(self) -> int | None:
+        """The most tokens of any output, where learned positions set a limit."""
+        return min((longest - 1 for longest, _ in rooms(self.writer())), default=None)
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
@@ -178,7 +185,7 @@ class Answerer:
     ) -> list[list[Hypothesis]]:
         """What the model writes, to choose from. `numbers`: which of the texts are searched for; by default all."""
         scored = asked.scored or options.mbr is not None
-        request = Request(sources, prefixes, marks=self.unsaid, scored=scored)
+        request = Request(sources, prefixes, marks=self.unsaid, scored=scored, lengths=self.lengths)
         numbers = range(len(request)) if numbers is None else numbers
         request = replace(request, numbers=[asked.first + number for number in numbers])
         writer = self.writer()
@@ -205,9 +212,11 @@ def one_line(text: str) -> str:
 def chosen(texts: Sequence[str], found: Sequence[Hypothesis], options: Decoding) -> list[Prediction]:
     """The outputs asked for: all there are, or those of the least risk, with their expected utility as score."""
     if options.mbr is None:
-        return [Prediction(text, each.score, each.tokens) for text, each in zip(texts, found, strict=True)]
+        pairs = zip(texts, found, strict=True)
+        return [Prediction(text, each.score, each.tokens, each.truncated) for text, each in pairs]
     from sightline.decoding.risk import least_risk
 
     weighed = options.mbr.weights == "probability"
     order = least_risk(texts, options.mbr.utility, [each.log_probability for each in found] if weighed else None)
-    return [Prediction(texts[place], worth, found[place].tokens) for place, worth in order[: options.nbest]]
+    best = [(texts[place], worth, found[place]) for place, worth in order[: options.nbest]]
+    return [Prediction(text, worth, each.tokens, each.truncated) for text, worth, each in best]

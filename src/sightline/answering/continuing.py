@@ -104,7 +104,8 @@ class Continuer(Answerer):
         check_least(request, options, rooms(writer))
         ((found, *_),) = generate(writer, request, options, device=self.device, heard=growing.hear)
         growing.show(found.tokens, whole=True)
-        return Prediction(self.vocabulary.target.decode(found.tokens), found.score, found.tokens)
+        text = self.vocabulary.target.decode(found.tokens)
+        return Prediction(text, found.score, found.tokens, found.truncated)
 
 
 class _Beginning(nn.Module):

@@ -13,6 +13,7 @@ from sightline.answering.filling import Filling
 from sightline.answering.labelling import Classifying, Tagging
 from sightline.answering.restoring import Restorer
 from sightline.answering.translating import Translator
+from sightline.data.target_lengths import TargetLengths
 from sightline.recipe import Recipe, TaskName
 from sightline.text.tokenizer import Vocabulary
 
@@ -31,8 +32,9 @@ def build_answerer(
     model: Any,
     device: torch.device,
     dictionary: Mapping[str, str] | None = None,
+    lengths: TargetLengths | None = None,
 ) -> Answerer:
     """Who answers for a model."""
     mends = recipe.task == "seq2seq" and recipe.data.noise is not None
     who = Restorer if mends else ANSWERERS[recipe.task]
-    return who(recipe, vocabulary, model, device, dictionary)
+    return who(recipe, vocabulary, model, device, dictionary, lengths=lengths)

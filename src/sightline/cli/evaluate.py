@@ -19,6 +19,8 @@ from sightline.cli.searching import (
     ForbidEverywhere,
     Groups,
     LengthPenalty,
+    MaxLength,
+    MaxRatio,
     Mbr,
     MbrWeights,
     MinLength,
@@ -32,6 +34,7 @@ from sightline.cli.searching import (
     searched,
     searching,
 )
+from sightline.cli.shortfalls import tell
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -60,6 +63,8 @@ def evaluate(
     metrics: Annotated[str | None, typer.Option(help="Instead of the recipe's, e.g. bleu,chrf,ter.")] = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    max_ratio: MaxRatio = None,
     replace_unknown: ReplaceUnknown = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
     outputs: Annotated[
@@ -139,7 +144,8 @@ def evaluate(
         no_repeat=no_repeat,
         min_length=min_length,
     )
-    changes = {"beam": beam, "length_penalty": length_penalty, "replace_unknown": replace_unknown, **how}
+    limits = {"max_length": max_length, "max_ratio": max_ratio}
+    changes = {"beam": beam, "length_penalty": length_penalty, **limits, "replace_unknown": replace_unknown, **how}
     search = as_options(changes)
     check_searching(loaded.recipe, changes, None)
     if loaded.recipe.of_text:
@@ -179,6 +185,7 @@ def evaluate(
     for test in tests:
         reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
         _print_report(reports[-1], loaded, options)
+        tell([f"{test.name}: {note}" for note in reports[-1].notes])
     told = {
         "run": str(run),
         "precision": loaded.precision,

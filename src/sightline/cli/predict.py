@@ -23,6 +23,8 @@ from sightline.cli.searching import (
     ForbidEverywhere,
     Groups,
     LengthPenalty,
+    MaxLength,
+    MaxRatio,
     Mbr,
     MbrWeights,
     MinLength,
@@ -60,9 +62,8 @@ def predict(
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, with their scores, tab-separated.")] = None,
     length_penalty: LengthPenalty = None,
     coverage_penalty: Annotated[float | None, typer.Option(help="Beta of the coverage penalty.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")
-    ] = None,
+    max_length: MaxLength = None,
+    max_ratio: MaxRatio = None,
     replace_unknown: ReplaceUnknown = None,
     sample: Sample = False,
     temperature: Temperature = None,
@@ -170,6 +171,7 @@ def predict(
         "length_penalty": length_penalty,
         "coverage_penalty": coverage_penalty,
         "max_length": max_length,
+        "max_ratio": max_ratio,
         "replace_unknown": replace_unknown,
         "sample": sampling(loaded, sample, drawing, beam),
     }
@@ -250,14 +252,14 @@ def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     from sightline.answering.answerer import TooLong
 
     run, options, nbest = asked.run, asked.options, asked.nbest
-    short = Shortfalls(run.answerer)
+    short = Shortfalls(run.answerer, options)
     short.read([prompt])
     try:
         longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
     except TooLong as error:
         raise error.named("the text of --prompt") from None
-    if longest is not None and begun + options.max_length > longest:
-        room = f"{longest - begun:,} new ones at most, not {options.max_length:,}"
+    if longest is not None and begun + options.new_tokens > longest:
+        room = f"{longest - begun:,} new ones at most, not {options.new_tokens:,}"
         print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
     whole = options.mbr is not None or bool(options.forbid)  # what is known only when all has been written
     if nbest is None and not whole and (options.sample is not None or options.beam == 1):
@@ -311,7 +313,7 @@ def _each_line(
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
-    short = Shortfalls(run.answerer)
+    short = Shortfalls(run.answerer, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else alignments.path.open("w", encoding="utf-8")
     with opened as looks, counting(file) as answered, phrases_told():

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy, and costs least.")]
 LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length penalty.")]
+MaxLength = Annotated[int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")]
+MaxRatio = Annotated[
+    float | None, typer.Option(help="Most tokens of an output for each token of its source, plus ten.")
+]
 ReplaceUnknown = Annotated[
     str | None,
     typer.Option(help="Unknown words: none, copy (the source word looked at) or dictionary (its translation)."),

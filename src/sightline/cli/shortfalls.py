@@ -13,6 +13,7 @@ from sightline.plural import plural
 
 if TYPE_CHECKING:
     from sightline.answering.answerer import Answerer, Prediction
+    from sightline.recipe import Decoding
     from sightline.text.tokenizer import Vocabulary
 
 _SHOWN = 8  # pieces named, at most
@@ -47,9 +48,12 @@ class UnknownPieces:
 class Shortfalls:
     """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
 
-    def __init__(self, answerer: Answerer, *, unit: str = "line") -> None:
-        self.answerer, self.unit = answerer, unit
+    def __init__(self, answerer: Answerer, options: Decoding, *, unit: str = "line") -> None:
+        from sightline.answering.incomplete import Incomplete
+
+        self.answerer, self.options, self.unit = answerer, options, unit
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0
+        self.incomplete = Incomplete()
 
     def read(self, texts: Sequence[str]) -> None:
         """Texts that are asked about."""
@@ -60,12 +64,14 @@ class Shortfalls:
     def wrote(self, answers: Sequence[Sequence[Prediction]]) -> None:
         """What was answered to texts."""
         self.ended += self.answerer.ended_short(answers)
+        self.incomplete.add(answers)
 
     def notes(self) -> list[str]:
         """For a person to read."""
         ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
         cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
-        return [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
+        notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
+        return [*notes, *self.incomplete.notes(self.answerer, self.options)]
 
 
 def _short(piece: str) -> str:

@@ -81,7 +81,7 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> Non
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)
-    short, done = Shortfalls(run.answerer, unit="sentence"), 0
+    short, done = Shortfalls(run.answerer, run.recipe.decoding, unit="sentence"), 0
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         texts = [joined(block.words) for block in window]
         short.read(texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 from sightline.data.ingredients import Dropped, Ingredients
 from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
+from sightline.data.target_lengths import TargetLengths
 from sightline.data.variants import Variants
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
@@ -32,6 +34,14 @@ class Prepared:
     train: Callable[[int], Store]  # epoch → store
     validation: Store
     references: list[Example]  # the validation texts
+
+    @cached_property
+    def target_lengths(self) -> TargetLengths | None:
+        """How long the training targets are beside their sources; None where there are no pairs of texts."""
+        if self.recipe.task != "seq2seq" or self.recipe.of_text:
+            return None
+        store = self.train(0)
+        return TargetLengths.of(store.source_lengths, store.target_lengths)
 
     def close(self) -> None:
         """Cut no text for epochs that do not come. What is there stays in use."""

@@ -54,6 +54,7 @@ class Hypothesis:
     tokens: list[int]
     score: float  # log-probability over length penalty, of a beam plus coverage penalty: what hypotheses are ranked by
     log_probability: float
+    truncated: bool = False  # it ended at a length limit, where the model would have written on
 
 
 @dataclass(frozen=True)

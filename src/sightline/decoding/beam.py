@@ -40,37 +40,41 @@ class Finished:
     scores: Tensor  # (B, W)
     log_probabilities: Tensor  # (B, W)
     tokens: Tensor  # (B, W, longest), PAD behind the end
+    truncated: Tensor  # (B, W) whether a length limit ended it
     total: Tensor  # (B,) how many have finished in all
 
     @staticmethod
     def none(sentences: int, width: int, longest: int, device: torch.device) -> Finished:
         scores = torch.full((sentences, width), float("-inf"), device=device)
         tokens = torch.full((sentences, width, longest), PAD, device=device)
-        return Finished(scores, scores.clone(), tokens, torch.zeros(sentences, dtype=torch.int64, device=device))
+        total = torch.zeros(sentences, dtype=torch.int64, device=device)
+        return Finished(scores, scores.clone(), tokens, torch.zeros_like(scores, dtype=torch.bool), total)
 
-    def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor) -> None:
+    def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor, truncated: Tensor) -> None:
         """Merge new ones (B, W') with tokens (B, W', t); those with −∞ are none."""
         self.total += (scores > float("-inf")).sum(1)
         width, grown = self.scores.shape[1], self.tokens.new_full((*tokens.shape[:2], self.tokens.shape[2]), PAD)
         grown[:, :, : tokens.shape[2]] = tokens
         self.scores, rank = torch.cat([self.scores, scores], dim=1).topk(width, dim=1)
         self.log_probabilities = torch.cat([self.log_probabilities, log_probabilities], dim=1).gather(1, rank)
+        self.truncated = torch.cat([self.truncated, truncated], dim=1).gather(1, rank)
         both = torch.cat([self.tokens, grown], dim=1)
         self.tokens = both.gather(1, rank[:, :, None].expand(-1, -1, both.shape[2]))
 
     def keep(self, rows: Tensor) -> Finished:
-        return Finished(self.scores[rows], self.log_probabilities[rows], self.tokens[rows], self.total[rows])
+        parts = (self.scores, self.log_probabilities, self.tokens, self.truncated, self.total)
+        return Finished(*(part[rows] for part in parts))
 
     def hypotheses(self, rows: Tensor, count: int, longest: int) -> list[list[Hypothesis]]:
         """The first `count` of these sentences; none has more than `longest` tokens, so no more are fetched."""
-        parts = (self.scores[rows, :count], self.log_probabilities[rows, :count], self.tokens[rows, :count, :longest])
-        found = zip(*(part.tolist() for part in parts), strict=True)
+        parts = (self.scores, self.log_probabilities, self.tokens[:, :, :longest], self.truncated)
+        found = zip(*(part[rows, :count].tolist() for part in parts), strict=True)
         return [[_hypothesis(*each) for each in zip(*best, strict=True) if each[0] > float("-inf")] for best in found]
 
 
-def _hypothesis(score: float, log_probability: float, tokens: list[int]) -> Hypothesis:
+def _hypothesis(score: float, log_probability: float, tokens: list[int], truncated: bool) -> Hypothesis:
     end = tokens.index(END) if END in tokens else len(tokens)
-    return Hypothesis(tokens[:end], score, log_probability)
+    return Hypothesis(tokens[:end], score, log_probability, truncated)
 
 
 class Beam:
@@ -88,6 +92,7 @@ class Beam:
         self.places = torch.arange(sentences, device=device)  # which result each sentence is
         self.results: list[list[Hypothesis]] = [[] for _ in range(sentences)]
         self.fetched = options.nbest  # so many of the finished of each sentence are looked at in the end
+        self.truncated: Tensor | None = None  # (B, W) which hypotheses a length limit ends after this step
         self.slots = self.going = torch.zeros(sentences, 0, device=device)  # (B, W) places and totals of the last step
 
     def continuations(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,7 +112,9 @@ class Beam:
         scores = self.scores(totals, parents)
         new = scores[:, first].masked_fill(~ends[:, first], float("-inf"))
         past = chosen(self.tokens, parents[:, first])
-        self.finished.add(new, totals[:, first], torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:])
+        tokens = torch.cat([past, words[:, first, None]], dim=2)[:, :, 1:]
+        truncated = torch.zeros_like(ends) if self.truncated is None else self.truncated.gather(1, parents)
+        self.finished.add(new, totals[:, first], tokens, truncated[:, first])
 
     def scores(self, totals: Tensor, parents: Tensor) -> Tensor:
         """(B, 2W) what continuations are ranked by, if they end."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from sightline.data.target_lengths import TargetLengths, fixed_limits
 from sightline.decoding.batch import Batch
 from sightline.decoding.padding import pad_tokens
 from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
@@ -41,6 +43,7 @@ class Request:
     constraints: Constraints | None = None  # an output that cannot be as they say is not written
     marks: int = 0  # so many ids behind the specials are in no output: what noise put into texts
     scored: bool = True  # whether anybody wants to know how probable outputs are; greedy search is faster without
+    lengths: TargetLengths | None = None  # of the training text, from which the default limit of an output follows
 
     def __len__(self) -> int:
         return len(self.read)
@@ -123,24 +126,47 @@ def _limits(request: Request, options: Decoding, limits_of: Sequence[tuple[int, 
     """The most tokens of each output, its end included.
 
     Prefixes without sources are gone on with by up to `max_length` tokens and an end mark. Beside a source, what must
-    be said, or must be so long, may go beyond `max_ratio`, never beyond `max_length`.
+    be said, or must be so long, may go beyond the limit that follows from the source, never beyond `max_length`.
     """
     begun = request.begun()
     if request.sources is None:
-        limits = [len(prefix) + options.max_length + 1 for prefix in begun]
+        limits = [len(prefix) + options.new_tokens + 1 for prefix in begun]
     else:
         said = [0] * len(request)
         if request.constraints is not None:
             asked = zip(request.constraints.demands, begun, strict=True)
             said = [demands.room() + len(prefix) for demands, prefix in asked]
         least = [max(options.min_length, room) + 1 for room in said]
-        by_source = [int(options.max_ratio * len(row)) + 10 for row in request.ended()]
-        wanted = [max(ratio, each) for ratio, each in zip(by_source, least, strict=True)]
-        limits = [min(options.max_length, limit) for limit in wanted]
+        by_source = source_limits([len(row) for row in request.ended()], options, request.lengths)
+        limits = [max(limit, each) for limit, each in zip(by_source, least, strict=True)]
+        limits = [min(options.max_length or limit, limit) for limit in limits]
     limits = [min(limit, room) for limit, room in zip(limits, request.rooms(limits_of), strict=True)]
     if any(begun):
         limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
     return limits
+
+
+def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLengths | None) -> list[int]:
+    """The most tokens of outputs for sources of so many tokens, end marks included.
+
+    By `max_ratio` and `max_length`, or the one of them that is set; else derived from the lengths of the training text.
+    """
+    if options.max_ratio is None and options.max_length is None:
+        found: list[int] = (fixed_limits(sources) if lengths is None else lengths.limits(sources)).tolist()
+        return found
+    most = options.max_length or sys.maxsize
+    if options.max_ratio is None:
+        return [most] * len(sources)
+    return [min(most, int(options.max_ratio * length) + 10) for length in sources]
+
+
+def capped(options: Decoding, most: int, lengths: TargetLengths | None) -> Decoding:
+    """The options with no output of more than `most` tokens; the limit that was in force remains where it is lower."""
+    changes: dict[str, Any] = {"max_length": min(options.max_length or most, most)}
+    changes["min_length"] = min(options.min_length, changes["max_length"] - 1)
+    if options.max_length is None and options.max_ratio is None and lengths is not None:
+        changes["max_ratio"] = lengths.ratio_limit
+    return options.model_copy(update=changes)
 
 
 def check_least(request: Request, options: Decoding, limits_of: Sequence[tuple[int, bool]]) -> None:

@@ -17,7 +17,7 @@ from sightline.decoding.banks import BankedBeam
 from sightline.decoding.batch import Batch, Considered, Heard, Hypothesis, Stepper, Watch
 from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
-from sightline.decoding.steps import given_up, length_penalty, next_scores, size_for, staying
+from sightline.decoding.steps import given_up, length_penalty, next_scores, size_for, staying, truncated
 from sightline.decoding.topk import top_k
 from sightline.layers.devices import widest
 from sightline.layers.tap import is_listened, listen
@@ -49,6 +49,7 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | 
         for step in range(int(batch.limits.max())):
             features, beam.state = model.advance(beam.tokens[:, :, -1].reshape(-1, 1), beam.state)
             logs = model.logits(features[:, 0]).float().log_softmax(-1)  # (B·W, V)
+            beam.truncated = truncated(logs, beam.batch, step, beam.tokens.shape[1])
             logs = next_scores(logs, beam.batch, step, beam.tokens[:, :, 1:])
             if beam.covered is not None:
                 beam.covered = beam.covered + looks.take()
@@ -136,11 +137,14 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     over = torch.zeros(sentences, width, dtype=torch.bool, device=device)
     tokens = torch.full((sentences, width, longest), PAD, device=device)  # all results
     totals = torch.zeros(sentences, width, device=device)
+    cut = torch.zeros(sentences, width, dtype=torch.bool, device=device)  # which of them a length limit ended
     places = torch.arange(sentences, device=device)
     for step in range(longest):
         features, state = model.advance(word, state)
         logs = _scores(model.logits(features[:, 0]).float(), scored=scored, shared=shared)  # (B·W, V)
         said = tokens[places, :, :step] if batch.rules else tokens[: len(places), :, :0]  # only rules ask what was said
+        if (limited := truncated(logs, batch, step, width)) is not None:
+            cut[places] |= limited & ~over
         logs = next_scores(logs, batch, step, said)
         value, word = _taken(logs, sampling, None if luck is None else luck[:, :, step].reshape(-1, 1))
         total = total + value.view(-1, width).masked_fill(over, 0.0)
@@ -161,21 +165,24 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]
-    return _walks(tokens[:, :, : step + 1], totals, options.length_penalty, scored=scored)
+    return _walks(tokens[:, :, : step + 1], totals, options.length_penalty, scored=scored, cut=cut)
 
 
-def _walks(tokens: Tensor, totals: Tensor, alpha: float, *, scored: bool) -> list[list[Hypothesis]]:
+def _walks(
+    tokens: Tensor, totals: Tensor, alpha: float, *, scored: bool, cut: Tensor | None = None
+) -> list[list[Hypothesis]]:
     """Tensors (B, W, t) and (B, W) as hypotheses, best first; none of a sentence that was given up.
 
     Nor of one for which the model had no numbers. Without `scored`, scores are told as NaN.
     """
     results = []
-    for row_tokens, row_totals in zip(tokens.tolist(), totals.tolist(), strict=True):
+    cut = torch.zeros_like(totals, dtype=torch.bool) if cut is None else cut
+    for row_tokens, row_totals, row_cut in zip(tokens.tolist(), totals.tolist(), cut.tolist(), strict=True):
         walks = []
-        for sequence, total in zip(row_tokens, row_totals, strict=True):
+        for sequence, total, limited in zip(row_tokens, row_totals, row_cut, strict=True):
             if END in sequence and math.isfinite(total):
                 end, told = sequence.index(END), total if scored else math.nan
-                walks.append(Hypothesis(sequence[:end], told / length_penalty(end + 1, alpha), told))
+                walks.append(Hypothesis(sequence[:end], told / length_penalty(end + 1, alpha), told, limited))
         results.append(sorted(walks, key=lambda walk: -walk.score) if len(walks) == len(row_totals) else [])
     return results
 

@@ -71,6 +71,19 @@ def _forced(logs: Tensor, batch: Batch, step: int, width: int) -> _Forced | None
     return _Forced(rows, tokens, logs[rows, tokens])
 
 
+def truncated(logs: Tensor, batch: Batch, step: int, width: int) -> Tensor | None:
+    """(B, W) which hypotheses a length limit ends after this step, although another token is more probable than END.
+
+    logs (B·W, V) are the model's own; None where no limit is reached.
+    """
+    if step + 1 < batch.least:
+        return None
+    reached = batch.limits == step + 1  # (B,)
+    if not reached.any():
+        return None
+    return reached[:, None] & (logs.argmax(-1) != END).view(-1, width)
+
+
 def given_up(batch: Batch, step: int) -> int:
     """So many unfinished sentences are given up after this step, at most.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sightline.data.sources import Example
@@ -54,6 +54,8 @@ class Report:
     confusion: Confusion | None = None  # of a classifier or a tagger
     unlearned: int = 0  # labels of its references that the model does not know, so that it is never right there
     cut: int = 0  # sources that were cut to data.clean.cut_source tokens
+    incomplete: dict[str, Any] = field(default_factory=dict)  # outputs that a length limit cut, counted
+    notes: list[str] = field(default_factory=list)  # the same for a person
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -61,6 +63,7 @@ class Report:
         counts = {"tokens": self.tokens, "unknown": self.unknown, "cut": self.cut, "unlearned": self.unlearned}
         counts["validated"] = self.validated
         found |= {name: count for name, count in counts.items() if count}
+        found |= self.incomplete
         if self.confusion is not None:
             found["confusion"] = self.confusion.to_dict()
         return found

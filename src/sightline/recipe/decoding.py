@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from sightline.recipe.sections import Section
 
+_NEW_TOKENS = 256  # of a language model that is not given a length
+
 
 class Sampling(Section):
     """Drawing instead of searching."""
@@ -37,8 +39,13 @@ class Decoding(Section):
     nbest: int = Field(1, ge=1, description="outputs that predict shows for each line, with their scores")
     length_penalty: float = Field(1.0, ge=0, description="alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)")
     coverage_penalty: float = Field(0.0, ge=0, description="beta of the same; needs attention weights")
-    max_length: int = Field(256, ge=1, description="most tokens of output")
-    max_ratio: float = Field(3.0, gt=0, description="most output tokens per source token, plus ten")
+    max_length: int | None = Field(
+        None,
+        ge=1,
+        description="most tokens of output; without it and max_ratio 1.5 times the longest target in training of a "
+        "source of such a length, plus ten; of a language model, most new tokens, by default 256",
+    )
+    max_ratio: float | None = Field(None, gt=0, description="most output tokens per source token, plus ten")
     sample: Sampling | None = None
     mbr: Risk | None = Field(None, description="choose by minimum Bayes risk; mbr: {} for the defaults")
     groups: int = Field(1, ge=1, description="of hypotheses that differ: diverse beam search (Vijayakumar et al. 2016)")
@@ -64,6 +71,11 @@ class Decoding(Section):
         return self.batch_tokens or (8_192 if device == "cpu" else 131_072)
 
     @property
+    def new_tokens(self) -> int:
+        """The most tokens that a language model adds to a text."""
+        return _NEW_TOKENS if self.max_length is None else self.max_length
+
+    @property
     def candidates(self) -> int:
         """How many outputs are searched for: those that are told, or those from which minimum Bayes risk chooses."""
         return self.nbest if self.mbr is None else self.mbr.candidates
@@ -76,7 +88,7 @@ class Decoding(Section):
             raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
         if self.beam % self.groups:
             raise ValueError(f"groups ({self.groups}) do not divide beam ({self.beam}) evenly; change one of them")
-        if self.min_length >= self.max_length:
+        if self.max_length is not None and self.min_length >= self.max_length:
             raise ValueError(
                 f"min_length ({self.min_length}) leaves no room for an end mark below max_length ({self.max_length}); "
                 f"lower it, or raise max_length"

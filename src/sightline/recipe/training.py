@@ -94,7 +94,11 @@ class Reward(Section):
         0.017, ge=0, description="weight of the log-likelihood of a reference beside the reward of 0 to 1"
     )
     temperature: float = Field(1.0, gt=0, description="of the drawing; only 1 draws from the model itself")
-    max_length: int = Field(128, ge=1, description="most tokens drawn; decoding.max_ratio holds too")
+    max_length: int = Field(
+        128,
+        ge=1,
+        description="most tokens drawn; decoding.max_ratio applies too, by default 1.5 times that of the training text",
+    )
 
 
 class Training(Section):

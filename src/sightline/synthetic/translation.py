@@ -105,6 +105,8 @@ class Writer:
             return Outcome("", "no output")
         if SPECIALS[UNK] in text:  # not replaced through the attention either
             return Outcome("", "unknown word in output")
+        if guess.truncated:
+            return Outcome("", "output cut at the length limit")
         if len(guess.tokens) > self.limits.max_tokens:
             return Outcome("", "output too long")
         return Outcome("", "ratio") if self.limits.uneven(length, len(guess.tokens)) else Outcome(text)

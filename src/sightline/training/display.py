@@ -58,10 +58,12 @@ def validation_line(record: dict[str, Any]) -> str:
     }
     known |= {"rouge-1": "ROUGE-1", "rouge-2": "ROUGE-2", "rouge-l": "ROUGE-L", "rouge-lsum": "ROUGE-Lsum"}
     parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]
+    if record.get("truncated"):
+        parts.append(f"{record['truncated']:,} of {plural(record['outputs'], 'output')} cut at the length limit")
     return f"validation at step {record['step']}: {', '.join(parts)}" + ("  (best so far)" if record["best"] else "")
 
 
-def sample_line(sample: dict[str, str]) -> str:
+def sample_line(sample: dict[str, Any]) -> str:
     """An output of the model in one line, whatever it wrote: newlines are shown as ⏎.
 
     What a language model wrote goes on after its prompt, and so does the real text: there the prompt comes first and
@@ -71,7 +73,8 @@ def sample_line(sample: dict[str, str]) -> str:
     goes_on = sample.get("reference", "").startswith(source) and sample.get("reference") != source
     if goes_on and output.startswith(source):
         return f"    {in_one_line(source)} ▸ {in_one_line(output[len(source) :])}"
-    return f"    {in_one_line(beginning(source))}  →  {in_one_line(output)}"
+    cut = "  (cut at the length limit)" if sample.get("truncated") else ""
+    return f"    {in_one_line(beginning(source))}  →  {in_one_line(output)}{cut}"
 
 
 class PlainDisplay:

@@ -1,0 +1,80 @@
+"""Outputs that are not all the model would have written, counted: those that a length limit cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sightline.answering.answerer import Answerer, Prediction
+from sightline.plural import plural
+from sightline.recipe import Decoding
+
+_KEPT = 1_000  # lines that are remembered by their number
+_SHOWN = 8  # and shown to a person
+
+
+@dataclass
+class Lines:
+    """How many lines something is the matter with, and the numbers of the first ones, counted from 1."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        if len(self.first) < _KEPT:
+            self.first.append(line)
+
+    def __str__(self) -> str:
+        """`line 4`, `lines 4, 17, 20, …`."""
+        numbers = ", ".join(map(str, self.first[:_SHOWN])) + (", …" if self.count > _SHOWN else "")
+        return f"{'line' if self.count == 1 else 'lines'} {numbers}"
+
+
+@dataclass
+class Incomplete:
+    """What is missing from the best outputs of some lines, in the order of the lines."""
+
+    outputs: int = 0
+    truncated: Lines = field(default_factory=Lines)
+
+    @staticmethod
+    def of(answers: Sequence[Sequence[Prediction]]) -> Incomplete:
+        counts = Incomplete()
+        counts.add(answers)
+        return counts
+
+    def add(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """Count the best outputs of the next lines."""
+        for best, *_ in answers:
+            self.outputs += 1
+            if best.truncated:
+                self.truncated.add(self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; nothing where all is complete."""
+        if not self.truncated.count:
+            return {}
+        return {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
+
+    def notes(self, answerer: Answerer, options: Decoding) -> list[str]:
+        """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
+        if not self.truncated.count or answerer.recipe.task == "language-model":
+            return []
+        reached = f"{self.truncated.count:,} of {plural(self.outputs, 'output')} reached the length limit"
+        return [f"{reached} ({self.truncated}); {_remedy(answerer, options)}"]
+
+
+def _remedy(answerer: Answerer, options: Decoding) -> str:
+    """Which key to raise."""
+    given = {"max_length": options.max_length, "max_ratio": options.max_ratio}
+    keys = [f"decoding.{key} ({value:g})" for key, value in given.items() if value is not None]
+    if keys:
+        found = f"raise {' or '.join(keys)}"
+    elif answerer.lengths is not None:
+        found = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
+    else:
+        found = "set decoding.max_length (--max-length)"
+    longest = answerer.longest_output()
+    return found if longest is None else f"{found}; no output of this model can have more than {longest:,} tokens"

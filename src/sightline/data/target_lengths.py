@@ -1,0 +1,106 @@
+"""How long the targets of a training text are beside their sources, and the limit of an output that follows from it.
+
+For sources of each length, the longest target is looked up on the upper concave hull of the points (source tokens,
+target tokens) of all training pairs. So no pair lies above it, lengths that are missing are interpolated, and one short
+source with a long target raises the limit of every source by a constant, not by a factor. The hull has a few corners;
+they are saved in config.json of a run. All lengths include the end mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Lengths = NDArray[np.integer[Any]]
+
+FACTOR, SLACK = 1.5, 10  # limit of an output: FACTOR times the longest target seen for such a source, plus SLACK
+UNKNOWN_RATIO, UNKNOWN_SLACK, UNKNOWN_MOST = 10, 50, 1_024  # where nothing is known of the training text
+
+
+@dataclass(frozen=True)
+class TargetLengths:
+    """The longest targets of a training text, by the length of their sources."""
+
+    corners: tuple[tuple[int, int], ...]  # (source, target) tokens, both rising
+
+    @staticmethod
+    def of(sources: Lengths, targets: Lengths) -> TargetLengths | None:
+        """Of pairs with so many tokens on either side, without end marks; None if there are no pairs."""
+        if not len(sources):
+            return None
+        longest = np.zeros(int(sources.max()) + 1, np.int64)
+        np.maximum.at(longest, sources, targets + 1)
+        seen = np.flatnonzero(longest)
+        return TargetLengths(_hull(zip((seen + 1).tolist(), longest[seen].tolist(), strict=True)))
+
+    @staticmethod
+    def union(several: Iterable[TargetLengths | None]) -> TargetLengths | None:
+        """The longest of all, where something is known; for ensembles."""
+        corners = [corner for each in several if each is not None for corner in each.corners]
+        return TargetLengths(_hull(sorted(corners))) if corners else None
+
+    @staticmethod
+    def load(config: dict[str, Any]) -> TargetLengths | None:
+        """What `save` added to config.json; None in runs that were trained before it was recorded."""
+        saved = config.get("target_lengths")
+        return None if saved is None else TargetLengths(tuple((int(s), int(t)) for s, t in saved["by_source"]))
+
+    def save(self) -> dict[str, Any]:
+        """The entry of config.json: the corners, and for readers the longest target and the largest ratio."""
+        return {
+            "target_lengths": {
+                "longest_target": self.corners[-1][1],
+                "largest_ratio": round(self.ratio, 3),
+                "by_source": [list(corner) for corner in self.corners],
+            }
+        }
+
+    @property
+    def ratio(self) -> float:
+        """The most target tokens for each source token."""
+        return max(target / source for source, target in self.corners)
+
+    @property
+    def ratio_limit(self) -> float:
+        """A `decoding.max_ratio` that is nowhere below `limits` up to the longest source."""
+        return FACTOR * self.ratio
+
+    def limits(self, sources: Sequence[int] | Lengths) -> Lengths:
+        """The most tokens of outputs for sources of so many tokens.
+
+        Beyond the longest source seen, the longest target grows in proportion to the source.
+        """
+        lengths = np.asarray(sources, np.float64)
+        (known, longest) = np.array(self.corners, np.float64).T
+        expected = np.interp(lengths, known, longest) * np.maximum(1.0, lengths / known[-1])
+        limits: Lengths = np.ceil(FACTOR * expected).astype(np.int64) + SLACK
+        return limits
+
+
+def fixed_limits(sources: Sequence[int] | Lengths) -> Lengths:
+    """The same where the lengths of the training text are not known: generous, so that hardly any output is cut."""
+    lengths = np.asarray(sources, np.int64)
+    return np.maximum(lengths, np.minimum(UNKNOWN_RATIO * lengths + UNKNOWN_SLACK, UNKNOWN_MOST))
+
+
+def _hull(points: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The upper concave hull of points sorted by their first number, from the first one on never falling."""
+    corners = list[tuple[int, int]]()
+    for source, target in points:
+        target = max(target, corners[-1][1]) if corners else target
+        while corners and (corners[-1][0] == source or _below(corners, (source, target))):
+            corners.pop()
+        corners.append((source, target))
+    return tuple(corners)
+
+
+def _below(corners: Sequence[tuple[int, int]], new: tuple[int, int]) -> bool:
+    """Whether the last corner is on or below the line from the one before it to a new point."""
+    if len(corners) < 2:
+        return False
+    (x0, y0), (x1, y1) = corners[-2:]
+    return (y1 - y0) * (new[0] - x0) <= (new[1] - y0) * (x1 - x0)
