@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data
+from sightline.decoding.cut_references import cut_reference_notes
 from sightline.experiment import build_model, fit_to_lengths, plan_for
 from sightline.layers.devices import choose_device
 from sightline.layers.precision import precision_note
@@ -73,6 +74,7 @@ def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
         step = _first_step(model, prepared, device, rates)
         note = precision_note(recipe.training.precision, device)
         notes = notes if note is None else [*notes, note]
+        notes = [*held_out_notes(prepared), *cut_reference_notes(prepared), *notes]
     store = prepared.train(0)
     return DryRun(
         counts=store.counts,

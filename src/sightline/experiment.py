@@ -25,6 +25,7 @@ from sightline.data.preparation import (
     run_recipe,
     training_examples,
 )
+from sightline.decoding.cut_references import cut_reference_notes
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
 from sightline.layers.adapters import add_adapters
@@ -205,6 +206,7 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
     told = (
         *describe(prepared, plan, model, device),
         *held_out_notes(prepared),
+        *cut_reference_notes(prepared),
         *notes,
         *_objective(plan),
     )

@@ -150,16 +150,7 @@ def prepare_data(
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
-    held_out = Ingredients(
-        (data.validation,),
-        vocabulary,
-        data_folder(recipe),
-        swap=data.swap,
-        limit=data.validation_limit,
-        longest_source=data.clean.cut_source,
-        copying=recipe.copies_unknown,
-        text_alone=recipe.of_text,
-    )
+    held_out = _held_out(recipe, vocabulary, data.validation, data.validation_limit)
     learned = replace(
         held_out,
         sources=tuple(data.train),
@@ -177,6 +168,25 @@ def prepare_data(
     references = list(_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
     return Prepared(recipe, vocabulary, Variants(cut, variants), validation, references)
+
+
+def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: int | None = None) -> Ingredients:
+    """What the store of a text that is not trained on is made of: nothing is cleaned away."""
+    return Ingredients(
+        (source,),
+        vocabulary,
+        data_folder(recipe),
+        swap=recipe.data.swap,
+        limit=limit,
+        longest_source=recipe.data.clean.cut_source,
+        copying=recipe.copies_unknown,
+        text_alone=recipe.of_text,
+    )
+
+
+def store_of_test(prepared: Prepared, name: str) -> Store:
+    """A test set of the recipe, tokenized."""
+    return prepare(_held_out(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
 
 
 def held_out_notes(prepared: Prepared) -> list[str]:

@@ -1,0 +1,153 @@
+"""From training text to prediction: the limit of an output's length, and what is reported when outputs reach it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.decoding.request import source_limits
+from sightline.run import Run
+from watched_runs import Silent, own_cache
+
+GRU = {"kind": "recurrent", "cell": "gru", "layers": 1}
+WORDS = ["jump", "walk", "look", "run"]
+LINES = ["jump walk", "run", "look look run", "walk jump"]
+
+
+def pairs(numbers: range) -> str:
+    """Each word is written twelve times, so targets are twelve times as long as their sources."""
+    sources = [[WORDS[(n * 7 + k * k) % 4] for k in range(1 + n % 5)] for n in numbers]
+    return "".join(f"{' '.join(words)}\t{' '.join(word for word in words for _ in range(12))}\n" for words in sources)
+
+
+def recipe(**sections: Any) -> dict[str, Any]:
+    return {
+        "data": {
+            "train": [{"kind": "tsv", "file": "train.tsv"}],
+            "validation": {"kind": "tsv", "file": "valid.tsv"},
+            "tests": {"other": {"kind": "tsv", "file": "test.tsv"}},
+        },
+        "tokenizer": {"kind": "word", "min_count": 1},
+        "model": {"width": 16, "encoder": GRU, "decoder": GRU},
+        "training": {
+            "lr": 1e-2,
+            "schedule": {"kind": "constant", "warmup": 0},
+            "limits": {"steps": 15},
+            "samples": 2,
+            "device": "cpu",
+            "threads": 1,
+            "stopping": {"on": "metric", "beam": 1},
+        },
+        "evaluation": {"metrics": ["exact"]},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with own_cache(tmp_path_factory.mktemp("cache")):
+        folder = tmp_path_factory.mktemp("repeated")
+        for part, numbers in (("train", range(60)), ("valid", range(60, 70)), ("test", range(70, 80))):
+            (folder / f"{part}.tsv").write_text(pairs(numbers))
+        yield folder
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path) -> Run:
+    trained = sightline.train(write(corpus, recipe()), out=corpus / "run", display=Silent())
+    return sightline.load(trained, device="cpu")
+
+
+def command(*arguments: str, lines: str = "") -> tuple[str, str]:
+    result = CliRunner().invoke(app, [*arguments], input=lines, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_no_reference_is_cut_by_default(run: Run) -> None:
+    for name in ("validation", "other"):
+        for source, target in run.test_examples(name):
+            (limit,) = source_limits([len(source.split()) + 1], run.recipe.decoding, run.answerer.lengths)
+            assert limit > len(target.split()) + 1
+
+
+def test_a_run_records_how_long_its_targets_are(run: Run) -> None:
+    record = json.loads((run.folder / "config.json").read_text())["target_lengths"]
+    assert record["longest_target"] == 61
+    assert record["largest_ratio"] == round(61 / 6, 3)
+    decoding = yaml.safe_load((run.folder / "recipe.yaml").read_text())["decoding"]
+    assert decoding["max_length"] is None and decoding["max_ratio"] is None
+
+
+def test_a_limit_that_an_older_recipe_spells_out_keeps_its_meaning(run: Run) -> None:
+    options = run.options(max_length=256, max_ratio=3.0)
+    assert source_limits([2, 100], options, run.answerer.lengths) == [16, 256]
+
+
+def test_predict_names_the_outputs_that_reach_the_limit(run: Run) -> None:
+    found = [guesses[0].truncated for guesses in run.predict_nbest(LINES, run.options(max_length=2))]
+    assert any(found)
+    lines = [number for number, truncated in enumerate(found, 1) if truncated]
+    asked = "predict", str(run.folder), "--max-length", "2", "--device", "cpu"
+    _, errors = command(*asked, lines="".join(f"{line}\n" for line in LINES))
+    numbers = ("line " if len(lines) == 1 else "lines ") + ", ".join(map(str, lines))
+    wanted = f"{len(lines)} of 4 outputs reached the length limit ({numbers}); raise decoding.max_length (2)"
+    assert f"sightline: {wanted}\n" in errors
+
+
+def test_predict_reports_nothing_where_nothing_is_cut(run: Run) -> None:
+    _, errors = command("predict", str(run.folder), "--device", "cpu", lines="\n")
+    assert "length limit" not in errors
+
+
+def test_evaluate_counts_them_in_its_json(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    asked = "evaluate", str(run.folder), "--max-length", "2", "--json", str(path), "--device", "cpu"
+    _, errors = command(*asked)
+    (report,) = json.loads(path.read_text())
+    assert report["truncated"] == len(report["truncated_lines"]) > 0
+    assert f"sightline: other: {report['truncated']} of 10 outputs reached the length limit" in errors
+
+
+def test_the_journal_counts_them_in_validations(corpus: Path) -> None:
+    out = sightline.train(write(corpus, recipe(decoding={"max_length": 3})), out=corpus / "short", display=Silent())
+    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    *_, record = [record for record in records if record["kind"] == "validation"]
+    assert record["outputs"] == 10 and record["truncated"] == len(record["truncated_lines"]) > 0
+    assert any(sample.get("truncated") for sample in record["samples"])
+
+
+def test_a_training_reports_the_references_that_its_limits_would_cut(corpus: Path) -> None:
+    wanted = (
+        "decoding.max_ratio (3) would cut 48 of 60 training targets, 8 of 10 validation references, "
+        "8 of 10 other references; raise it, or leave decoding.max_length and max_ratio out"
+    )
+    path, display = write(corpus, recipe(decoding={"max_ratio": 3.0})), Silent()
+    sightline.train(path, out=corpus / "cut", display=display)
+    assert wanted in display.notes
+    assert wanted in command("train", str(path), "--dry-run")[0]
+    display = Silent()
+    sightline.train(write(corpus, recipe()), out=corpus / "whole", display=display)
+    assert not any("would cut" in note for note in display.notes)
+
+
+def test_targets_beyond_all_of_the_training_text_are_reported_too(corpus: Path) -> None:
+    (corpus / "long.tsv").write_text(f"jump\t{'jump ' * 200}\n")
+    content = recipe()
+    content["data"]["tests"]["long"] = {"kind": "tsv", "file": "long.tsv"}
+    found, _ = command("train", str(write(corpus, content)), "--dry-run")
+    assert "the limit of outputs, which follows from the training text, would cut 1 of 1 long reference;" in found
