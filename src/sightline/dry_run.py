@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data
 from sightline.decoding.cut_references import cut_reference_notes
+from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
 from sightline.experiment import build_model, fit_to_lengths, plan_for
 from sightline.layers.devices import choose_device
 from sightline.layers.precision import precision_note
@@ -25,6 +26,7 @@ from sightline.training.adapting import trained_count
 from sightline.training.cost import peak_memory
 from sightline.training.counting import text_to_count
 from sightline.training.optimizers import build_optimizer
+from sightline.training.schedules import warmup_note
 from sightline.training.step import PlainGradients
 
 
@@ -33,6 +35,7 @@ class FirstStep:
     """The batches of a training, and how its first step went."""
 
     batches: int  # an epoch
+    planned: float  # steps of the whole training; under a time limit, by the speed of a few steps
     layout: str
     waste: float
     seconds: float
@@ -58,8 +61,10 @@ class DryRun:
 def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
     """Load the data, build the model, run one step."""
     device = choose_device(recipe.training.device)
+    recipe, chosen = with_defaults(recipe)
     with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
-        return _tried(recipe, prepared, device)
+        found = _tried(recipe, prepared, device)
+    return replace(found, notes=[*chosen, *found.notes])
 
 
 def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
@@ -75,6 +80,8 @@ def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
         note = precision_note(recipe.training.precision, device)
         notes = notes if note is None else [*notes, note]
         notes = [*held_out_notes(prepared), *cut_reference_notes(prepared), *notes]
+        if (warning := warmup_note(recipe.training.schedule, step.planned)) is not None:
+            notes = [*notes, warning]
     store = prepared.train(0)
     return DryRun(
         counts=store.counts,
@@ -107,5 +114,22 @@ def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rate
     loss = gradients([batch])
     optimizer.step()
     value = float(loss.nll) / batch.tokens
-    seconds = time.monotonic() - started
-    return FirstStep(len(batches), plan.layout, plan.waste(), seconds, value, peak_memory(device))
+    seconds = again = time.monotonic() - started
+    if recipe.training.limits.minutes is not None:  # the first step is slower than the others
+        started = time.monotonic()
+        gradients([batch])
+        optimizer.step()
+        again = time.monotonic() - started
+    planned = _planned_steps(recipe, len(batches), again)
+    return FirstStep(len(batches), planned, plan.layout, plan.waste(), seconds, value, peak_memory(device))
+
+
+def _planned_steps(recipe: Recipe, batches: int, seconds: float) -> float:
+    """Steps until the first limit, if each takes so many seconds."""
+    limits, accumulate = recipe.training.limits, recipe.training.batches.accumulate
+    planned = [
+        math.inf if limits.steps is None else limits.steps,
+        math.inf if limits.epochs is None else limits.epochs * -(-batches // accumulate),
+        math.inf if limits.minutes is None else 60 * limits.minutes / max(1e-9, seconds * accumulate),
+    ]
+    return min(planned)

@@ -24,6 +24,7 @@ from sightline.data.preparation import (
     prepare_data,
     run_recipe,
     training_examples,
+    with_defaults,
 )
 from sightline.decoding.cut_references import cut_reference_notes
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
@@ -44,7 +45,7 @@ from sightline.opening import open_recipe
 from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
-from sightline.recipe.changes import differences
+from sightline.recipe.changes import differences, with_unset_from
 from sightline.recipe.files import save_recipe
 from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, environment, locked, read_config, write_config
@@ -127,31 +128,43 @@ def train(
     """
     loaded, name = open_recipe(recipe, overrides)
     run = Path(out) if out is not None else Path(name)
+    display = display or PlainDisplay()
     with locked(run):
-        _check_folder(run, loaded, resume)
-        _train_locked(loaded, run, resume, display or PlainDisplay(), progress)
+        _check_folder(run, resume)
+        loaded, notes = complete_recipe(loaded, run, resume=resume)
+        for line in notes:
+            display.note(line)
+        _train_locked(loaded, run, resume, display, progress)
     return run
 
 
-def _check_folder(run: Path, recipe: Recipe, resume: bool) -> None:
-    """Whether this recipe may be trained into this folder."""
-    saved = run / "recipe.yaml"
-    if not resume:
-        if saved.exists():
-            raise RunError(f"{run} holds a training already; go on with --resume, or give another folder with --out")
-        return
-    if not saved.exists():
-        return
+def complete_recipe(recipe: Recipe, run: Path, *, resume: bool) -> tuple[Recipe, list[str]]:
+    """The recipe with every key set: by the run that is resumed, else by the training text; and notes on the latter."""
+    if resume and (run / "recipe.yaml").exists():
+        return _resumable(run, recipe), []
+    return with_defaults(recipe)
+
+
+def _check_folder(run: Path, resume: bool) -> None:
+    """Whether a training may write to this folder."""
+    if not resume and (run / "recipe.yaml").exists():
+        raise RunError(f"{run} holds a training already; go on with --resume, or give another folder with --out")
+
+
+def _resumable(run: Path, recipe: Recipe) -> Recipe:
+    """The recipe of a training that is to be resumed: keys that it does not set are as the run has them."""
     config = read_config(run) if (run / "config.json").is_file() else {}
     if (origin := config.get("merged_from") or config.get("averaged_from")) is not None:
         raise RunError(
             f"{run} was made from {origin} and has nothing to go on with; begin anew with model.init_from={run}"
         )
-    differing = differences(run_recipe(run), recipe)
-    if differing:
+    saved = run_recipe(run)
+    recipe = with_unset_from(recipe, saved)
+    if differing := differences(saved, recipe):
         raise RunError(
             f"{run} was trained with another recipe, so it cannot be resumed with this one: " + "; ".join(differing)
         )
+    return recipe
 
 
 def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, progress: ExampleCounter | None) -> None:

@@ -127,6 +127,25 @@ def test_where_a_training_ends_by_the_clock_the_rate_falls_by_the_clock(job: Cal
     assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12)
 
 
+def test_by_the_clock_the_warmup_is_a_share_of_the_time(job: Callable[..., Job], clock: Clock) -> None:
+    run = job(schedule={"kind": "constant", "warmup": 0.5}, limits={"minutes": 1})
+    clock.ticks(run, 1.5)
+    run.fit()
+    rates = [record["lr"] for record in written(run, "train")]
+    assert rates[10] == pytest.approx(0.01 * 0.5)  # a quarter of the time is over
+    assert rates[20:] == [0.01] * 20
+
+
+def test_a_warmup_too_long_for_the_time_is_warned_of_once_the_speed_is_known(
+    job: Callable[..., Job], clock: Clock
+) -> None:
+    run = job(schedule={"kind": "constant", "warmup": 4_000}, limits={"minutes": 1})
+    clock.ticks(run, 1.5)
+    run.fit()
+    (warning,) = [note for note in run.display.notes if "warmup" in note]
+    assert "(4,000 steps) is more than the whole training (about 40 steps" in warning
+
+
 def test_where_a_training_ends_by_epochs_the_rate_falls_over_all_their_steps(job: Callable[..., Job]) -> None:
     run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"epochs": 2, "steps": 100}, batches={"accumulate": 2})
     run.fit()  # of three steps each

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from sightline.recipe import Schedule
-from sightline.training.schedules import factor
+from sightline.training.schedules import factor, warmup_note
 
 KINDS = ("constant", "inverse-sqrt", "cosine", "warmup-stable-decay")
 
@@ -32,6 +32,36 @@ def test_the_rate_never_jumps(kind: str) -> None:
     assert max(abs(after - before) for before, after in pairwise(rates)) <= 1 / 50 + 1e-9  # the warmup is the steepest
     assert max(rates) == rates[49] == 1.0  # the peak is reached, where the warmup ends
     assert min(rates) >= 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [100, 1_000, 10_000])
+def test_a_warmup_below_one_is_a_share_of_the_training_whatever_its_length(kind: str, steps: int) -> None:
+    schedule = Schedule(kind=kind, warmup=0.1, decay=0.2)
+    rates = [factor(schedule, step, step / steps) for step in range(1, steps + 1)]
+    assert rates[steps // 20 - 1] == pytest.approx(0.5)
+    assert rates[steps // 10 - 1] == pytest.approx(1.0) == max(rates)
+    assert max(abs(after - before) for before, after in pairwise(rates)) <= 10 / steps + 1e-9
+
+
+def test_a_share_is_never_fewer_than_ten_steps() -> None:
+    """Under a time limit the first steps may take longer than the whole warm-up."""
+    schedule = Schedule(kind="constant", warmup=0.1)
+    assert [factor(schedule, step, 0.5) for step in (1, 5, 10)] == [0.1, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("warmup", [1.5, -0.1])
+def test_a_warmup_is_a_share_or_whole_steps(warmup: float) -> None:
+    with pytest.raises(ValueError, match="warmup"):
+        Schedule(warmup=warmup)
+
+
+def test_a_warning_names_a_warmup_that_is_too_long_for_the_limits() -> None:
+    schedule = Schedule(warmup=4_000)
+    assert "more than the whole training (about 450 steps" in str(warmup_note(schedule, 450.0))
+    assert "80% of the training (about 5,000 steps" in str(warmup_note(schedule, 5_000.0))
+    assert warmup_note(schedule, 40_000.0) is None
+    assert warmup_note(Schedule(warmup=0.9), 10.0) is None
 
 
 def test_the_inverse_square_root_halves_when_steps_quadruple() -> None:

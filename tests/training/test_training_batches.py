@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.layers.layout import Packed, Padded
-from sightline.training.batches import StaticShape, ahead, packed_batch, padded_batch
-from sightline.training.sides import Side, translation
+from sightline.training.batches import StaticShape, TrainingBatch, ahead, packed_batch, padded_batch
+from sightline.training.sides import Side, labels, masked_words, tags, translation, windows
 
 PAD, START, END = 0, 2, 3
 SEQUENCES = st.lists(st.lists(st.integers(4, 60_000), max_size=6), min_size=1, max_size=8)
@@ -53,6 +53,18 @@ def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tupl
         assert batch.target_layout.lengths.tolist() == [len(right) + 1 for _, right in pairs]
         assert batch.tokens == sum(len(right) + 1 for _, right in pairs)
         assert batch.examples is examples
+
+
+@pytest.mark.parametrize("make", [padded_batch, packed_batch])
+def test_speed_counts_target_tokens_or_where_answers_are_labels_source_tokens(
+    make: Callable[..., TrainingBatch],
+) -> None:
+    texts, answers = arrays([[5, 6, 7], [8]]), arrays([[4], [5]])
+    assert make(labels(texts, answers), np.arange(2)).processed == 6  # an end mark each
+    assert make(tags(texts, arrays([[4, 4, PAD], [5]])), np.arange(2)).processed == 4
+    assert make(masked_words(texts, arrays([[PAD, 6, PAD], [PAD]])), np.arange(2)).processed == 8  # between two marks
+    assert make(translation(texts, arrays([[9, 9], [9]])), np.arange(2)).processed == 5
+    assert make(windows([], texts[:1]), np.arange(1)).processed == 2
 
 
 PAIRS = [([5, 6], [7]), ([8], [9, 10, 11, 12]), ([5, 5, 5, 5, 5], [6, 6])]

@@ -64,14 +64,18 @@ def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
 
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
     """Train with a live display in a terminal, and plain lines elsewhere."""
+    from sightline.experiment import complete_recipe
     from sightline.experiment import train as train_recipe
     from sightline.training.display import LiveDisplay
 
     if not sys.stderr.isatty():
         train_recipe(recipe, out=run, resume=resume, progress=_counter())
         return
+    recipe, notes = complete_recipe(recipe, run, resume=resume)
     limits = recipe.training.limits
     with LiveDisplay(steps=limits.steps, epochs=limits.epochs, minutes=limits.minutes) as display:
+        for line in notes:
+            display.note(line)
         train_recipe(recipe, out=run, resume=resume, display=display, progress=display.count)
 
 
@@ -93,6 +97,7 @@ def _show(found: DryRun) -> None:
         rows = [
             examples,
             ("batches an epoch", f"{step.batches:,}, {step.layout}"),
+            ("planned steps", f"about {step.planned:,.0f}, by training.limits"),
             ("padding", f"{step.waste:.2%} of all positions"),
             vocabulary,
             ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),

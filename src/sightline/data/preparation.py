@@ -15,11 +15,13 @@ from sightline.data.ingredients import Dropped, Ingredients
 from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
 from sightline.data.target_lengths import TargetLengths
+from sightline.data.text_size import measure
 from sightline.data.variants import Variants
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
+from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
 from sightline.recipe.sides import direction
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
@@ -126,6 +128,16 @@ def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -
 def training_examples(recipe: Recipe) -> Iterator[Example]:
     """The texts a recipe trains on, before any of them is cleaned away."""
     return _examples(recipe, recipe.data.train, recipe.data.limit)
+
+
+def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
+    """The recipe with every key filled in that it leaves to the training text, and a note on what was chosen."""
+    if not open_keys(recipe):
+        return recipe, []
+    text = measure(training_examples(recipe))
+    filled, chosen = fill_in(recipe, text)
+    values = (f"{key}={value}" for key, value in chosen.items())
+    return filled, [f"by default, for {plural(text.examples, 'training example')}: {' '.join(values)}"]
 
 
 def prepare_data(

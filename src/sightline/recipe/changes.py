@@ -34,6 +34,18 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     return changed(old.model_dump(mode="json"), new.model_dump(mode="json"), lambda path: path in FREE)
 
 
+def with_unset_from(recipe: Section, saved: Section) -> Any:
+    """The recipe with the value of `saved` for each key that it does not set: how a run is resumed."""
+    changes: dict[str, Any] = {}
+    for name in type(recipe).model_fields:
+        own, theirs = getattr(recipe, name), getattr(saved, name)
+        if name not in recipe.model_fields_set:
+            changes[name] = theirs
+        elif isinstance(own, Section) and type(own) is type(theirs):
+            changes[name] = with_unset_from(own, theirs)
+    return recipe.model_copy(update=changes)
+
+
 def changed(old: Any, new: Any, free: Callable[[tuple[str, ...]], bool] = lambda path: False) -> list[str]:
     """Where two mappings of mappings differ, but for paths that are free: `decoding.beam: 5 then, 1 now`."""
     return [f"{key}: {before!r} then, {after!r} now" for key, before, after in _differing(old, new, (), free)]

@@ -47,7 +47,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     if document.problems and document.value is None:
         raise RecipeError(_listed(document.problems, path))
     if document.value is None:
-        raise RecipeError(f"{path}: the recipe is empty; it needs at least the sections data and model")
+        raise RecipeError(f"{path}: the recipe is empty; it needs at least the section data")
     if not isinstance(document.value, dict):
         raise RecipeError(f"{document.place(())}: a recipe is a mapping of sections, not {shown(document.value)}")
     old_name = rename_keys(document)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import current_name
+from sightline.recipe.defaults import with_model
 from sightline.recipe.sections import Section
 from sightline.recipe.shape import chosen, inner, kinds
 from sightline.recipe.yaml import Key, Located, Path, dotted, read_yaml
@@ -35,6 +36,8 @@ def apply_override(document: Located, override: str) -> None:
     if new.problems:
         document.problems.extend(new.problems)
         return
+    if name.startswith(("model.encoder", "model.decoder", "model.pooling")):
+        document.value = with_model(document.value)  # so that `model.encoder.layers=2` changes the default encoder
     try:
         _put(document, [str(key) for key in current_name(tuple(name.split(".")))], new, at)
     except LookupError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
 from sightline.recipe.bodies import (
@@ -19,6 +19,7 @@ from sightline.recipe.bodies import (
 from sightline.recipe.copying import check_copied_words, check_copying, copies_unknown
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName
+from sightline.recipe.defaults import MODELS, with_model
 from sightline.recipe.model import Model
 from sightline.recipe.pretraining import check_noise
 from sightline.recipe.sections import Section
@@ -59,10 +60,24 @@ class Recipe(Section):
     seed: int = Field(1, ge=0)
     data: Data
     tokenizer: AnyTokenizer = BpeTokenizer()
-    model: Model
+    model: Model = Model()  # the parts of the task are filled in (defaults.py)
     training: Training = Training()
     decoding: Decoding = Decoding()
     evaluation: Evaluation = Evaluation()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _parts_of_the_task(cls, values: Any, validate: ModelWrapValidatorHandler[Recipe]) -> Recipe:
+        """The default model of the task, where the recipe names no part of one; its keys count as unset."""
+        filled = with_model(values)
+        recipe = validate(filled)
+        if filled is not values:
+            recipe.model_fields_set.discard("model")
+            recipe.model.model_fields_set.difference_update(MODELS[recipe.task])
+            if values.get("model"):
+                recipe.model_fields_set.add("model")
+                recipe.model.model_fields_set.update(values["model"])
+        return recipe
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.recipe.sections import Probability, Section
@@ -13,16 +13,34 @@ from sightline.recipe.sections import Probability, Section
 class Schedule(Section):
     """How the learning rate moves; `lr` is its peak."""
 
-    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = "inverse-sqrt"
-    warmup: int = Field(4_000, ge=0, description="steps of linear rise")
+    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = "cosine"
+    warmup: int | float = Field(
+        0.1,
+        ge=0,
+        description="linear rise from 0 to lr: a number of steps, or, below 1, a share of the training (0.1: its first "
+        "tenth, by whichever limit comes first, but never in fewer than 10 steps)",
+    )
     decay: float = Field(0.2, gt=0, le=1, description="warmup-stable-decay: share of all steps spent decaying")
     floor: float = Field(0.0, ge=0, le=1, description="cosine and warmup-stable-decay: where to end, as share of lr")
+
+    @field_validator("warmup")
+    @classmethod
+    def _whole_steps(cls, value: float) -> int | float:
+        if value < 1 and value != 0:
+            return value
+        if value != int(value):
+            raise ValueError(f"{value} is neither a number of steps nor a share of the training below 1")
+        return int(value)
 
 
 class Batches(Section):
     """How examples are put together."""
 
-    tokens: int = Field(4_096, ge=1, description="most tokens on the longer side of a batch")
+    tokens: int = Field(
+        4_096,
+        ge=1,
+        description="most tokens on the longer side of a batch; by default by the size of the training text",
+    )
     accumulate: int = Field(1, ge=1, description="batches per optimizer step")
     context: int = Field(256, ge=2, description="language models, data.noise: tokens in a window of text")
     carry: bool | None = Field(
@@ -45,7 +63,11 @@ class Limits(Section):
     """When training ends: at the first of these."""
 
     steps: int | None = Field(None, ge=1)
-    epochs: int | None = Field(None, ge=1)
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        description="by default, where steps is not set either, by the size of the training text; null for no limit",
+    )
     minutes: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
@@ -104,13 +126,15 @@ class Reward(Section):
 class Training(Section):
     """The loop."""
 
-    lr: float = Field(5e-4, gt=0)
+    lr: float = Field(
+        5e-4, gt=0, description="peak of the learning rate; by default by the kind and width of the model"
+    )
     schedule: Schedule = Schedule()
     betas: tuple[Probability, Probability] = (0.9, 0.98)
     eps: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
-    label_smoothing: Probability = 0.1
+    label_smoothing: Probability = Field(0.1, description="by default 0 for what learns from plain text")
     rdrop: float | None = Field(
         None,
         ge=0,
@@ -128,8 +152,12 @@ class Training(Section):
         None, gt=0, le=1, description="factor of lr from each layer to the one below it; what is new has the full lr"
     )
     batches: Batches = Batches()
-    limits: Limits = Limits(epochs=10)
-    validate_every: int | None = Field(None, ge=1, description="steps between validations; by default once an epoch")
+    limits: Limits = Limits.model_construct(_fields_set=set(), epochs=10)  # none of it set: see defaults.py
+    validate_every: int | None = Field(
+        None,
+        ge=1,
+        description="steps between validations; null: once an epoch; by default that, unless epochs are short or long",
+    )
     save_every: int | None = Field(None, ge=1, description="steps between checkpoints; by default at each validation")
     keep: int = Field(3, ge=2, description="newest checkpoints kept, beside the best")
     log_every: int = Field(50, ge=1)

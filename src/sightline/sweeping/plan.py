@@ -18,7 +18,7 @@ from sightline.files import write_atomically
 from sightline.opening import open_recipe
 from sightline.plural import plural
 from sightline.recipe import Recipe
-from sightline.recipe.changes import differences
+from sightline.recipe.changes import differences, with_unset_from
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.sweeping.grid import Axes, Combination, Override, SweepError, as_given, combinations, read_variants
 from sightline.sweeping.names import key_label, name_runs
@@ -256,14 +256,14 @@ def _looked_at(run: SweepRun) -> SweepRun:
     if not (run.folder / "recipe.yaml").exists():
         return run
     before = run_recipe(run.folder)
-    differing = differences(before, run.recipe)
-    if differing:
+    recipe = with_unset_from(run.recipe, before)
+    if differing := differences(before, recipe):
         raise SweepError(
             f"{run.folder} was trained with another recipe: {'; '.join(differing)}; give this sweep another folder "
             f"with --out"
         )
-    done = before == run.recipe and ended(run.folder, run.recipe)
-    return replace(run, state="finished" if done else "begun")
+    done = before == recipe and ended(run.folder, recipe)
+    return replace(run, recipe=recipe, state="finished" if done else "begun")
 
 
 def _override(text: str) -> Override:

@@ -32,6 +32,12 @@ class TrainingBatch:
     flops: int = 0  # floating-point operations of a training step over it, once somebody knows
     goes_on: bool = False  # each row goes on where the same row of the batch before it ended
     guide: Guide | None = None  # where a head should look, if somebody says
+    source_tokens: int = 0  # its marks included, padding not
+
+    @property
+    def processed(self) -> int:
+        """The tokens by which speed is measured: of the target text or, where answers are labels, of the source."""
+        return self.tokens if self.target_layout is not None else self.source_tokens
 
     def to(self, device: torch.device) -> TrainingBatch:
         """The same on another device, copied while the one before is computed."""
@@ -85,9 +91,15 @@ def padded_batch(sides: Sides, examples: np.ndarray) -> TrainingBatch:
 
     wanted, _ = rows(sides.wanted)
     assert wanted is not None
+    read = _source_tokens(sides)
     if sides.picked:
-        return _picked(*rows(sides.source), wanted, examples)
-    return TrainingBatch(*rows(sides.source), *rows(sides.given), wanted, int(wanted.count_nonzero()), examples)
+        return replace(_picked(*rows(sides.source), wanted, examples), source_tokens=read)
+    tokens = int(wanted.count_nonzero())
+    return TrainingBatch(*rows(sides.source), *rows(sides.given), wanted, tokens, examples, source_tokens=read)
+
+
+def _source_tokens(sides: Sides) -> int:
+    return 0 if sides.source is None else sum(sides.source.lengths())
 
 
 def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None = None) -> TrainingBatch:
@@ -119,10 +131,13 @@ def packed_batch(sides: Sides, examples: np.ndarray, static: StaticShape | None 
         lengths += [*_split(gap, fillers), *[0] * spare]
         return torch.from_numpy(joined), replace(Packed.of(lengths, longest=static.longest), real=real)
 
+    read = _source_tokens(sides)
     if sides.picked:
         answers = None if static is None else static.answers
-        return _picked(*ends(sides.source), torch.from_numpy(wanted), examples, answers)
-    return TrainingBatch(*ends(sides.source), *ends(sides.given), torch.from_numpy(wanted), tokens, examples)
+        picked = _picked(*ends(sides.source), torch.from_numpy(wanted), examples, answers)
+        return replace(picked, source_tokens=read)
+    ids = torch.from_numpy(wanted)
+    return TrainingBatch(*ends(sides.source), *ends(sides.given), ids, tokens, examples, source_tokens=read)
 
 
 def _picked(

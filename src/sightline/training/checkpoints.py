@@ -34,7 +34,7 @@ class Progress:
     step: int = 0
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
-    tokens: int = 0  # real target tokens seen
+    tokens: int = 0  # target tokens trained on; of classifiers, taggers and masked words the input tokens
     flops: int = 0  # floating-point operations spent on them
     seconds: float = 0.0  # time spent training, over all sittings
     best: float | None = None  # of the validation score that counts, lower is better

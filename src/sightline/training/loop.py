@@ -32,8 +32,10 @@ from sightline.training.layer_norms import LayerNorms
 from sightline.training.optimizers import build_optimizer
 from sightline.training.readings import Reading, Readings, not_finite
 from sightline.training.routing import routing_record
-from sightline.training.schedules import factor
+from sightline.training.schedules import factor, warmup_note
 from sightline.training.step import step_seed
+
+_SPEED_STEPS, _SPEED_SHARE = 20, 0.02  # after so many steps, or so much of the training, its speed is known
 
 
 def fit(job: Fit, *, resume: bool = False) -> Progress:
@@ -92,6 +94,7 @@ class _Loop:
         self.newest_norms: Tensor | None = None  # of the parts, at the step that is logged
         self.readings = Readings(progress.unlogged)
         self.rate = 0.0  # of the newest step
+        self.warmup_checked = progress.step > 0  # once a training, at its start
         self.started, self.before = time.monotonic(), progress.seconds
         self.logged_at, self.logged_tokens = time.monotonic(), progress.tokens
         self.batches: Iterator[list[TrainingBatch]] | None = None
@@ -111,6 +114,7 @@ class _Loop:
             group = self.next_batches()
             self.one_step(group)
             self.log(group)
+            self.check_warmup()
             if self.validation_due():
                 self.validate()
                 self.save(scheduled=True)
@@ -177,7 +181,8 @@ class _Loop:
         step = self.progress.step + 1
         torch.manual_seed(step_seed(self.recipe.seed, step))
         schedule = self.training.schedule
-        rate = self.training.lr * factor(schedule, step, self.share_done(step), self.share_of_steps(schedule.warmup))
+        warmed = self.share_of_steps(int(schedule.warmup))
+        rate = self.training.lr * factor(schedule, step, self.share_done(step), warmed)
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate * parameters["factor"]
         self.rate = rate
@@ -211,7 +216,7 @@ class _Loop:
             scaler.update()
         if self.average is not None:
             self.average.update(self.job.model, step)
-        self.advance(step, group, tokens)
+        self.advance(step, group)
 
     def overflowed(self, total: Tensor, norm: Tensor) -> bool:
         """Whether only the loss scale of float16 made the gradient infinite: a smaller scale will do.
@@ -222,7 +227,7 @@ class _Loop:
         assert scaler is not None
         return math.isfinite(float(total)) and not math.isfinite(float(norm)) and scaler.get_scale() > 1
 
-    def advance(self, step: int, group: list[TrainingBatch], tokens: int) -> None:
+    def advance(self, step: int, group: list[TrainingBatch]) -> None:
         """Move the position on by one step."""
         p = self.progress
         epoch, batch = p.epoch, p.batch + len(group)
@@ -234,7 +239,7 @@ class _Loop:
             step=step,
             epoch=epoch,
             batch=batch,
-            tokens=p.tokens + tokens,
+            tokens=p.tokens + sum(batch.processed for batch in group),
             flops=p.flops + sum(batch.flops for batch in group) + self.spent_beside(),
             seconds=self.seconds(),
         )
@@ -283,6 +288,15 @@ class _Loop:
             record["layers"] = self.layer_norms.record(self.newest_norms)
         self.journal.write(record)
         self.job.display.step(self.progress, record)
+
+    def check_warmup(self) -> None:
+        """Warn once if the warm-up is too long for the limits; under a time limit, as soon as the speed is known."""
+        done = self.share_done(self.progress.step)
+        if self.warmup_checked or (self.progress.step < _SPEED_STEPS and done < _SPEED_SHARE):
+            return
+        self.warmup_checked = True
+        if done and (warning := warmup_note(self.training.schedule, self.progress.step / done)) is not None:
+            self.job.display.note(warning)
 
     def validation_due(self) -> bool:
         every = self.training.validate_every

@@ -1,0 +1,277 @@
+"""Defaults that depend on the task and on the training text: the value of each key that a recipe leaves out.
+
+A recipe needs no more than `task` and `data`. The parts of its model are those of `MODELS`; the keys of `RULES` follow
+from the size of the training text (`TextSize`), because no single vocabulary size, batch size or number of epochs suits
+both 500 sentence pairs and 300,000. They are filled in once, before a training starts, and saved with the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from sightline.recipe.bodies import Ngram, RecurrentDecoder, RecurrentEncoder
+from sightline.recipe.data import (
+    BpeTokenizer,
+    CharacterTokenizer,
+    PlainSource,
+    TokenizerSection,
+    WordTokenizer,
+)
+from sightline.recipe.sections import Section
+
+if TYPE_CHECKING:
+    from sightline.recipe.recipe import Recipe
+
+_RECURRENT = {"kind": "recurrent", "cell": "lstm"}
+
+MODELS: dict[str, dict[str, Any]] = {
+    "seq2seq": {
+        "encoder": {**_RECURRENT, "layers": 2},
+        "decoder": {**_RECURRENT, "layers": 1, "attention": {"kind": "additive"}},
+    },
+    "language-model": {"decoder": {**_RECURRENT, "layers": 2, "attention": {"kind": "none"}}},
+    "masked-words": {"encoder": {"kind": "transformer", "layers": 4, "heads": 4, "positions": {"kind": "rotary"}}},
+    "classify": {"encoder": {**_RECURRENT, "layers": 1}, "pooling": {"kind": "max"}},
+    "tag": {"encoder": {**_RECURRENT, "layers": 2}, "spelling": {}},
+}
+
+_PAIRS = ("seq2seq", "classify", "tag")  # tasks whose examples are pairs, not plain text
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """How much training text there is; words are what stands between spaces."""
+
+    examples: int
+    source_words: int
+    target_words: int
+    source_characters: int
+    target_characters: int
+    alphabet: int  # distinct characters of both sides
+    copied: float  # share of the rare target words that also stand in their own source
+
+    @property
+    def words(self) -> int:
+        """Words of both sides; where words are not separated by spaces, about as many as there would be."""
+        return max(self.source_words, self.source_characters // 8) + max(self.target_words, self.target_characters // 8)
+
+
+def with_model(values: Any) -> Any:
+    """The content of a recipe, with the parts that its task needs where it names none of them."""
+    if not isinstance(values, dict) or (task := values.get("task", "seq2seq")) not in MODELS:
+        return values
+    model, data = values.get("model") or {}, values.get("data")
+    if not isinstance(model, dict) or any(model.get(key) for key in ("encoder", "decoder", "init_from")):
+        return values
+    given = {key: value for key, value in model.items() if value is not None or key not in ("encoder", "decoder")}
+    if task == "masked-words" and isinstance(data, dict) and "noise" not in data:
+        values = {**values, "data": {**data, "noise": {"kind": "mask"}}}
+    return {**values, "model": {**MODELS[task], **given}}
+
+
+def open_keys(recipe: Recipe) -> list[str]:
+    """The keys that the recipe leaves to the size of the text."""
+    if isinstance(recipe.model.decoder, Ngram):
+        return [key for key in RULES if key.startswith("tokenizer") and _is_open(recipe, key)]
+    return [key for key in RULES if _is_open(recipe, key)]
+
+
+def fill_in(recipe: Recipe, text: TextSize) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe with every open key filled in, and those whose value is not the usual one."""
+    chosen: dict[str, Any] = {}
+    for key in open_keys(recipe):
+        if not _is_open(recipe, key):  # filled in together with the section around it
+            continue
+        names, before = key.split("."), recipe
+        recipe = _changed(recipe, names, RULES[key](recipe, text))
+        if key == "tokenizer":
+            chosen["tokenizer.kind"] = recipe.tokenizer.kind
+        elif (value := reduce(getattr, names, recipe)) != reduce(getattr, names, before):
+            chosen[key] = value
+    return type(recipe).model_validate(recipe.model_dump()), chosen
+
+
+def _is_open(recipe: Recipe, key: str) -> bool:
+    """Whether a key exists in this recipe, and is not set."""
+    section: Any = recipe
+    given = True
+    for name in key.split("."):
+        if not isinstance(section, Section) or name not in type(section).model_fields:
+            return False
+        given = given and name in section.model_fields_set
+        section = getattr(section, name)
+    return not given and key not in _fixed(recipe)
+
+
+def _fixed(recipe: Recipe) -> set[str]:
+    """Open keys whose static default stays: those of a run to start from, and those that make no sense here."""
+    fixed: set[str] = set()
+    if recipe.model.init_from is not None:
+        fixed |= {key for key in RULES if key.startswith(("tokenizer", "model"))} | {"training.lr"}
+    if recipe.training.limits.steps is not None:
+        fixed.add("training.limits.epochs")
+    return fixed
+
+
+def _changed(section: Any, names: list[str], value: Any) -> Any:
+    name, *rest = names
+    return section.model_copy(update={name: _changed(getattr(section, name), rest, value) if rest else value})
+
+
+# --- the rules -----------------------------------------------------------------------------------------------------
+
+
+def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
+    """Characters for short lines of few words (names, dates, spellings, newlines that count), else pieces of words."""
+    task = recipe.task
+    if task == "language-model":
+        if any(isinstance(source, PlainSource) and source.document == "file" for source in recipe.data.train):
+            return CharacterTokenizer(spaces="keep", normalize="none", size=_characters(text))
+        return BpeTokenizer()
+    if task == "seq2seq" and recipe.data.noise is None:
+        each = max(1, text.examples)
+        source, target = text.source_characters / each, text.target_characters / each
+        letters = text.source_characters + text.target_characters
+        spelled = letters < 3 * (text.source_words + text.target_words)  # a space between symbols: they are the words
+        few_words = min(text.source_words, text.target_words) / each <= 4
+        copies = text.copied > 0.5 and max(source, target) <= 100
+        if not spelled and ((max(source, target) <= 40 and few_words) or copies):
+            return CharacterTokenizer(size=_characters(text))
+    return BpeTokenizer(lowercase=task == "classify")
+
+
+def _characters(text: TextSize) -> int:
+    return max(200, min(10_000, _round(1.2 * text.alphabet)))
+
+
+def _vocabulary(recipe: Recipe, text: TextSize) -> int:
+    """Pieces are learned from about as many of their occurrences whatever the size of the text: 10 √words."""
+    if isinstance(recipe.tokenizer, CharacterTokenizer):
+        return _characters(text)
+    if isinstance(recipe.tokenizer, WordTokenizer):
+        return recipe.tokenizer.size
+    marks = 0 if recipe.data.noise is None else len(recipe.data.noise.marks)
+    return marks + max(2 * min(text.alphabet, 8_000), _clamp(_round(10 * math.sqrt(text.words)), 300, 16_000))
+
+
+def _width(recipe: Recipe, text: TextSize) -> int:
+    return 512 if text.words > 5_000_000 else 256
+
+
+def _dropout(recipe: Recipe, text: TextSize) -> float:
+    if recipe.task in ("classify", "tag"):
+        return 0.5 if text.words < 1_000_000 else 0.3
+    return 0.3 if text.words < 200_000 else 0.2 if text.words < 2_000_000 else 0.1
+
+
+def _rate(recipe: Recipe, text: TextSize) -> float:
+    """Adam's: recurrent layers take more than a Transformer or convolutions, wide models less than narrow ones."""
+    recurrent = all(isinstance(body, RecurrentEncoder | RecurrentDecoder) for body in recipe.model.bodies.values())
+    return float(f"{(2e-3 if recurrent else 1e-3) * math.sqrt(256 / max(256, recipe.model.width)):.1e}")
+
+
+def _smoothing(recipe: Recipe, text: TextSize) -> float:
+    return 0.1 if recipe.task in _PAIRS else 0.0
+
+
+def _tokens(recipe: Recipe, text: TextSize) -> int:
+    """Tokens of an epoch on the side that fills the batches, roughly."""
+    spelled = isinstance(recipe.tokenizer, CharacterTokenizer)
+
+    def side(words: int, characters: int) -> float:
+        return characters if spelled else max(1.3 * words, characters / 5)
+
+    source = side(text.source_words, text.source_characters)
+    target = side(text.target_words, text.target_characters)
+    if recipe.of_text:
+        return int(target) + text.examples
+    if recipe.task != "seq2seq":
+        return int(source) + text.examples
+    return int(source + target if recipe.model.encoder is None else max(source, target)) + text.examples
+
+
+def _batch(recipe: Recipe, text: TextSize) -> int:
+    """About 64 batches an epoch, but not so small that a step is all overhead, nor so large that it takes seconds."""
+    longest, _ = recipe.longest_sequence()
+    least = 4 * recipe.training.batches.context if recipe.of_text else longest + 32
+    return max(_power(least), _clamp(_power(_tokens(recipe, text) // 64), 512, 4_096))
+
+
+def _context(recipe: Recipe, text: TextSize) -> int:
+    carried = isinstance(recipe.model.decoder, RecurrentDecoder) and recipe.training.batches.carry is not False
+    return 128 if carried and recipe.task == "language-model" else 256
+
+
+_STEPS = {"seq2seq": 6_000, "language-model": 5_000, "masked-words": 20_000, "classify": 1_500, "tag": 3_000}
+_EPOCHS = {
+    "seq2seq": (10, 100),
+    "language-model": (3, 40),
+    "masked-words": (3, 100),
+    "classify": (8, 30),
+    "tag": (10, 40),
+}
+
+
+def _steps_per_epoch(recipe: Recipe, text: TextSize) -> float:
+    batches = recipe.training.batches
+    return max(1.0, _tokens(recipe, text) / (batches.tokens * batches.accumulate))
+
+
+def _epochs(recipe: Recipe, text: TextSize) -> int:
+    least, most = _EPOCHS[recipe.task]
+    return _clamp(round(_STEPS[recipe.task] / _steps_per_epoch(recipe, text)), least, most)
+
+
+def _validate_every(recipe: Recipe, text: TextSize) -> int | None:
+    """Once an epoch, unless epochs are so short or so long that this is too often or too seldom."""
+    steps = _steps_per_epoch(recipe, text)
+    return None if 200 <= steps <= 1_000 else 500 if steps > 1_000 else 200
+
+
+def _stopping(recipe: Recipe, text: TextSize) -> str:
+    scored = recipe.task in _PAIRS and recipe.data.noise is None and recipe.training.reward is None
+    return "metric" if scored else "loss"
+
+
+def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
+    """Decoding many thousand validation sentences again and again would take most of a training."""
+    return 2_000 if recipe.task == "seq2seq" and recipe.data.noise is None else None
+
+
+Rule = Callable[["Recipe", TextSize], Any]
+
+RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier ones chose
+    "tokenizer": _tokenizer,
+    "tokenizer.size": _vocabulary,
+    "model.width": _width,
+    "model.encoder.dropout": _dropout,
+    "model.decoder.dropout": _dropout,
+    "model.pooling.dropout": _dropout,
+    "training.lr": _rate,
+    "training.label_smoothing": _smoothing,
+    "training.batches.context": _context,
+    "training.batches.tokens": _batch,
+    "training.limits.epochs": _epochs,
+    "training.validate_every": _validate_every,
+    "training.stopping.on": _stopping,
+    "data.validation_limit": _validation_limit,
+}
+
+
+def _clamp(value: int, least: int, most: int) -> int:
+    return max(least, min(most, value))
+
+
+def _power(value: float) -> int:
+    """The next power of two."""
+    return 1 << max(0, math.ceil(math.log2(max(1.0, value))))
+
+
+def _round(value: float) -> int:
+    """To two digits."""
+    digits = int(10 ** max(0, math.floor(math.log10(max(1.0, value))) - 1))
+    return max(1, round(value / digits)) * digits
