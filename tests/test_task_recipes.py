@@ -25,7 +25,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"task: tag has no use for model\.pooling; leave it out",
     ),
     "a classifier without pooling": (case("classify", {"encoder": LSTM}), r"task: classify needs model\.pooling"),
-    "a tagger without an encoder": (case("tag", {}), r"task: tag needs model\.encoder"),
+    "a tagger without an encoder": (case("tag", {"decoder": LSTM}), r"task: tag needs model\.encoder"),
     "a translator without a decoder": (case("seq2seq", {"encoder": LSTM}), r"task: seq2seq needs model\.decoder"),
     "counts that translate": (
         case("seq2seq", {"encoder": LSTM, "decoder": {"kind": "ngram"}}),

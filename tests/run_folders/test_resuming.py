@@ -207,7 +207,7 @@ def test_a_folder_that_holds_a_training_is_not_trained_over(finished: Path, trai
         ("model.width=32", r"model\.width: 16 then, 32 now"),
         ("model.decoder.attention.kind=dot", r"model\.decoder\.attention\.kind: 'additive' then, 'dot' now"),
         ("data.limit=10", r"data\.limit: None then, 10 now"),
-        ("training.stopping.on=metric", r"training\.stopping\.on: 'loss' then, 'metric' now"),
+        ("training.stopping.on=loss", r"training\.stopping\.on: 'metric' then, 'loss' now"),
     ],
 )
 def test_resuming_with_another_recipe_is_refused_and_names_the_key(finished: Path, override: str, told: str) -> None:

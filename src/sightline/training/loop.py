@@ -199,7 +199,7 @@ class _Loop:
             scaler.step(self.optimizer)  # leaves the weights as they are
             scaler.update()  # halves the scale
             self.progress = self.progress.after(skipped=self.progress.skipped + 1)
-            self.advance(step, group, tokens)
+            self.advance(step, group)
             return
         values = torch.stack([total / tokens, nll / tokens, norm.to(total.dtype)])
         if counts is not None:
