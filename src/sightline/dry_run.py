@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from sightline.decoding.cut_references import cut_reference_notes
 from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
+from sightline.decoding.cut_references import cut_reference_notes
 from sightline.experiment import build_model, fit_to_lengths, plan_for
 from sightline.layers.devices import choose_device
 from sightline.layers.precision import precision_note
