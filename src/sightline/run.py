@@ -22,7 +22,7 @@ from sightline.answering.incomplete import Incomplete
 from sightline.answering.labelling import Classifying, Probabilities, Tagging
 from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
-from sightline.data.preparation import LABELS, data_folder, run_recipe
+from sightline.data.preparation import LABELS, data_folder, run_recipe, with_preprocessing
 from sightline.data.sources import Example, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
@@ -65,6 +65,10 @@ _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 _LOADED = frozenset(
     ("recipe", "vocabulary", "model", "device", "answerer", "members", "precision", "_heard", "_repaired")
 )
+
+
+class UnevenSources(UserWarning):
+    """The training sources of a run treat their texts differently, so it is not known what to do to a new one."""
 
 
 class NeverValidated(UserWarning):
@@ -189,7 +193,7 @@ class Run:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
         need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
         recipe = run_recipe(run)
-        vocabulary = Vocabulary.load(run, LABELS[recipe.task])
+        vocabulary = with_preprocessing(recipe, Vocabulary.load(run, LABELS[recipe.task]))
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         rounding = product_type(precision, chosen)
@@ -206,6 +210,8 @@ class Run:
         if chosen.type == "cpu":
             keep_freed_memory()
         pack(model, rounding)
+        if (uneven := recipe.data.uneven_spelling()) is not None:
+            warnings.warn(UnevenSources(f"{run}: {uneven}"), stacklevel=2)
         if stopped_before_validation(run):
             warnings.warn(NeverValidated(run), stacklevel=2)
         loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen, TargetLengths.load(config))

@@ -24,6 +24,7 @@ from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
 from sightline.recipe.sides import direction
+from sightline.text.spelling import Side
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
 
@@ -140,6 +141,18 @@ def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
     return filled, [f"by default, for {plural(text.examples, 'training example')}: {' '.join(values)}"]
 
 
+def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary that does to raw text what the sources of the recipe do to it.
+
+    Normalization and lowercasing are in its tokenizers; spelling follows from the training sources, so that runs of
+    older versions have it too. Columns and patterns say where a text stands in a file: prediction is given the text.
+    """
+    side: Side | None = recipe.data.spelled_side
+    if recipe.of_text:  # there is but one text, the target side of pairs
+        side = "both" if side == "target" else None
+    return vocabulary.with_spelling(side)
+
+
 def prepare_data(
     recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: ExampleCounter | None = None
 ) -> Prepared:
@@ -159,6 +172,7 @@ def prepare_data(
     if vocabulary is None:
         marks = () if data.noise is None else data.noise.marks
         vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task], marks)
+    vocabulary = with_preprocessing(recipe, vocabulary)
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
@@ -205,6 +219,8 @@ def held_out_notes(prepared: Prepared) -> list[str]:
     """What would be missed only after the training: labels that are never learned, test sets that are not there."""
     recipe = prepared.recipe
     notes = [] if LABELS[recipe.task] == "none" else _label_notes(prepared)
+    if (uneven := recipe.data.uneven_spelling()) is not None:
+        notes.append(uneven)
     for name, source in recipe.data.tests.items():
         try:
             source_files(source, data_folder(recipe))

@@ -36,6 +36,7 @@ from sightline.recipe.data import (
 )
 from sightline.text.labels import uneven_labels
 from sightline.text.shown import short
+from sightline.text.spelling import spelled
 
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -132,7 +133,7 @@ def read(source: AnySource, folder: Path | None, *, swap: bool = False, labelled
         if source.share is not None and not source.share[0] <= place(example.source) < source.share[1]:
             continue
         if spell:
-            example = Example(" ".join(example.source), example.target)
+            example = Example(spelled(example.source), example.target)
         if swap:
             example = Example(example.target, example.source)
         if labelled and (wrong := uneven_labels(*example)) is not None:

@@ -89,7 +89,11 @@ class PatternSource(Source):
     file: str
     pattern: str
     skip: str | None = Field(None, description="lines that have a match of this are passed over (comments)")
-    spell: bool = Field(False, description="put a space between the characters of the source (spelling to sound)")
+    spell: bool = Field(
+        False,
+        description="put a space between the characters of the source (spelling to sound); where all training sources "
+        "do, so does every use of the model: predict takes the raw text, or the spelled one",
+    )
 
     @model_validator(mode="after")
     def _expressions_are_sound(self) -> PatternSource:
@@ -290,6 +294,24 @@ class Data(Section):
                     f"leave it out"
                 )
         return self
+
+    @property
+    def spelled_side(self) -> Literal["source", "target"] | None:
+        """The side whose letters the training sources set apart, if they all do: prediction does so too."""
+        if not all(isinstance(source, PatternSource) and source.spell for source in self.train):
+            return None
+        return "target" if self.swap else "source"
+
+    def uneven_spelling(self) -> str | None:
+        """What is to be known where only some of the training sources set letters apart; None where that is even."""
+        spelled = [isinstance(source, PatternSource) and source.spell for source in self.train]
+        if len(set(spelled)) == 1:
+            return None
+        yes, no = spelled.index(True), spelled.index(False)
+        return (
+            f"data.train[{yes}] has spell: true and data.train[{no}] has not, so texts are read as they are given: put "
+            f"spaces between the letters of those that need it, or set spell for all"
+        )
 
     def held_out(self, name: str) -> AnySource:
         """A test set, or `validation`."""

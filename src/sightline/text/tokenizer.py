@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from sightline.files import MAX_JSON, read_bounded, write_atomically
 from sightline.recipe.data import AnyTokenizer
 from sightline.text.dropout import MergeDropout
 from sightline.text.long_texts import encode_texts
+from sightline.text.spelling import Side, spelled, spells, unspelled_places, with_spelling
 
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -85,6 +86,15 @@ class Tokenizer:
     def content(self) -> str:
         """The tokenizer.json: two tokenizers with the same content are the same."""
         return self._inner.to_str(pretty=True) + "\n"
+
+    @cached_property
+    def spells(self) -> bool:
+        """Whether it sets the letters of a text apart first (text/spelling.py)."""
+        return spells(self.content)
+
+    def with_spelling(self, spell: bool) -> Tokenizer:
+        """The same tokenizer, made to spell text or not to."""
+        return self if self.spells == spell else Tokenizer.parse(with_spelling(self.content, spell))
 
     @property
     def size(self) -> int:
@@ -170,10 +180,15 @@ class Tokenizer:
 
     def written(self, texts: Sequence[str]) -> list[list[str]]:
         """What each id of a text stands for there, letter for letter; unknown words too, and no spaces around them."""
-        cut = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        texts = [self._shown(text) for text in texts]
+        cut = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
             [text[start:stop].strip() for start, stop in found.offsets] for text, found in zip(texts, cut, strict=True)
         ]
+
+    def _shown(self, text: str) -> str:
+        """The text whose characters offsets count: spelled, or those of a letter would include the one before it."""
+        return spelled(text) if self.spells else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as a reader can look at it: spaces as "▁", specials by name."""
@@ -181,10 +196,15 @@ class Tokenizer:
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each piece of a text stands in it, the space before it included: [start, stop) of characters."""
-        return self._inner.encode(text, add_special_tokens=False).offsets
+        offsets = self._inner.encode(self._shown(text), add_special_tokens=False).offsets
+        if not self.spells:
+            return offsets
+        places = unspelled_places(text)
+        return [(places[start], places[stop]) for start, stop in offsets]
 
     def unknown(self, text: str) -> list[str]:
         """The pieces of a text that the vocabulary does not know, in order, as they stand in the text."""
+        text = self._shown(text)
         cut = self._inner.encode(text, add_special_tokens=False)
         spans = (span for number, span in zip(cut.ids, cut.offsets, strict=True) if number == UNK)
         return [text[start:stop].strip() for start, stop in spans]
@@ -257,6 +277,7 @@ class Vocabulary:
 
     def encode_words(self, sentences: Sequence[str], *, dropout: float = 0.0, seed: int = 0) -> list[list[list[int]]]:
         """The pieces of every word (between single spaces) of each sentence; a word of which nothing is left is UNK."""
+        sentences = [self.source._shown(sentence) for sentence in sentences]
         words = [sentence.split(" ") if sentence else [] for sentence in sentences]
         flat = iter(self.source.encode_dropout(list(chain.from_iterable(words)), dropout=dropout, seed=seed))
         return [[next(flat) or [UNK] for _ in each] for each in words]
@@ -283,7 +304,15 @@ class Vocabulary:
             return source, self.target.encode_many(list(targets))
         return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
 
+    def with_spelling(self, side: Side | None) -> Vocabulary:
+        """The vocabulary whose tokenizers spell the texts of this side, and no others. Labels are never spelled."""
+        source = self.source.with_spelling(side in ("source", "both"))
+        target = self.target if self.labels != "none" else self.target.with_spelling(side in ("target", "both"))
+        if self.source is self.target and side in (None, "both"):
+            target = source
+        return replace(self, source=source, target=target)
+
     def _files(self) -> dict[str, Tokenizer]:
-        if self.shared:
-            return {"tokenizer.json": self.source}
+        if self.shared:  # which side spells is in the recipe
+            return {"tokenizer.json": self.source.with_spelling(False)}
         return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
