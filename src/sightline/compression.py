@@ -9,6 +9,7 @@ import lzma
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -16,6 +17,7 @@ from typing import IO, Any, cast
 BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
 
 _BLOCK = 1 << 16
+_MEMORY = 1 << 28  # bytes an .xz file may ask for; xz -9 takes 65 MB to unpack
 
 
 def open_bytes(path: Path) -> Any:
@@ -122,7 +124,7 @@ class _Kept:
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.GzipFile,
     ".bz2": _open_streams(bz2.BZ2Decompressor),
-    ".xz": _open_streams(lzma.LZMADecompressor),
+    ".xz": _open_streams(partial(lzma.LZMADecompressor, memlimit=_MEMORY)),
     ".zst": _open_zstd,
 }
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -22,7 +22,7 @@ from sightline.answering.incomplete import Incomplete
 from sightline.answering.labelling import Classifying, Probabilities, Tagging
 from sightline.answering.tasks import build_answerer
 from sightline.answering.translating import Translator
-from sightline.data.preparation import LABELS, data_folder, run_recipe, with_preprocessing
+from sightline.data.preparation import LABELS, data_folder, line_bound, run_recipe, with_preprocessing
 from sightline.data.sources import Example, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
@@ -454,7 +454,8 @@ class Run:
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
         labelled = self.recipe.task == "tag"
-        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled)
+        bound = line_bound(self.recipe)
+        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled, bound=bound)
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""

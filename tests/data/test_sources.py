@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sightline.data import sources, splitting
+from sightline.data import sources, splitting, text_lines
 from sightline.data.sources import (
     DataError,
     Example,
@@ -120,7 +120,7 @@ def test_bytes_that_are_not_utf8_are_found(tmp_path: Path) -> None:
         (lzma.compress(b"a\tb\n"), r"looks compressed: .* suffix \.xz"),
         (bz2.compress(b"a\tb\n"), r"looks compressed: .* suffix \.bz2"),
         (pa.compress(b"a\tb\n", codec="zstd", asbytes=True), r"looks compressed: .* suffix \.zst"),
-        (b"a\tb\n\xff\xfe\t\x1f\x8b\n", "convert .*iconv -f latin1 -t"),
+        (b"a\tb\n\xff\xfe\t\x1f\x8b\n", "convert .*iconv -f cp1252 -t"),
     ],
     ids=["utf-16", "utf-16-be", "gz", "xz", "bz2", "zst", "later"],
 )
@@ -218,7 +218,7 @@ def test_a_part_of_a_text_is_counted_in_its_lines_or_in_its_letters(tmp_path: Pa
 def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(sources, "_BLOCK", size)
+    monkeypatch.setattr(text_lines, "_BLOCK", size)
     write(tmp_path, a_txt="\ufeffabcd\n\ufeffxy\nz\n")  # 3 + 5 bytes, then another mark
     assert list(read_lines(tmp_path / "a.txt")) == ["abcd", "\ufeffxy", "z"]
 
@@ -226,11 +226,11 @@ def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
 def test_a_line_far_into_a_file_is_named_by_its_number_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_BLOCK", 6)
+    monkeypatch.setattr(text_lines, "_BLOCK", 6)
     write(tmp_path, a_txt=b"a\nb\nc\nd\n\xff\ne\n", b_txt=b"a\nb\nc\n\x1f\x8b\x08\x00\n")
     with pytest.raises(DataError, match=r"a.txt, line 5: byte 1 \(0xff\) is not UTF-8; convert the file"):
         list(read_lines(tmp_path / "a.txt"))
-    with pytest.raises(DataError, match=r"b.txt, line 4: byte 2 \(0x8b\) .*iconv -f latin1"):  # it begins as a text
+    with pytest.raises(DataError, match=r"b.txt, line 4: byte 2 \(0x8b\) .*iconv -f cp1252"):  # it begins as a text
         list(read_lines(tmp_path / "b.txt"))
 
 

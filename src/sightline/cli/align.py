@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.alignments import Directions, Symmetrize, load_reverse, symmetry
+from sightline.cli.input_length import InputLength
+from sightline.cli.lines import MOST
 from sightline.cli.options import Device
 from sightline.cli.refusals import check_apart
 from sightline.plural import plural
@@ -73,16 +75,17 @@ def align(
     directions = Directions(loaded, how(loaded), way, other, how(other or loaded))
     pairs = _training_pairs(loaded) if training else _pairs(source, target)
     with _writing(out) as write:
-        for line in _aligned(pairs, directions):
+        for line in _aligned(pairs, directions, InputLength.of(loaded, None)):
             write(line)
 
 
-def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions) -> Iterator[str]:
+def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: InputLength) -> Iterator[str]:
     """A line for each pair, block by block."""
     from sightline.inspection.word_alignment import pharaoh
 
     done = 0
     while window := list(islice(pairs, _WINDOW)):
+        limit.check([source for source, _ in window], "the sources", done)
         yield from map(pharaoh, directions.links([pair[0] for pair in window], [pair[1] for pair in window]))
         done += len(window)
         print(f"aligned {plural(done, 'pair')}", file=sys.stderr, flush=True)
@@ -91,10 +94,11 @@ def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions) -> Iterat
 def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
     from itertools import zip_longest
 
-    from sightline.data.sources import read_lines
+    from sightline.data.text_lines import Bound, read_lines
 
     assert source is not None and target is not None
-    for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), 1):
+    bound = Bound(MOST)
+    for number, (one, other) in enumerate(zip_longest(read_lines(source, bound), read_lines(target, bound)), 1):
         if one is None or other is None:
             short = source if one is None else target
             raise ValueError(f"{short} ends before line {number}, and the other file goes on; give pairs line by line")

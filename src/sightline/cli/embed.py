@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.lines import windows
+from sightline.cli.input_length import InputLength
+from sightline.cli.lines import named, windows
 from sightline.cli.options import Device
 from sightline.cli.tagged_files import texts_of
 from sightline.plural import plural
@@ -127,7 +128,9 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
     opened: Any = nullcontext() if out is None else vector_file(out, layer_width(run.answerer, wanted.layer))
     with opened as rows, _watching() as tell:
         done = cut = 0
+        limit, name = InputLength.of(run, None), str(named(file) or "standard input")
         for block in (block for window in windows(texts_of(run.recipe, file)) for block in _blocks(window)):
+            limit.check(block, name, done)
             _hand_over(embed_texts(run.answerer, block, wanted, first=done), done, rows, near)
             done, cut = done + len(block), cut + run.answerer.cut_short(block)
             tell(done)

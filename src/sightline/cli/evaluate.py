@@ -254,8 +254,11 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
 
 def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool) -> Report:
     """How the run does on a test set; what it cannot do is told with the name of the set."""
+    from sightline.cli.input_length import InputLength
     from sightline.progress import shown
 
+    if not run.recipe.of_text:
+        InputLength.of(run, None).check(test.sources, test.name)
     try:
         with shown() as progress:
             return run.evaluate(test, options, keep_outputs=keep_outputs, progress=progress)

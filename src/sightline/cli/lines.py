@@ -5,14 +5,17 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from sightline.plural import plural
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
+LETTERS = 2**22  # most characters of them, but for the last line
+MOST = 2**24  # bytes of a line, where no run says less
 BOM = "\ufeff"
 
 
@@ -21,19 +24,23 @@ def named(file: Path | None) -> Path | None:
     return None if str(file) == "-" else file
 
 
-def lines_of(file: Path | None) -> Iterator[str]:
+def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
     """The lines of a file or of standard input, split at newlines alone, without their ends.
 
     A byte-order mark is passed over. An empty file is an error, most likely one that went wrong before; from a pipe,
-    nothing is nothing.
+    nothing is nothing. A line of more than `most` bytes comes as a `LongLine`; without `most`, it is an error.
     """
-    from sightline.data.sources import read_lines
+    from sightline.data.text_lines import Bound, LongLine, lines_of_stream, open_lines
 
-    if (path := named(file)) is not None:
-        yield from read_lines(path)
-        return
-    for number, line in enumerate(_decoded(sys.stdin.buffer, "standard input")):
-        yield (line.removeprefix(BOM) if number == 0 else line).rstrip("\n").rstrip("\r")
+    if (path := named(file)) is None:
+        name, read = "standard input", getattr(sys.stdin.buffer, "read1", sys.stdin.buffer.read)
+        lines = lines_of_stream(read, name, most or MOST)
+    else:
+        name, lines = str(path), open_lines(path, most or MOST)
+    for number, line in enumerate(lines, 1):
+        if most is None and isinstance(line, LongLine):
+            Bound(MOST).report(name, number, line.size, 0)
+        yield line
 
 
 class Companion:
@@ -66,7 +73,7 @@ def whole_lines(file: Path | None) -> Iterator[str]:
     An empty file is an error, as in `lines_of`.
     """
     from sightline.compression import BROKEN, open_bytes
-    from sightline.data.sources import DataError
+    from sightline.data.text_lines import DataError
 
     if (path := named(file)) is None:
         yield from _marked(_decoded(sys.stdin.buffer, "standard input"))
@@ -85,14 +92,18 @@ def whole_lines(file: Path | None) -> Iterator[str]:
         raise DataError(f"{file} is empty; give a file with at least one line")
 
 
-def _decoded(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
+def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
+    from sightline.data.text_lines import Bound, encoding_remedy
+
+    for number, line in enumerate(iter(lambda: file.readline(MOST + 1), b""), 1):
+        if len(line) > MOST:
+            Bound(MOST).report(name, number, len(line), 0)
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name}, line {number}: byte {error.start + 1} is not UTF-8; convert the text, "
-                f"e.g. with: iconv -f LATIN1 -t UTF-8"
+                f"{name}, line {number}: byte {error.start + 1} is not UTF-8; "
+                f"{encoding_remedy(line, beginning=number == 1)}"
             ) from error
 
 
@@ -116,8 +127,14 @@ def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
     ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
 
     def read() -> None:
+        letters = 0  # since the queue was last empty: long lines are not read far ahead
         try:
             for item in items:
+                letters += len(item) if isinstance(item, str) else 0
+                while letters > 2 * LETTERS and not ready.empty():
+                    time.sleep(0.01)
+                if ready.empty():
+                    letters = 0
                 ready.put(item)
             ready.put(_End())
         except BaseException as error:  # handed on, to be raised where it is seen
@@ -133,9 +150,11 @@ def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
     while True:
         window: list[Item] = []
         item = ready.get()
+        letters = 0
         while not isinstance(item, _End):
             window.append(item)
-            if len(window) == WINDOW:
+            letters += len(item) if isinstance(item, str) else 0
+            if len(window) == WINDOW or letters > LETTERS:
                 break
             try:
                 item = ready.get(timeout=0.02)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
+from sightline.cli.input_length import InputLength, MaxInputLength, is_long
 from sightline.cli.lines import Companion, escaped, lines_of, windows
 from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
 from sightline.cli.progress import counting
@@ -113,6 +114,7 @@ def predict(
     forbid: Annotated[
         Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
     ] = None,
+    max_input_length: MaxInputLength = None,
     device: Device = "auto",
     precision: Precision = "float32",
     threads: Threads = None,
@@ -203,9 +205,12 @@ def predict(
     asked = Predictor(loaded, options, nbest if target is None else 1)  # of what is told, all that is new is its score
     if prompt is not None:
         _go_on(asked, prompt, pieces)
-    elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest):
+    elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest, max_input_length):
         looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
-        _each_line(asked, file, Beside.of(prefixes, target, phrases), looks, pieces)
+        limit = InputLength.of(loaded, max_input_length)
+        _each_line(asked, file, Beside.of(prefixes, target, phrases), looks, pieces, limit)
+        if limit.refused:
+            raise typer.Exit(code=1)
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,9 @@ class Predictor:
         return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
 
 
-def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, nbest: int | None) -> bool:
+def _tagged(
+    run: Run, file: Path | None, form: str | None, column: str | None, nbest: int | None, longest: int | None
+) -> bool:
     """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
     from sightline.cli.tagged_files import form_for, tag_file
 
@@ -240,7 +247,7 @@ def _tagged(run: Run, file: Path | None, form: str | None, column: str | None, n
         return False
     if nbest is not None:
         raise ValueError("--nbest has no place in a tagged file, which has one label for each word; leave it out")
-    tag_file(run, file, chosen, column)
+    tag_file(run, file, chosen, column, longest)
     return True
 
 
@@ -309,7 +316,12 @@ class Beside:
 
 
 def _each_line(
-    asked: Predictor, file: Path | None, beside: Beside, alignments: AlignmentFile | None, pieces: Pieces | None
+    asked: Predictor,
+    file: Path | None,
+    beside: Beside,
+    alignments: AlignmentFile | None,
+    pieces: Pieces | None,
+    limit: InputLength,
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
@@ -317,15 +329,16 @@ def _each_line(
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else alignments.path.open("w", encoding="utf-8")
     with opened as looks, counting(file) as answered, phrases_told():
-        for window in windows(lines_of(file)):
+        for lines in windows(lines_of(file, limit.bytes)):
+            window = limit.bounded(lines, done)
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
                 beside.unknown.add(run.vocabulary.target.unknown(text))
             short.read(window)
             found = _answers(asked, window, forced, beside, done, answered)
             short.wrote(found)
-            for guesses in found:
-                print(asked.shown(guesses), flush=False)
+            for text, guesses in zip(window, found, strict=True):
+                print("" if is_long(text) else asked.shown(guesses), flush=False)
                 if pieces is not None:
                     for guess in guesses:
                         pieces.take(guess.text)
@@ -335,7 +348,7 @@ def _each_line(
             done += len(window)
             sys.stdout.flush()
             answered(done)
-    tell([*short.notes(), *beside.unknown.notes()])
+    tell([*limit.notes(), *short.notes(), *beside.unknown.notes()])
     beside.check_spent(done)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sightline.cli.input_length import InputLength
 from sightline.cli.lines import BOM, lines_of, named, whole_lines, windows
 from sightline.cli.shortfalls import Shortfalls, tell
 
@@ -70,7 +71,7 @@ def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str 
     )
 
 
-def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> None:
+def tag_file(run: Run, file: Path | None, form: Form, column: str | None, longest: int | None = None) -> None:
     """Write the file to standard output with the run's labels, sentence by sentence as they come.
 
     What of its words is unknown is told on standard error, as it is of plain text.
@@ -82,8 +83,10 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None) -> Non
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)
     short, done = Shortfalls(run.answerer, run.recipe.decoding, unit="sentence"), 0
+    limit = InputLength.of(run, longest)
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         texts = [joined(block.words) for block in window]
+        limit.check(texts, name, done)
         short.read(texts)
         found = run.predict_nbest(texts, first=done)
         for block, guesses in zip(window, found, strict=True):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sightline.data.sources import Example
+from sightline.data.text_lines import LongLine
 from sightline.recipe.data import Clean
 
 REASONS = ("empty", "too long", "ratio", "duplicate", "copy")
@@ -53,8 +54,9 @@ class Cleaner:
     def _faults(self, batch: Batch, rules: Clean) -> Iterator[tuple[str, Flags | Callable[[Flags], Flags]]]:
         source, target = (np.diff(batch.examples.column(side).offsets.to_numpy()) for side in ("source", "target"))
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
-        yield "empty", shorter == 0
-        yield "too long", longer > rules.max_tokens
+        long_lines = np.array([isinstance(text.source, LongLine) for text in batch.texts], np.bool_)
+        yield "empty", (shorter == 0) & ~long_lines
+        yield "too long", (longer > rules.max_tokens) | long_lines
         if rules.max_ratio is not None:
             yield "ratio", longer > rules.max_ratio * shorter
         if rules.drop_copies:

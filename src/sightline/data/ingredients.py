@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from sightline.data.links import Links, in_step
 from sightline.data.phrases.lexicon import GRAMMAR_VERSION
 from sightline.data.sources import Example, read, source_files
+from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.files import checksum, read_json, write_atomically
 from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
 from sightline.text.copying import with_unknown
@@ -45,6 +46,7 @@ class Ingredients:
     links: Path | None = None  # a file of word alignments, a line for each example that is read, which they stay with
     longest_source: int | None = None  # tokens; what is behind them is cut off, cleaned or not
     copying: bool = False  # whether source words outside the vocabulary have ids past its end (text/copying.py)
+    bound: Bound = UNBOUNDED  # of lines; what is longer than it is never kept, so it is no part of the key
     text_alone: bool = False  # whether sources are left out: of pairs, the target side is text to model for itself
 
     def key(self, cache: Path) -> str:
@@ -69,10 +71,11 @@ class Ingredients:
 
     def examples(self) -> Iterator[tuple[int, Example, Links]]:
         """Every example with the number of its source, and the links between its words."""
+        how: Any = {"swap": self.swap, "labelled": self.vocabulary.labels == "words", "bound": self.bound}
         everything = (
             (number, example)
             for number, source in enumerate(self.sources)
-            for example in read(source, self.folder, swap=self.swap, labelled=self.vocabulary.labels == "words")
+            for example in read(source, self.folder, **how)
         )
         limited = islice(everything, self.limit)
         if self.text_alone:

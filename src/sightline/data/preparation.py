@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from sightline.data.sources import DataError, Example, folder_here, read, resolv
 from sightline.data.store import Store, prepare
 from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_size import measure
+from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.data.variants import Variants
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
@@ -119,8 +121,17 @@ def guiding_file(recipe: Recipe) -> Path | None:
     return None if guide is None else (data_folder(recipe) or Path()) / Path(guide.file).expanduser()
 
 
-def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -> Iterator[Example]:
-    how = {"swap": recipe.data.swap, "labelled": recipe.task == "tag"}
+def line_bound(recipe: Recipe, *, drop: bool = False) -> Bound:
+    """The longest line that is read of pairs; of plain text, which is cut into windows, any line a machine can hold."""
+    if recipe.of_text:
+        return UNBOUNDED
+    return Bound(recipe.data.clean.longest_line, drop, "cut it into shorter ones, or raise data.clean.max_tokens")
+
+
+def _examples(
+    recipe: Recipe, sources: Sequence[AnySource], limit: int | None, *, drop: bool = False
+) -> Iterator[Example]:
+    how: Any = {"swap": recipe.data.swap, "labelled": recipe.task == "tag", "bound": line_bound(recipe, drop=drop)}
     every = chain.from_iterable(read(source, data_folder(recipe), **how) for source in sources)
     for example in islice(every, limit):
         yield Example("", example.target) if recipe.of_text else example
@@ -128,7 +139,7 @@ def _examples(recipe: Recipe, sources: Sequence[AnySource], limit: int | None) -
 
 def training_examples(recipe: Recipe) -> Iterator[Example]:
     """The texts a recipe trains on, before any of them is cleaned away."""
-    return _examples(recipe, recipe.data.train, recipe.data.limit)
+    return _examples(recipe, recipe.data.train, recipe.data.limit, drop=True)
 
 
 def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
@@ -164,7 +175,7 @@ def prepare_data(
 
     def watched() -> Iterator[Example]:
         show = tell("reading for the tokenizer")
-        for number, example in enumerate(_examples(recipe, data.train, data.limit), 1):
+        for number, example in enumerate(_examples(recipe, data.train, data.limit, drop=True), 1):
             if show is not None and number % 10_000 == 0:
                 show(number)
             yield example
@@ -182,6 +193,7 @@ def prepare_data(
         sources=tuple(data.train),
         limit=data.limit,
         clean=None if recipe.of_text else data.clean,  # of text there are no pairs to clean
+        bound=line_bound(recipe, drop=True),
         links=guiding_file(recipe),
     )
 
@@ -206,6 +218,7 @@ def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: 
         limit=limit,
         longest_source=recipe.data.clean.cut_source,
         copying=recipe.copies_unknown,
+        bound=line_bound(recipe),
         text_alone=recipe.of_text,
     )
 

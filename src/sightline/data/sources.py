@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from sightline.compression import BROKEN, looks_packed, open_bytes
 from sightline.data.splitting import place
+from sightline.data.text_lines import UNBOUNDED, Bound, LongLine
+from sightline.data.text_lines import DataError as DataError
+from sightline.data.text_lines import read_lines as read_lines
 from sightline.files import parse_json
 from sightline.plural import plural
 from sightline.recipe.data import (
@@ -37,13 +37,6 @@ from sightline.recipe.data import (
 from sightline.text.labels import uneven_labels
 from sightline.text.shown import short
 from sightline.text.spelling import spelled
-
-_BLOCK = 1 << 20
-_BOM = b"\xef\xbb\xbf"
-
-
-class DataError(ValueError):
-    """A corpus is not what the recipe says it is."""
 
 
 class Example(NamedTuple):
@@ -122,14 +115,22 @@ def source_files(source: AnySource, folder: Path | None) -> list[Path]:
     return paths
 
 
-def read(source: AnySource, folder: Path | None, *, swap: bool = False, labelled: bool = False) -> Iterator[Example]:
+def read(
+    source: AnySource,
+    folder: Path | None,
+    *,
+    swap: bool = False,
+    labelled: bool = False,
+    bound: Bound = UNBOUNDED,
+) -> Iterator[Example]:
     """The examples of one source in their order, with the sides exchanged if `swap`.
 
     A source's `share` looks at its own source side even when swapped, so both directions split a corpus alike. Where
-    each word has a label (`labelled`), a line with more or fewer labels than words is an error.
+    each word has a label (`labelled`), a line with more or fewer labels than words is an error. Where lines beyond the
+    bound are dropped, a `LongLine` stands on both sides in place of the example.
     """
     spell = isinstance(source, PatternSource) and source.spell
-    for number, example in _numbered(source, folder):
+    for number, example in _numbered(source, folder, bound):
         if source.share is not None and not source.share[0] <= place(example.source) < source.share[1]:
             continue
         if spell:
@@ -142,89 +143,14 @@ def read(source: AnySource, folder: Path | None, *, swap: bool = False, labelled
         yield example
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or compressed, cut at newlines only; a byte-order mark is passed over."""
-    number = 1
-    for block in _blocks(path):
-        try:
-            lines = block.decode("utf-8").split("\n")
-        except UnicodeDecodeError:
-            lines = list(_decode_each(path, block, number))
-        number += len(lines)
-        for line in lines:
-            yield line[:-1] if line.endswith("\r") else line
-    if number == 1:
-        raise DataError(f"{path} is empty; give a file with one example a line, or leave the source out")
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """The content in blocks of whole lines, without the newline at the end of each block."""
-    with _open(path) as file:
-        rest = b""
-        first = True
-        while True:
-            try:
-                block = file.read(_BLOCK)
-            except BROKEN as error:
-                raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
-            if first and block.startswith(_BOM):
-                block = block[len(_BOM) :]
-                first = False
-                if not block:
-                    continue
-            first = False
-            if not block:
-                break
-            body, newline, rest_of_block = block.rpartition(b"\n")
-            if newline:
-                yield rest + body
-                rest = rest_of_block
-            else:
-                rest += rest_of_block
-        if rest:
-            yield rest
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        file = open_bytes(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; check the name") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
-    with file:
-        yield file
-
-
-def _decode_each(path: Path, block: bytes, number: int) -> Iterator[str]:
-    """Decode line by line, to say which one cannot be."""
-    for at, line in enumerate(block.split(b"\n"), number):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, line {at}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
-                f"{_remedy(block if number == 1 else b'')}"
-            ) from error
-
-
-def _remedy(beginning: bytes) -> str:
-    """What to do with a file that is not UTF-8, by how it begins: iconv takes anything for latin1, and says nothing."""
-    if (suffix := looks_packed(beginning)) is not None:
-        return f"it looks compressed: give its name the suffix {suffix}"
-    encoding = "utf-16" if beginning.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "latin1"
-    return f"convert the file, e.g. with `iconv -f {encoding} -t utf-8`"
-
-
-def _numbered(source: AnySource, folder: Path | None) -> Iterator[tuple[int, Example]]:
+def _numbered(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[tuple[int, Example]]:
     """All examples of a source, each with its line where it has one of its own, else counted."""
     if isinstance(source, PatternSource):
-        return _matched(source_files(source, folder)[0], source)
-    return enumerate(_read_all(source, folder), 1)
+        return _matched(source_files(source, folder)[0], source, bound)
+    return enumerate(_read_all(source, folder, bound), 1)
 
 
-def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
+def _read_all(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[Example]:
     """All examples of a source, as its files have them; lines with a pattern are `_matched`."""
     if isinstance(source, DatesSource):
         from sightline.data.dates import read_dates  # Babel is only needed here
@@ -240,11 +166,11 @@ def _read_all(source: AnySource, folder: Path | None) -> Iterator[Example]:
         return read_phrases(source)
     paths = source_files(source, folder)
     if isinstance(source, TextSource):
-        return _read_text(*paths)
+        return _read_text(paths[0], paths[1], bound)
     if isinstance(source, TsvSource):
-        return _read_tsv(paths[0], source.columns)
+        return _read_tsv(paths[0], source.columns, bound)
     if isinstance(source, JsonLinesSource):
-        return _read_json_lines(paths[0], source.source, source.target)
+        return _read_json_lines(paths[0], source.source, source.target, bound)
     if isinstance(source, PlainSource):
         return _read_plain(paths[0], source)
     if isinstance(source, ConlluSource | ColumnsSource):
@@ -283,8 +209,8 @@ def _read_chorales(path: Path, source: ChoralesSource) -> Iterator[Example]:
             yield Example("", music.to_events(moved))
 
 
-def _read_text(source: Path, target: Path) -> Iterator[Example]:
-    sides = (read_lines(source), read_lines(target))
+def _read_text(source: Path, target: Path, bound: Bound) -> Iterator[Example]:
+    sides = (read_lines(source, bound), read_lines(target, bound))
     for number, (left, right) in enumerate(zip_longest(*sides), 1):
         if left is None or right is None:
             longer, shorter = (source, target) if right is None else (target, source)
@@ -295,13 +221,17 @@ def _read_text(source: Path, target: Path) -> Iterator[Example]:
                 f"has {number - 1:,}; line {number:,} of {longer} is the first without a partner. "
                 f"Align the files line by line"
             )
-        yield Example(left, right)
+        long = next((line for line in (left, right) if isinstance(line, LongLine)), None)
+        yield Example(left, right) if long is None else Example(long, long)
 
 
-def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
+def _read_tsv(path: Path, columns: tuple[int, int], bound: Bound) -> Iterator[Example]:
     left, right = columns[0] - 1, columns[1] - 1
     needed = max(columns)
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, bound), 1):
+        if isinstance(line, LongLine):
+            yield Example(line, line)
+            continue
         cells = line.split("\t")
         if len(cells) < needed:
             raise DataError(
@@ -311,8 +241,11 @@ def _read_tsv(path: Path, columns: tuple[int, int]) -> Iterator[Example]:
         yield Example(cells[left], cells[right])
 
 
-def _read_json_lines(path: Path, source: str, target: str) -> Iterator[Example]:
-    for number, line in enumerate(read_lines(path), 1):
+def _read_json_lines(path: Path, source: str, target: str, bound: Bound) -> Iterator[Example]:
+    for number, line in enumerate(read_lines(path, bound), 1):
+        if isinstance(line, LongLine):
+            yield Example(line, line)
+            continue
         try:
             item = parse_json(line)
         except ValueError as error:
@@ -341,11 +274,14 @@ def _value(item: Any, key: str, where: str) -> str:
     return value
 
 
-def _matched(path: Path, source: PatternSource) -> Iterator[tuple[int, Example]]:
+def _matched(path: Path, source: PatternSource, bound: Bound) -> Iterator[tuple[int, Example]]:
     """The example of each line that is not passed over, with its number."""
     pattern = re.compile(source.pattern)
     skip = None if source.skip is None else re.compile(source.skip)
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, bound), 1):
+        if isinstance(line, LongLine):
+            yield number, Example(line, line)
+            continue
         if skip is not None and skip.search(line):
             continue
         match = pattern.fullmatch(line)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.data.sources import DataError, Example, read_lines
+from sightline.data.text_lines import Bound
 from sightline.data.word_lines import INNER_SPACE, NOT_SPACE, ColumnLines, ConlluLines, Form, cells_of, inside
 from sightline.plural import plural
 from sightline.text.shown import short
@@ -26,6 +27,8 @@ _FORMS: dict[str, Form] = {
     ".col": "columns",
     ".bio": "columns",
 }
+_BOUND = Bound(2**20, remedy="a line has one word and its labels")
+_MOST_LINES = 100_000  # of a sentence
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -52,14 +55,14 @@ def read_conllu(path: Path, column: str = "upos") -> Iterator[Example]:
     """The sentences of a CoNLL-U file with the labels of one column."""
     if column not in CONLLU_COLUMNS:
         raise DataError(f"{path}: no column {column!r} to learn; choose one of {', '.join(CONLLU_COLUMNS)}")
-    return _read(sentences(read_lines(path), "conllu", name=str(path)), column)
+    return _read(sentences(read_lines(path, _BOUND), "conllu", name=str(path)), column)
 
 
 def read_columns(path: Path, word: int = 1, label: int = 2) -> Iterator[Example]:
     """The sentences of a column file, with words and labels from columns counted from 1."""
     if label < 1:
         raise DataError(f"{path}: label column {label}; columns are counted from 1")
-    return _read(sentences(read_lines(path), "columns", word, name=str(path)), label)
+    return _read(sentences(read_lines(path, _BOUND), "columns", word, name=str(path)), label)
 
 
 def sentences(lines: Iterable[str], form: Form, word: int = 1, *, name: str = "the input") -> Iterator[Block]:
@@ -164,6 +167,11 @@ def _blocks(lines: Iterable[str], layout: ConlluLines | ColumnLines) -> Iterator
     for number, line in enumerate(lines, 1):
         body = _body(line)
         kept.append(line)
+        if len(kept) > _MOST_LINES:
+            raise DataError(
+                f"{layout.name}, line {number - len(kept) + 1:,}: a sentence of more than {_MOST_LINES:,} lines; end "
+                f"each sentence with an empty line"
+            )
         if layout.blank(body):
             yield _block(kept, words, layout, number)
             kept, words = [], {}

@@ -252,6 +252,16 @@ AnySource = Annotated[
 ]
 
 
+def longest_input(trained: int) -> int:
+    """The most tokens of an input for a model trained on so many: lengths beyond that are not what it learned."""
+    return max(4_096, 8 * trained)
+
+
+def longest_line(tokens: int) -> int:
+    """The most bytes of a line of so many tokens: the longest words of any language have fewer in each piece."""
+    return 64 * tokens
+
+
 class Clean(Section):
     """What is dropped from the training text before it is learned from; every drop is counted by reason."""
 
@@ -265,6 +275,11 @@ class Clean(Section):
     max_ratio: float | None = Field(None, gt=1, description="most times longer, in tokens, one side may be")
     deduplicate: Literal["none", "pairs", "sources", "targets"] = "none"
     drop_copies: bool = Field(False, description="drop pairs whose sides are the same text")
+
+    @property
+    def longest_line(self) -> int:
+        """The most bytes of a line of pairs that is read at all; a line this long has far more than max_tokens."""
+        return longest_line(longest_input(max(self.max_tokens, self.cut_source or 0)))
 
 
 class Data(Section):

@@ -17,7 +17,7 @@ from sightline.recipe.bodies import (
     learned_positions,
 )
 from sightline.recipe.copying import check_copied_words, check_copying, copies_unknown
-from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data
+from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName
 from sightline.recipe.defaults import MODELS, with_model
 from sightline.recipe.model import Model
@@ -175,6 +175,10 @@ class Recipe(Section):
         if self.model.pooling is not None and self.model.pooling.kind == "class":
             return most + 1, "the longest text data.clean.max_tokens lets through, with its end mark and class token"
         return most, "the longest sentence data.clean.max_tokens lets through, with its end mark"
+
+    def longest_input(self) -> int:
+        """The most tokens of an input that a model of this recipe is asked to read (`predict --max-input-length`)."""
+        return longest_input(max(self.longest_sequence()[0], self.data.clean.cut_source or 0))
 
     def _check_task(self) -> None:
         """Whether the model has the parts of the task, and the metrics are its own."""
