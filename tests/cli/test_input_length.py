@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from copy import copy
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from untrained_runs import untrained
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> str:
     """A Transformer that has learned nothing, in place of any run folder."""
-    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: copy(untrained("recurrent"))))
+    monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: untrained("recurrent")))
     return "runs/any"
 
 

@@ -16,8 +16,8 @@ from sightline.data.ingredients import Dropped, Ingredients
 from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
 from sightline.data.store import Store, prepare
 from sightline.data.target_lengths import TargetLengths
-from sightline.data.text_size import measure
 from sightline.data.text_lines import UNBOUNDED, Bound
+from sightline.data.text_size import measure
 from sightline.data.variants import Variants
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
