@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -284,3 +285,22 @@ def test_a_tagger_has_one_answer_however_many_its_recipe_asks_for(tasks: Runs, t
     path.write_text(conllu(4, 9))
     for asked, given in (([], "the dog\n"), ([str(path)], None)):
         assert predict(run, *asked, given=given).stdout == predict(tasks["tag-gru"], *asked, given=given).stdout
+
+
+def test_json_has_for_each_line_its_output_and_what_is_wrong_with_it(tasks: Runs) -> None:
+    run = tasks["classify-mean"]
+    records = [json.loads(line) for line in predict(run, "--json", given="a good dog\na bad cat\n").stdout.splitlines()]
+    plain = predict(run, given="a good dog\na bad cat\n").stdout.splitlines()
+    assert [record["text"] for record in records] == plain
+    assert all(record["score"] < 0 and not record["truncated"] and record["unknown"] == 0 for record in records)
+    (several,) = predict(run, "--json", "--nbest", "2", given="a good dog\n").stdout.splitlines()
+    assert len(json.loads(several)["outputs"]) == 2
+
+
+def test_an_unknown_piece_of_a_prompt_is_continued_as_it_is_and_not_counted(tasks: Runs) -> None:
+    found = predict(tasks["lm-bpe"], "--max-length", "3", "--json", given="ANNA: (犬) the\n")
+    record = json.loads(found.stdout)
+    assert record["text"].startswith("ANNA: (犬) the") and record["unknown"] == 0
+    streamed = predict(tasks["lm-bpe"], "--prompt", "ANNA: (犬) the", "--max-length", "3", "--sample").stdout
+    assert streamed.startswith("ANNA: (犬) the")
+    assert "<unk> is in" not in found.stderr and "read as unknown" in found.stderr

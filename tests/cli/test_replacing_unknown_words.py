@@ -73,6 +73,21 @@ def test_unknown_words_stay_unless_they_are_to_be_replaced(run: Path) -> None:
     assert len(predict(run, "--replace-unknown", "copy")) == 3
 
 
+def test_outputs_with_unknown_words_are_counted_wherever_they_are_written(run: Path, tmp_path: Path) -> None:
+    (guesses,) = sightline.load(run, device="cpu").predict_nbest([LINE])
+    assert guesses[0].unknown == 3
+    errors = command("predict", str(run), given=f"{LINE}\n\n{LINE}\n").stderr
+    assert "sightline: <unk> is in 2 of 3 outputs (lines 1, 3), where the vocabulary has no word" in errors
+    assert "--replace-unknown copy" in errors
+    errors = command("predict", str(run), "--replace-unknown", "copy", given=f"{LINE}\n").stderr
+    assert "<unk> is in" not in errors
+    path = tmp_path / "scores.json"
+    result = command("evaluate", str(run), "--on", "validation", "--json", str(path))
+    (report,) = json.loads(path.read_text())
+    assert report["outputs_with_unknown"] == len(report["unknown_lines"]) == report["sentences"]
+    assert "sightline: validation: <unk> is in" in result.stderr
+
+
 def test_a_run_without_a_dictionary_says_how_to_make_one(run: Path) -> None:
     with pytest.raises(ValueError, match=r"no dictionary\.tsv .* --resume decoding\.replace_unknown=dictionary"):
         predict(run, "--replace-unknown", "dictionary")

@@ -250,10 +250,16 @@ def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Pa
 
     run = sightline.load(translator, device="cpu")
     writer = Writer(run, run.recipe.decoding, Limits(max_tokens=20, max_ratio=2.0))
-    cases = [("", [], "no output"), ("x <unk>", [5, 1], "unknown word in output"), ("x", [5] * 21, "output too long")]
-    cases += [("x", [5] * 12, "ratio"), ("x", [5] * 11, None)]  # 11 = 2 · 3 + 5
-    for text, tokens, reason in cases:
-        assert writer._judged(Prediction(text, 0.0, tokens), 3).dropped == reason
+    cases = [
+        (Prediction("", 0.0, []), "no output"),
+        (Prediction("x <unk>", 0.0, [5, 1], unknown=1), "unknown word in output"),
+        (Prediction("x", 0.0, [5] * 5, truncated=True), "output cut at the length limit"),
+        (Prediction("x", 0.0, [5] * 21), "output too long"),
+        (Prediction("x", 0.0, [5] * 12), "ratio"),
+        (Prediction("x", 0.0, [5] * 11), None),  # 11 = 2 · 3 + 5
+    ]
+    for guess, reason in cases:
+        assert writer._judged(guess, 3).dropped == reason
     assert writer._judged(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # as many as there may be
 
 

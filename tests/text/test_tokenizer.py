@@ -119,6 +119,16 @@ def test_without_normalization_characters_stay_as_they_are() -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@settings(deadline=None)
+@given(st.sampled_from(KINDS), st.text(alphabet="the dog犬猫x(❤)'.  7e\u0301", max_size=20))
+def test_the_surfaces_of_a_text_are_the_text_even_where_it_is_unknown(kind: str, text: str) -> None:
+    tokenizer = trained(kind)
+    ids, surfaces = tokenizer.encode(text), tokenizer.surfaces(text)
+    assert len(surfaces) == len(ids)
+    assert tokenizer.decode_with(ids, surfaces) == tokenizer.normalize(text)
+    assert tokenizer.decode_with([*ids, *tokenizer.encode("dog")], surfaces).startswith(tokenizer.normalize(text))
+
+
 def test_an_unknown_word_keeps_its_space() -> None:
     tokenizer = trained("word")
     assert tokenizer.decode(tokenizer.encode("The zebra runs.")) == "The <unk> runs."

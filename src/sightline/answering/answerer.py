@@ -19,7 +19,7 @@ from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phra
 from sightline.decoding.request import Request, check_least
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.bodies import learned_positions
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.tokenizer import UNK, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Prediction:
     score: float
     tokens: list[int]
     truncated: bool = False  # a length limit ended it, where the model would have written on
+    unknown: int = 0  # how often it has <unk>, where the model meant a word that its vocabulary does not have
 
 
 @dataclass(frozen=True)
@@ -209,14 +210,20 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def chosen(texts: Sequence[str], found: Sequence[Hypothesis], options: Decoding) -> list[Prediction]:
-    """The outputs asked for: all there are, or those of the least risk, with their expected utility as score."""
+def chosen(
+    texts: Sequence[str], found: Sequence[Hypothesis], options: Decoding, unknown: Sequence[int] | None = None
+) -> list[Prediction]:
+    """The outputs asked for: all there are, or those of the least risk, with their expected utility as score.
+
+    `unknown` is how often each text has <unk>; by default as often as its tokens.
+    """
+    unknown = [each.tokens.count(UNK) for each in found] if unknown is None else unknown
     if options.mbr is None:
-        pairs = zip(texts, found, strict=True)
-        return [Prediction(text, each.score, each.tokens, each.truncated) for text, each in pairs]
+        parts = zip(texts, found, unknown, strict=True)
+        return [Prediction(text, each.score, each.tokens, each.truncated, count) for text, each, count in parts]
     from sightline.decoding.risk import least_risk
 
     weighed = options.mbr.weights == "probability"
     order = least_risk(texts, options.mbr.utility, [each.log_probability for each in found] if weighed else None)
-    best = [(texts[place], worth, found[place]) for place, worth in order[: options.nbest]]
-    return [Prediction(text, worth, each.tokens, each.truncated) for text, worth, each in best]
+    best = [(texts[place], worth, found[place], unknown[place]) for place, worth in order[: options.nbest]]
+    return [Prediction(text, worth, each.tokens, each.truncated, count) for text, worth, each, count in best]

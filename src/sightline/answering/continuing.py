@@ -19,7 +19,7 @@ from sightline.models.counted import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
 from sightline.recipe.data import PlainSource
-from sightline.text.tokenizer import END, START
+from sightline.text.tokenizer import END, START, UNK
 from sightline.training.windows import carries
 
 
@@ -78,8 +78,16 @@ class Continuer(Answerer):
         self, prompts: Sequence[Sequence[int]], options: Decoding, asked: Asked, numbers: Sequence[int]
     ) -> list[list[Prediction]]:
         found = self._search(None, options, asked, prompts, numbers=numbers)
-        texts_out = iter(self.vocabulary.target.decode_many([guess.tokens for guesses in found for guess in guesses]))
-        return [chosen([next(texts_out) for _ in guesses], guesses, options) for guesses in found]
+        target, answers = self.vocabulary.target, []
+        for number, prompt, guesses in zip(numbers, prompts, found, strict=True):
+            if UNK in prompt:  # which is shown as it was given
+                pieces = target.surfaces(asked.texts[number])
+                texts = [target.decode_with(guess.tokens, pieces) for guess in guesses]
+            else:
+                texts = target.decode_many([guess.tokens for guess in guesses])
+            unknown = [guess.tokens[len(prompt) :].count(UNK) for guess in guesses]
+            answers.append(chosen(texts, guesses, options, unknown))
+        return answers
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         """log p of each text as the beginning of a document; its end counts where the model learned where texts end."""
@@ -98,14 +106,16 @@ class Continuer(Answerer):
             what = "mbr" if options.mbr is not None else "forbid"
             raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
         options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
-        growing = _Growing(self.vocabulary.target.decode, write)
+        pieces = self.vocabulary.target.surfaces(text)
+        growing = _Growing(lambda tokens: self.vocabulary.target.decode_with(tokens, pieces), write)
         (prompt,) = self.encode([text])
         request, writer = Request(prefixes=[prompt], marks=self.unsaid), self.writer()
         check_least(request, options, rooms(writer))
         ((found, *_),) = generate(writer, request, options, device=self.device, heard=growing.hear)
         growing.show(found.tokens, whole=True)
-        text = self.vocabulary.target.decode(found.tokens)
-        return Prediction(text, found.score, found.tokens, found.truncated)
+        unknown = found.tokens[len(prompt) :].count(UNK)
+        text = growing.decode(found.tokens)
+        return Prediction(text, found.score, found.tokens, found.truncated, unknown)
 
 
 class _Beginning(nn.Module):

@@ -12,7 +12,7 @@ from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.recipe.noise import MASK
 from sightline.text.gaps import GAP, encode_gaps
-from sightline.text.tokenizer import PAD, SPECIALS
+from sightline.text.tokenizer import PAD, SPECIALS, UNK
 from sightline.training.batches import padded_batch
 from sightline.training.sides import sides_of
 
@@ -65,7 +65,7 @@ class Filling(Answerer):
         tokens = list(ids)
         for place, token in zip(places, chosen, strict=True):
             tokens[place] = token
-        return Prediction(self.vocabulary.target.decode(tokens), score, tokens)
+        return Prediction(self.vocabulary.target.decode(tokens), score, tokens, unknown=tokens.count(UNK))
 
     def _logs(self, sources: Sequence[list[int]], gaps: Sequence[list[int]], tokens: int) -> list[np.ndarray]:
         """(gaps, V − first) log-probabilities of the pieces at the gaps of each text; a special is no answer."""

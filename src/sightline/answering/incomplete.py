@@ -1,4 +1,4 @@
-"""Outputs that are not all the model would have written, counted: those that a length limit cut."""
+"""Outputs that are not what the model meant, counted: cut by a length limit, or with <unk> for what it cannot write."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from sightline.answering.answerer import Answerer, Prediction
 from sightline.plural import plural
 from sightline.recipe import Decoding
+from sightline.recipe.data import WHOLE_WORDS
 
 _KEPT = 1_000  # lines that are remembered by their number
 _SHOWN = 8  # and shown to a person
@@ -38,6 +39,8 @@ class Incomplete:
 
     outputs: int = 0
     truncated: Lines = field(default_factory=Lines)
+    unknown: Lines = field(default_factory=Lines)  # of outputs that have <unk> ...
+    tokens: int = 0  # ... so often, all together
 
     @staticmethod
     def of(answers: Sequence[Sequence[Prediction]]) -> Incomplete:
@@ -51,19 +54,38 @@ class Incomplete:
             self.outputs += 1
             if best.truncated:
                 self.truncated.add(self.outputs)
+            if best.unknown:
+                self.unknown.add(self.outputs)
+                self.tokens += best.unknown
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; nothing where all is complete."""
-        if not self.truncated.count:
-            return {}
-        return {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
+        found: dict[str, Any] = {}
+        if self.truncated.count:
+            found |= {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
+        if self.unknown.count:
+            found |= {"outputs_with_unknown": self.unknown.count, "unknown_lines": self.unknown.first}
+        return found
 
     def notes(self, answerer: Answerer, options: Decoding) -> list[str]:
         """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
-        if not self.truncated.count or answerer.recipe.task == "language-model":
-            return []
-        reached = f"{self.truncated.count:,} of {plural(self.outputs, 'output')} reached the length limit"
-        return [f"{reached} ({self.truncated}); {_remedy(answerer, options)}"]
+        notes, every = [], plural(self.outputs, "output")
+        if self.truncated.count and answerer.recipe.task != "language-model":
+            reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
+            notes.append(f"{reached}; {_remedy(answerer, options)}")
+        if self.unknown.count:
+            said = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
+            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(answerer)}")
+        return notes
+
+
+def _other_vocabulary(answerer: Answerer) -> str:
+    """What to do against <unk>."""
+    recipe = answerer.recipe
+    if recipe.task == "seq2seq" and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
+        looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
+        return f"{looks}train with tokenizer.kind: bpe"
+    return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
 
 
 def _remedy(answerer: Answerer, options: Decoding) -> str:

@@ -10,6 +10,7 @@ from sightline.answering.translating import Translator
 from sightline.decoding.phrases import PhraseWarning, occurrences
 from sightline.recipe import Decoding
 from sightline.text.gaps import GAP, between, encode_gaps, fill_spans
+from sightline.text.tokenizer import UNK
 
 
 class Restorer(Translator):
@@ -54,7 +55,8 @@ class Restorer(Translator):
                 fill_spans(source, guess.tokens, self.marks) if self._names_gaps else guess.tokens for guess in guesses
             ]
             texts = self.vocabulary.target.decode_many(whole)
-            told.append(chosen([one_line(text) for text in texts], guesses, options))
+            unknown = [tokens.count(UNK) for tokens in whole]
+            told.append(chosen([one_line(text) for text in texts], guesses, options, unknown))
         if self._names_gaps and options.forbid:
             self._tell_forbidden(sources, told, options, asked.first)
         return told

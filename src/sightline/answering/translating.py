@@ -41,7 +41,12 @@ class Translator(Answerer):
         check_written(self, forced or (), first=asked.first, what="prefix")
         found = self._search(sources, options, asked, forced)
         texts_out = iter(self._written(asked, found, options))
-        return [chosen([one_line(next(texts_out)) for _ in guesses], guesses, options) for guesses in found]
+        known = options.replace_unknown != "none"  # what is unknown has been replaced
+        answers = []
+        for guesses in found:
+            texts = [one_line(next(texts_out)) for _ in guesses]
+            answers.append(chosen(texts, guesses, options, [0] * len(guesses) if known else None))
+        return answers
 
     def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         """The same where words of a source may be copied that are in no vocabulary: their tokens are told as UNK."""
@@ -63,7 +68,9 @@ class Translator(Answerer):
             for guesses, own in zip(found, words, strict=True)
         ]
         known = [[replace(g, tokens=without_unknown(g.tokens, target.size)) for g in guesses] for guesses in found]
-        return [chosen(*each, options) for each in zip(texts, known, strict=True)]
+        unknown = [[guess.tokens.count(UNK) for guess in guesses] for guesses in found]
+        parts = zip(texts, known, unknown, strict=True)
+        return [chosen(own, guesses, options, counts) for own, guesses, counts in parts]
 
     def _numbered(self, texts: Sequence[str], *, first: int = 0) -> tuple[list[list[int]], list[list[str]]]:
         """The ids of sources, and of each the words that only copying writes: the first of them has the id V."""

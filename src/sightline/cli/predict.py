@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,6 +62,10 @@ def predict(
     ] = None,
     beam: Beam = None,
     nbest: Annotated[int | None, typer.Option(help="Outputs for each line, with their scores, tab-separated.")] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON object a line: text, score, truncated, unknown (number of <unk>)."),
+    ] = False,
     length_penalty: LengthPenalty = None,
     coverage_penalty: Annotated[float | None, typer.Option(help="Beta of the coverage penalty.")] = None,
     max_length: MaxLength = None,
@@ -202,10 +207,13 @@ def predict(
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
-    asked = Predictor(loaded, options, nbest if target is None else 1)  # of what is told, all that is new is its score
+    several = nbest if target is None else 1  # of what is told, all that is new is its score
+    asked = Predictor(loaded, options, several, as_json)
     if prompt is not None:
         _go_on(asked, prompt, pieces)
-    elif loaded.recipe.task != "tag" or not _tagged(loaded, file, form, column, nbest, max_input_length):
+    elif loaded.recipe.task != "tag" or not _tagged(
+        loaded, file, form, column, max_input_length, {"--nbest": nbest, "--json": as_json}
+    ):
         looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
         limit = InputLength.of(loaded, max_input_length)
         _each_line(asked, file, Beside.of(prefixes, target, phrases), looks, pieces, limit)
@@ -220,19 +228,28 @@ class Predictor:
     run: Run
     options: Decoding
     nbest: int | None  # outputs that are shown, with their scores; None: the best one alone
+    as_json: bool = False
 
     def shown(self, guesses: list[Prediction]) -> str:
         """The outputs for a line, in one line."""
         from sightline.answering.answerer import one_line
 
+        if self.as_json:
+            told = [_record(guess) for guess in guesses]
+            return json.dumps(told[0] if self.nbest is None else {"outputs": told}, ensure_ascii=False)
         even = escaped if self.run.recipe.task == "language-model" else one_line
         if self.nbest is None:
             return even(guesses[0].text)
         return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)
 
 
+def _record(guess: Prediction) -> dict[str, Any]:
+    """An output for JSON."""
+    return {"text": guess.text, "score": guess.score, "truncated": guess.truncated, "unknown": guess.unknown}
+
+
 def _tagged(
-    run: Run, file: Path | None, form: str | None, column: str | None, nbest: int | None, longest: int | None
+    run: Run, file: Path | None, form: str | None, column: str | None, longest: int | None, of_lines: dict[str, Any]
 ) -> bool:
     """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
     from sightline.cli.tagged_files import form_for, tag_file
@@ -245,8 +262,7 @@ def _tagged(
                 f"the file is with --format"
             )
         return False
-    if nbest is not None:
-        raise ValueError("--nbest has no place in a tagged file, which has one label for each word; leave it out")
+    refuse(of_lines, "has no place in a tagged file, with a label for each word; leave it out")
     tag_file(run, file, chosen, column, longest)
     return True
 
@@ -268,22 +284,23 @@ def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     if longest is not None and begun + options.new_tokens > longest:
         room = f"{longest - begun:,} new ones at most, not {options.new_tokens:,}"
         print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
-    whole = options.mbr is not None or bool(options.forbid)  # what is known only when all has been written
+    # what is known only when all has been written
+    whole = options.mbr is not None or bool(options.forbid) or asked.as_json
     if nbest is None and not whole and (options.sample is not None or options.beam == 1):
 
         def write(text: str) -> None:
             sys.stdout.write(text)
             sys.stdout.flush()
 
-        texts = [run.stream(prompt, options, write=write).text]
+        guesses = [run.stream(prompt, options, write=write)]
         print(flush=True)
     else:
         guesses = run.continuations(prompt, options)
-        texts = [guess.text for guess in guesses]
-        print(texts[0] if nbest is None else asked.shown(guesses), flush=True)
+        print(guesses[0].text if nbest is None and not asked.as_json else asked.shown(guesses), flush=True)
     if pieces is not None:
-        for text in texts:
-            pieces.take(text)
+        for guess in guesses:
+            pieces.take(guess.text)
+    short.incomplete.add([guesses])
     tell(short.notes())
 
 
@@ -377,7 +394,7 @@ def _answers(
             beside.unknown.add(run.answerer.unknown_in(target, text))
         return judged
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
-    scored = asked.nbest is not None
+    scored = asked.nbest is not None or asked.as_json
     return run.predict_nbest(
         window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored, told=more
     )

@@ -13,7 +13,6 @@ from sightline.files import checksum
 from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.run import Run
-from sightline.text.tokenizer import SPECIALS, UNK
 
 Choice = Literal["bleu", "chrf"]
 SLACK = 5  # tokens that do not count in the ratio: short sentences differ more
@@ -103,7 +102,7 @@ class Writer:
         text = flat(guess.text)
         if not text:
             return Outcome("", "no output")
-        if SPECIALS[UNK] in text:  # not replaced through the attention either
+        if guess.unknown:  # not replaced through the attention either
             return Outcome("", "unknown word in output")
         if guess.truncated:
             return Outcome("", "output cut at the length limit")

@@ -9,6 +9,7 @@ again wherever nothing is unknown: a space is written as "▁" at the head of th
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -176,6 +177,29 @@ class Tokenizer:
         kept = (number for number in ids if number not in _SILENT)
         pieces = [words[number - size] if number >= size else self._piece(number) for number in kept]
         text: str = self._inner.decoder.decode(pieces)
+        return text
+
+    def surfaces(self, text: str) -> list[str]:
+        """The pieces of a text, each as it is in the normalized text where the vocabulary does not have it.
+
+        Together they are the normalized text, with "▁" for a space where pieces hold the space before a word.
+        """
+        cut, words = self._inner.encode(text, add_special_tokens=False), self.words(text)
+        sizes, found = Counter(cut.word_ids), list[str]()
+        for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
+            if number != UNK:
+                found.append(self._piece(number))
+            elif word is not None and sizes[word] == 1:
+                found.append(words[word])
+            else:  # of several pieces of a word the first one holds its "▁"
+                found.append(self.normalize(text[start:stop]))
+        return found
+
+    def decode_with(self, ids: Sequence[int], surfaces: Sequence[str]) -> str:
+        """The text of ids of which the first ones are those of a text with these `surfaces`."""
+        given = [*surfaces, *(self._piece(number) for number in ids[len(surfaces) :])]
+        kept = [piece for number, piece in zip(ids, given, strict=False) if number not in _SILENT]
+        text: str = self._inner.decoder.decode(kept)
         return text
 
     def written(self, texts: Sequence[str]) -> list[list[str]]:
