@@ -175,7 +175,7 @@ def test_a_wrong_override_says_what_is_wrong_and_what_would_be_right(small: Path
         ("heads: 4", "cell: gru", "small.yaml:10: unknown key model.encoder.cell; it belongs to kind recurrent, and"),
         ("heads: 4", "layers: 4", "small.yaml:11: model.encoder.layers is given twice (first on line 10); keep one"),
         ("kind: transformer", "kind: tree", "small.yaml:9: model.encoder.kind: there is no 'tree'; the kinds are byt"),
-        ("      part: train\n", "", "small.yaml:3: data.train.0.part is missing; add it"),
+        ("      part: train\n", "", "small.yaml:3: data.train.0.part is missing; add it (see `sightline"),
         ("heads: 4", "heads: 5", "small.yaml:7: model: width (512) is not divisible by encoder.heads (5)"),
         ("  encoder:", "\tencoder:", "small.yaml:8: this is not YAML: "),
         ("heads: 4", "heads: !!python/name:os.system x", "small.yaml:10: model.encoder.heads: the tag python/name:os"),
@@ -190,7 +190,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_lines(tmp_path: Path)
     path = write(tmp_path, SMALL.replace("lr: 1e-3", "lr: x").replace("part: train", "prt: train"))
     assert message(path, "seed=x").split("\n") == [
         "4 problems:",
-        "  small.yaml:3: data.train.0.part is missing; add it",
+        "  small.yaml:3: data.train.0.part is missing; add it (see `sightline recipes keys data.train.N.part`)",
         "  small.yaml:4: unknown key data.train.0.prt; did you mean part?",
         "  small.yaml:14: training.lr: expected a number, got 'x'",
         "  override 'seed=x': seed: expected an integer, got 'x'",

@@ -193,7 +193,18 @@ def test_a_dry_run_tells_what_a_training_would_be(name: str, tmp_path: Path) -> 
     assert found.step is not None
     assert math.isfinite(found.step.loss)
     assert 0.0 <= found.step.waste < 1.0
-    assert sum(found.parts.values()) >= found.parameters > 0
+    assert sum(found.parts.values()) == found.parameters > 0  # a table that is shared counts once
+    assert sum(count for part, count in found.trained.items() if part) == found.trained[""]
+
+
+def test_a_dry_run_shows_what_a_part_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = open_recipe(write(tmp_path, CASES["decoder alone, transformer"]))[0]
+    found = dry_run(recipe)
+    shared = recipe.model.width * found.target_vocabulary
+    assert found.shared["output"] == shared
+    _show(found)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  output "))
+    assert line.endswith(f"(beside {shared:,} shared with a part above)")
 
 
 def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,7 +53,8 @@ class DryRun:
     source_vocabulary: int
     target_vocabulary: int
     parameters: int
-    parts: dict[str, int]
+    parts: dict[str, int]  # parameters shared by several count for the first, so that these add up to all
+    shared: dict[str, int]  # those of each part that an earlier one has counted
     trained: dict[str, int]  # of each part, and of all under ""
     notes: list[str]  # what it begins with
     step: FirstStep | None  # None of a model that is counted in one go
@@ -83,17 +85,38 @@ def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
         if (warning := warmup_note(recipe.training.schedule, step.planned)) is not None:
             notes = [*notes, warning]
     store = prepared.train(0)
+    parts = _parts(model)
     return DryRun(
         counts=store.counts,
         examples=len(store),
         source_vocabulary=prepared.vocabulary.source.size,
         target_vocabulary=prepared.vocabulary.target.size,
         parameters=parameter_count(model),
-        parts={name: parameter_count(part) for name, part in model.named_children()},
-        trained={name: trained_count(part) for name, part in (("", model), *model.named_children())},
+        parts={name: _size(own) for name, (own, _) in parts.items()},
+        shared={name: _size(shared) for name, (_, shared) in parts.items()},
+        trained={"": trained_count(model)}
+        | {name: _size(each for each in own if each.requires_grad) for name, (own, _) in parts.items()},
         notes=notes,
         step=step,
     )
+
+
+def _parts(model: nn.Module) -> dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]]:
+    """The parameters of each part of a model: its own, and those that it shares with a part before it."""
+    found: dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
+    counted: set[int] = set()
+    for name, part in (*model.named_children(), ("other", model)):
+        every = list(part.parameters())
+        own = [each for each in every if id(each) not in counted]
+        found[name] = own, [each for each in every if id(each) in counted]
+        counted.update(map(id, every))
+    if not found["other"][0]:  # hardly any model has parameters outside of its parts
+        del found["other"]
+    return found
+
+
+def _size(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(each.numel() for each in parameters)
 
 
 def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rates: dict[str, float]) -> FirstStep:

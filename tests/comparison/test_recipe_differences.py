@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sightline.comparison.recipe_differences import differ_only_in_seed, differences
-from sightline.comparison.wording import NOTHING
+from sightline.comparison.wording import NOTHING, UNSET
 from sightline.data.sources import MovedFolder
 from sightline.recipe import Recipe
 from sightline.recipe.files import load_recipe
@@ -54,6 +54,15 @@ def test_a_part_of_another_kind_has_keys_the_other_lacks() -> None:
     assert told["model.encoder.cell"] == ["lstm", NOTHING]
     assert told["model.encoder.norm.place"] == [NOTHING, "pre"]
     assert "model.decoder.cell" not in told
+
+
+def test_a_section_that_is_not_set_in_one_recipe_is_shown_key_by_key() -> None:
+    told = found(recipe(), recipe("training.rdrop=5", "model.width=64"))
+    assert told == {"model.width": ["128", "64"], "training.rdrop": [UNSET, "5"]}
+    told = found(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
+    assert told["training.reward.samples"] == [UNSET, "4", "4"]
+    assert told["training.reward.metric"] == [UNSET, "gleu", "gleu"]
+    assert "training.reward" not in told
 
 
 def test_lists_of_values_are_one_value_and_lists_of_sections_are_not() -> None:

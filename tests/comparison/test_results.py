@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from typing import Literal
 
 import pytest
+from rich.console import Console
 
 from sightline.comparison import Comparison
 from sightline.comparison.journals import Cost
+from sightline.comparison.recipe_differences import Difference
 from sightline.comparison.results import Member, Quality, System, Verdict
 from sightline.comparison.seeds import SeedTest
 from sightline.comparison.sentences import answers, footnotes, looked_at
+from sightline.comparison.terminal import print_comparison
 from sightline.comparison.where import Where
+from sightline.comparison.wording import NOTHING
 from sightline.evaluation import test_set
 from sightline.evaluation.intervals import Score
 from sightline.evaluation.significance import Significance
@@ -132,8 +137,9 @@ def test_the_answer_is_better_worse_equal_or_luck() -> None:
     assert answered(1.0, 0.01) == "other is better than first (BLEU +1.00, p = 0.0100)"
     assert answered(-1.0, 0.01) == "other is worse than first (BLEU -1.00, p = 0.0100)"
     assert answered(-1.0, 0.01, better="lower").startswith("other is better than first ")
-    assert answered(1.0, 0.5) == "other is ahead of first, but that could be luck (BLEU +1.00, p = 0.5000)"
-    assert answered(-1.0, 0.5).startswith("other is behind first, but that could be luck ")
+    unclear = "There is no evidence of a difference between other and first"
+    assert answered(1.0, 0.5) == f"{unclear}: other is ahead, but that could be luck (BLEU +1.00, p = 0.5000)"
+    assert answered(-1.0, 0.5).startswith(f"{unclear}: other is behind, but that could be luck ")
     assert answered(0.0, 1.0) == "other is not different from first (BLEU +0.00, p = 1.0000)"
 
 
@@ -189,3 +195,20 @@ def test_runs_that_stand_for_several_seeds_are_named() -> None:
     found = compared(system("a"), system("b"))
     assert looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b"}))) == ""
     assert "(b: b-seed2)" in looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b-seed2"})))
+
+
+# --- what differs in the recipes ---------------------------------------------------------------------------------
+
+
+def test_keys_that_do_not_fit_side_by_side_are_shown_one_by_one() -> None:
+    rows = [Difference(f"model.encoder.key{number}", ["not set", "a value " * 8, NOTHING]) for number in range(30)]
+    systems = [system("first"), system("second", p=0.5), system("third", p=0.5)]
+    comparison = replace(compared(*systems), differences=rows)
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=80, color_system=None))
+    shown = out.getvalue()
+    for row in rows:
+        assert f"\n{row.key} " in shown or f"\n{row.key}\n" in shown
+    assert shown.count("first   not set") == shown.count("third   –") == 30
+    assert "–: this recipe has no such key" in shown
+    assert max(map(len, shown.splitlines())) <= 80

@@ -101,7 +101,7 @@ def _show(found: DryRun) -> None:
             ("padding", f"{step.waste:.2%} of all positions"),
             vocabulary,
             ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
-            *((f"  {name}", f"{count:,}{_trained(found, name, count)}") for name, count in found.parts.items()),
+            *((f"  {name}", _part(found, name, count)) for name, count in found.parts.items()),
             ("first step", f"{step.seconds:.2f} s, loss {step.loss:.3f} nats a token"),
             ("peak memory", f"{step.peak_memory / 2**20:,.0f} MiB"),
         ]
@@ -109,6 +109,12 @@ def _show(found: DryRun) -> None:
         print(f"{name:<18} {value}")
     for note in found.notes:
         print(note)
+
+
+def _part(found: DryRun, name: str, count: int) -> str:
+    """The size of a part of the model, without what an earlier part has counted."""
+    shared = f" (beside {found.shared[name]:,} shared with a part above)" if found.shared[name] else ""
+    return f"{count:,}{_trained(found, name, count)}{shared}"
 
 
 def _trained(found: DryRun, part: str, count: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sightline.comparison.wording import NOTHING
+from sightline.comparison.wording import NOTHING, UNSET
 from sightline.data.preparation import data_folder
 from sightline.recipe import Recipe
 
@@ -34,12 +34,12 @@ def differences(recipes: Sequence[Recipe]) -> list[Difference]:
     """The keys whose values are not the same in all recipes, in the order of the recipe."""
     flat = [_flat(recipe) for recipe in recipes]
     places = [_places(recipe) for recipe in recipes]
-    keys = _ordered(flat)
+    keys = [key for key in _ordered(flat) if not any(other.startswith(f"{key}.") for each in flat for other in each)]
     moved = {key for found in places for key in found if _differ([each.get(key) for each in places])}
     by_folder = {key for key in moved if not _differ([each.get(key) for each in flat])}
     found: list[Difference] = []
     for key in keys:
-        values = [each.get(key, NOTHING) for each in flat]
+        values = [_value(each, key) for each in flat]
         if key == _FOLDER:
             differs = bool(by_folder)
         elif any(key in each for each in places):
@@ -49,6 +49,13 @@ def differences(recipes: Sequence[Recipe]) -> list[Difference]:
         if differs and not key.startswith(_UNSEEN):
             found.append(Difference(key, values))
     return found
+
+
+def _value(flat: Mapping[str, str], key: str) -> str:
+    """What a recipe says at a key: nothing where there is no such key, and UNSET where its section is not set."""
+    parts = key.split(".")
+    above = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return flat.get(key, UNSET if any(flat.get(each) == UNSET for each in above) else NOTHING)
 
 
 def differ_only_in_seed(first: Recipe, second: Recipe) -> bool:
@@ -80,7 +87,7 @@ def _flat(recipe: Recipe) -> dict[str, str]:
             for number, inner in enumerate(value):
                 walk(inner, f"{path}.{number}")
         else:
-            found[path] = written(value)
+            found[path] = UNSET if value is None else written(value)
 
     walk(recipe.model_dump(mode="json"), "")
     return found

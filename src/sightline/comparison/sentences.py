@@ -27,8 +27,11 @@ def _answer(comparison: Comparison, system: System) -> str:
     elif verdict.significant:
         said = f"{system.name} is {'better' if verdict.better else 'worse'} than {baseline.name} ({change})"
     else:
-        ahead = "ahead of" if verdict.better else "behind"
-        said = f"{system.name} is {ahead} {baseline.name}, but that could be luck ({change})"
+        ahead = "ahead" if verdict.better else "behind"
+        said = (
+            f"There is no evidence of a difference between {system.name} and {baseline.name}: "
+            f"{system.name} is {ahead}, but that could be luck ({change})"
+        )
     return f"{said}{_price(comparison, system)}."
 
 

@@ -214,6 +214,8 @@ def differences_table(comparison: Comparison) -> Table:
     columns = [Column("key", number=False), *(Column(system.name, number=False) for system in comparison.systems)]
     rows = [[each.key, *each.values] for each in comparison.differences]
     notes = [] if rows else ["The recipes are the same."]
+    if any(NOTHING in values for _, *values in rows):
+        notes.append(f"{NOTHING}: this recipe has no such key, because something above it is of another kind.")
     return Table("What differs in the recipes", columns, rows, notes)
 
 

@@ -91,7 +91,7 @@ def _blocks(comparison: Comparison, *, width: int | None) -> Iterator[Block]:
             yield _block(table)
         yield Block(cost.title, cost, notes)
     yield _block(luck_table(comparison))
-    yield _narrowed(differences_table(comparison), width)
+    yield _differences(comparison, width)
     if note := looked_at(comparison):
         yield Block("Where they differ", None, [Line.plain(note)])
     for table in where_tables(comparison):
@@ -102,6 +102,21 @@ def _blocks(comparison: Comparison, *, width: int | None) -> Iterator[Block]:
 
 def _block(table: Table) -> Block:
     return Block(table.title, table if table.rows else None, [Line.plain(note) for note in table.notes])
+
+
+def _differences(comparison: Comparison, width: int | None) -> Block:
+    """What differs in the recipes, as a table or, where that is too wide, key by key: every key is shown."""
+    table = differences_table(comparison)
+    if not table.rows or _fits(table, width):
+        return _block(table)
+    names = [column.title for column in table.columns[1:]]
+    longest = max(map(cell_len, names))
+    lines = []
+    for key, *values in table.rows:
+        lines.append(Line.plain(key))
+        pairs = zip(names, values, strict=True)
+        lines += [Line.plain(f"  {name}{' ' * (longest - cell_len(name))}  {value}") for name, value in pairs]
+    return Block(table.title, None, [*lines, *map(Line.plain, table.notes)])
 
 
 def _narrowed(table: Table, width: int | None) -> Block:

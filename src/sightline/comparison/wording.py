@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 NOTHING = "–"  # not known, not measured, or not there
+UNSET = "not set"  # a key of a recipe that is null, or in a section that is
 
 
 def count(value: float | None) -> str:

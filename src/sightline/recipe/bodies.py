@@ -16,7 +16,7 @@ class Norm(Section):
     kind: Literal["layer", "rms", "batch"] = Field(
         "layer", description="batch: each feature over all real tokens of the batch, at test by running averages"
     )
-    place: Literal["pre", "post", "none"] = "pre"
+    place: Literal["pre", "post", "none"] = Field("pre", description="before each block, or after its residual sum")
     gain: bool = Field(True, description="learn a factor for each feature")
     bias: bool = Field(True, description="layer and batch: learn an addend for each feature")
 
@@ -24,7 +24,11 @@ class Norm(Section):
 class Positions(Section):
     """How a Transformer knows the order of its tokens."""
 
-    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = "sinusoidal"
+    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = Field(
+        "sinusoidal",
+        description="sinusoidal, learned: vectors of places; rotary: queries and keys are turned; alibi, t5: biases by "
+        "distance; shaw: keys by distance",
+    )
     longest: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
     combine: Literal["add", "concatenate"] = Field(
         "add", description="sinusoidal and learned: add to the embedding, or put beside it and project back"
@@ -43,15 +47,21 @@ class Positions(Section):
     @model_validator(mode="after")
     def _parts_fit_the_kind(self) -> Positions:
         if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):
-            raise ValueError(f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}")
+            raise ValueError(
+                f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}; leave it "
+                f"out, or set positions.kind: sinusoidal or learned"
+            )
         if self.combine == "add" and self.width is not None:
             raise ValueError(f"positions.width ({self.width}) needs positions.combine: concatenate; what is added fits")
         if self.kind == "t5" and self.buckets % 2:
-            raise ValueError(f"positions.buckets ({self.buckets}) must be even: half are for each side of the query")
+            raise ValueError(
+                f"positions.buckets ({self.buckets}) must be even: half are for each side of the query; set it to "
+                f"{self.buckets + 1}"
+            )
         if self.kind == "t5" and self.farthest_distance <= self.buckets // 2:
             raise ValueError(
                 f"positions.farthest ({self.farthest_distance}) must be more than half of positions.buckets "
-                f"({self.buckets}), which hold one distance each"
+                f"({self.buckets}), which hold one distance each; raise it, or lower buckets"
             )
         return self
 
@@ -79,7 +89,9 @@ class Experts(Section):
     @model_validator(mode="after")
     def _can_be_chosen(self) -> Experts:
         if self.top > self.count:
-            raise ValueError(f"experts.top ({self.top}) is more than experts.count ({self.count})")
+            raise ValueError(
+                f"experts.top ({self.top}) is more than experts.count ({self.count}); lower it, or raise count"
+            )
         if self.load and not self.noise:
             raise ValueError(
                 f"experts.load ({self.load}) is estimated through the noise, and experts.noise: false has none; set "
@@ -97,7 +109,7 @@ class LayerExperts(Experts):
 class FeedForward(Section):
     """The position-wise network of a Transformer block."""
 
-    kind: Literal["relu", "gelu", "swiglu"] = "relu"
+    kind: Literal["relu", "gelu", "swiglu"] = Field("relu", description="the activation; swiglu: gated")
     width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
     dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
     experts: LayerExperts | None = Field(None, description="a mixture of such nets in some layers")
@@ -141,14 +153,14 @@ class TransformerBody(Section):
     """A stack of attention and feed-forward blocks (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(6, ge=1)
-    heads: int = Field(8, ge=1)
-    feedforward: FeedForward = FeedForward()
-    norm: Norm = Norm()
-    positions: Positions = Positions()
-    attention: HeadAttention = HeadAttention()
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.0
+    layers: int = Field(6, ge=1, description="how many blocks")
+    heads: int = Field(8, ge=1, description="attention heads of each; they divide the width evenly")
+    feedforward: FeedForward = Field(FeedForward(), description="the network after each attention")
+    norm: Norm = Field(Norm(), description="normalization, and where it stands")
+    positions: Positions = Field(Positions(), description="how order is known")
+    attention: HeadAttention = Field(HeadAttention(), description="how heads look")
+    dropout: Probability = Field(0.1, description="on embeddings and before each residual sum, in training")
+    attention_dropout: Probability = Field(0.0, description="on attention weights, in training")
 
     @model_validator(mode="after")
     def _some_layer_has_experts(self) -> TransformerBody:
@@ -164,7 +176,10 @@ class TransformerBody(Section):
     def _attention_fits(self) -> TransformerBody:
         groups = self.attention.groups
         if groups is not None and self.heads % groups:
-            raise ValueError(f"heads ({self.heads}) is not divisible by attention.groups ({groups})")
+            raise ValueError(
+                f"heads ({self.heads}) is not divisible by attention.groups ({groups}); set groups to "
+                f"{_either(divisors(self.heads))}"
+            )
         # What ALiBi subtracts makes a softmax's weight small; without one it would make it large and negative.
         # A bias that is learned (t5) or asked for by the query (shaw) finds its own sign.
         if self.attention.kind == "linear" and self.positions.kind == "alibi":
@@ -179,6 +194,15 @@ class TransformerBody(Section):
                 f"{short[0]} never looks at most of them; take sinusoidal, learned, rotary or no positions"
             )
         return self
+
+
+def divisors(number: int) -> list[int]:
+    """Those of a number, from 1 on."""
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _either(numbers: list[int]) -> str:
+    return " or ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])] if len(numbers) > 1 else map(str, numbers))
 
 
 Links = Annotated[
@@ -196,9 +220,9 @@ class RecurrentEncoder(Section):
     """A stack of recurrent layers that reads the source."""
 
     kind: Literal["recurrent"] = "recurrent"
-    cell: Literal["elman", "gru", "lstm"] = "lstm"
-    layers: int = Field(1, ge=1)
-    bidirectional: bool = True
+    cell: Literal["elman", "gru", "lstm"] = Field("lstm", description="the recurrence")
+    layers: int = Field(1, ge=1, description="how many")
+    bidirectional: bool = Field(True, description="read backwards, too")
     directions: Literal["all", "bottom", "alternating"] = Field(
         "all",
         description="bidirectional: both ways in all layers, or in the bottom one alone and forwards above it, or each "
@@ -206,7 +230,7 @@ class RecurrentEncoder(Section):
     )
     links: Links = "none"
     experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
-    dropout: Probability = 0.1
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     @model_validator(mode="after")
     def _directions_fit(self) -> RecurrentEncoder:
@@ -234,7 +258,9 @@ class NoAttention(Section):
 class ScoredAttention(Section):
     """Attention with one of the score functions."""
 
-    kind: Literal["dot", "scaled-dot", "bilinear", "additive", "linear"] = "additive"
+    kind: Literal["dot", "scaled-dot", "bilinear", "additive", "linear"] = Field(
+        "additive", description="the score of a decoder state and a source state; linear: scores without softmax"
+    )
 
 
 AnyAttention = Annotated[NoAttention | ScoredAttention, Field(discriminator="kind")]
@@ -244,9 +270,9 @@ class RecurrentDecoder(Section):
     """A stack of recurrent layers that writes the target, looking back at the source through its attention."""
 
     kind: Literal["recurrent"] = "recurrent"
-    cell: Literal["elman", "gru", "lstm"] = "lstm"
-    layers: int = Field(1, ge=1)
-    attention: AnyAttention = ScoredAttention()
+    cell: Literal["elman", "gru", "lstm"] = Field("lstm", description="the recurrence")
+    layers: int = Field(1, ge=1, description="how many")
+    attention: AnyAttention = Field(ScoredAttention(), description="how it looks back at the source")
     attention_from: Literal["top", "bottom"] = Field(
         "top", description="bottom: the bottom layer looks, and the layers above it read what it saw (Wu et al. 2016)"
     )
@@ -256,7 +282,7 @@ class RecurrentDecoder(Section):
     )
     links: Links = "none"
     experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
-    dropout: Probability = 0.1
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     @model_validator(mode="after")
     def _parts_need_attention(self) -> RecurrentDecoder:
@@ -280,13 +306,13 @@ class WindowBody(Section):
     size: int = Field(4, ge=1, description="tokens seen: the last ones (decoder), or as many on each side (encoder)")
     layers: int = Field(1, ge=1, description="hidden layers")
     hidden: int | None = Field(None, ge=1, description="their width; by default twice the model's")
-    dropout: Probability = 0.1
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
 
 class LearnedPositions(Section):
     """One learned vector for each place, added to what stands there."""
 
-    kind: Literal["learned", "none"] = "learned"
+    kind: Literal["learned", "none"] = Field("learned", description="whether there are any")
     longest: int = Field(1024, ge=1, description="size of the table; longer input is an error")
 
 
@@ -294,7 +320,7 @@ class ConvolutionalBody(Section):
     """A stack of gated convolutions; a decoder looks at the source after each of them (Gehring et al. 2017)."""
 
     kind: Literal["convolutional"] = "convolutional"
-    layers: int = Field(6, ge=1)
+    layers: int = Field(6, ge=1, description="how many")
     channels: int | None = Field(
         None,
         ge=1,
@@ -302,8 +328,8 @@ class ConvolutionalBody(Section):
         "what attention looks at stays as wide as the model",
     )
     kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
-    positions: LearnedPositions = LearnedPositions()
-    dropout: Probability = 0.1
+    positions: LearnedPositions = Field(LearnedPositions(), description="how order is known beyond a kernel")
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     def layer_width(self, width: int) -> int:
         """How wide the layers are in a model of this width."""
@@ -317,14 +343,14 @@ class ByteNetBody(Section):
     """
 
     kind: Literal["bytenet"] = "bytenet"
-    layers: int = Field(10, ge=1)
+    layers: int = Field(10, ge=1, description="how many")
     kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
     dilations: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 2, 4, 8, 16),
         min_length=1,
         description="how far apart they stand: in the first layer, the second, ..., again",
     )
-    dropout: Probability = 0.1
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
 
 class Ngram(Section):

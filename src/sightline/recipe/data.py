@@ -48,8 +48,8 @@ class TextSource(Source):
     file_keys: ClassVar[tuple[str, ...]] = ("source", "target")
 
     kind: Literal["text"] = "text"
-    source: str
-    target: str
+    source: str = Field(description="the file with a source text on each line")
+    target: str = Field(description="the file with the target of each line")
 
     @property
     def sides(self) -> tuple[str, str]:
@@ -60,7 +60,7 @@ class TsvSource(Source):
     """One file of tab-separated columns."""
 
     kind: Literal["tsv"] = "tsv"
-    file: str
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
     columns: tuple[Column, Column] = Field((1, 2), description="which columns hold source and target, counted from 1")
 
     @property
@@ -73,7 +73,7 @@ class JsonLinesSource(Source):
     """One JSON object a line."""
 
     kind: Literal["jsonl"] = "jsonl"
-    file: str
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
     source: str = Field("source", description="the key of the source text")
     target: str = Field("target", description="the key of the target text")
 
@@ -86,8 +86,8 @@ class PatternSource(Source):
     """One file whose lines match, end to end, a regular expression with the named groups `source` and `target`."""
 
     kind: Literal["pattern"] = "pattern"
-    file: str
-    pattern: str
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+    pattern: str = Field(description="the regular expression, with (?P<source>...) and (?P<target>...)")
     skip: str | None = Field(None, description="lines that have a match of this are passed over (comments)")
     spell: bool = Field(
         False,
@@ -111,7 +111,7 @@ class PlainSource(Source):
     """Text to model for itself, not in pairs: each line a document, or the whole file one."""
 
     kind: Literal["plain"] = "plain"
-    file: str
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
     document: Literal["line", "file"] = Field("line", description="file: newlines are part of the text")
     part: tuple[float, float] = Field(
         (0.0, 1.0), description="which part of the file's characters or lines: [from, to]"
@@ -132,25 +132,25 @@ class ConlluSource(Source):
     """Words with their tags in a CoNLL-U file."""
 
     kind: Literal["conllu"] = "conllu"
-    file: str
-    column: Literal["lemma", "upos", "xpos", "feats", "deprel"] = "upos"
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+    column: Literal["lemma", "upos", "xpos", "feats", "deprel"] = Field("upos", description="which column is the tag")
 
 
 class ColumnsSource(Source):
     """Words with their tags in columns, a word a line, an empty line between sentences."""
 
     kind: Literal["columns"] = "columns"
-    file: str
-    word: Column = 1
-    label: Column = 2
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+    word: Column = Field(1, description="the column of the words, counted from 1")
+    label: Column = Field(2, description="the column of the tags, counted from 1")
 
 
 class ChoralesSource(Source):
     """Four-part chorales as JSON, step by step (data/music.py): a language of pitches."""
 
     kind: Literal["chorales"] = "chorales"
-    file: str
-    part: Literal["train", "valid", "test"]
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+    part: Literal["train", "valid", "test"] = Field(description="which part of the corpus")
     transpose: tuple[int, ...] = Field((0,), description="each piece moved by each of these numbers of semitones")
 
     @property
@@ -164,10 +164,12 @@ class DatesSource(Source):
     file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["dates"] = "dates"
-    part: Literal["train", "validation", "test"]
-    examples: int = Field(20_000, ge=1)
-    locales: tuple[str, ...] = ("en_US", "en_GB", "de", "fr", "es", "it", "nl", "pt", "sv", "pl")
-    seed: int = 1
+    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    examples: int = Field(20_000, ge=1, description="how many are made")
+    locales: tuple[str, ...] = Field(
+        ("en_US", "en_GB", "de", "fr", "es", "it", "nl", "pt", "sv", "pl"), description="languages, by their CLDR names"
+    )
+    seed: int = Field(1, description="another seed makes other examples")
 
 
 class SequencesSource(Source):
@@ -176,12 +178,14 @@ class SequencesSource(Source):
     file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["sequences"] = "sequences"
-    change: Literal["copy", "reverse"] = "copy"
-    part: Literal["train", "validation", "test"]
-    examples: int = Field(10_000, ge=1)
+    change: Literal["copy", "reverse"] = Field(
+        "copy", description="what the target is: the same letters, or from the end"
+    )
+    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    examples: int = Field(10_000, ge=1, description="how many are made")
     lengths: tuple[int, int] = Field((1, 40), description="fewest and most letters; every length is as likely")
     symbols: int = Field(26, ge=2, le=26, description="how many letters there are, from a on")
-    seed: int = 1
+    seed: int = Field(1, description="another seed makes other examples")
 
     @model_validator(mode="after")
     def _lengths_are_a_range(self) -> SequencesSource:
@@ -208,10 +212,10 @@ class PhrasesSource(Source):
         description="the target: German; a part of speech for each English word; negative, neutral or positive; or "
         "the English text itself, with no source",
     )
-    part: Literal["train", "validation", "test"]
-    examples: int = Field(20_000, ge=1)
+    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    examples: int = Field(20_000, ge=1, description="how many are made")
     clauses: tuple[int, int] = Field((1, 3), description="fewest and most clauses of a sentence; each is as likely")
-    seed: int = 1
+    seed: int = Field(1, description="another seed makes other examples")
 
     @model_validator(mode="after")
     def _clauses_are_a_range(self) -> PhrasesSource:
@@ -273,7 +277,9 @@ class Clean(Section):
     )
     max_tokens: int = Field(256, ge=2, description="longest side kept, in tokens")
     max_ratio: float | None = Field(None, gt=1, description="most times longer, in tokens, one side may be")
-    deduplicate: Literal["none", "pairs", "sources", "targets"] = "none"
+    deduplicate: Literal["none", "pairs", "sources", "targets"] = Field(
+        "none", description="keep only the first example of each of these"
+    )
     drop_copies: bool = Field(False, description="drop pairs whose sides are the same text")
 
     @property
@@ -290,13 +296,13 @@ class Data(Section):
         description="where relative file names start: beside the recipe, or in $SIGHTLINE_CORPORA; runs save it "
         "absolute, and where that is not, as on another machine, the folder of its name in $SIGHTLINE_CORPORA is taken",
     )
-    train: tuple[AnySource, ...] = Field(min_length=1)
-    validation: AnySource
-    tests: dict[str, AnySource] = Field(default_factory=dict)
+    train: tuple[AnySource, ...] = Field(min_length=1, description="what is trained on, all together")
+    validation: AnySource = Field(description="measured during training, to choose the best weights")
+    tests: dict[str, AnySource] = Field(default_factory=dict, description="measured by `sightline evaluate`, by name")
     swap: bool = Field(False, description="exchange source and target: the other direction of the same corpus")
     limit: int | None = Field(None, ge=1, description="use only the first so many training examples")
     validation_limit: int | None = Field(None, ge=1, description="use only the first so many validation examples")
-    clean: Clean = Clean()
+    clean: Clean = Field(Clean(), description="what is dropped from the training text")
     noise: AnyNoise | None = Field(None, description="spoil plain text, for the model to learn to mend it")
 
     @model_validator(mode="after")
@@ -340,16 +346,16 @@ class TokenizerSection(Section):
     """What every tokenizer has."""
 
     shared: bool = Field(True, description="one vocabulary for both sides, or one each")
-    normalize: Literal["none", "nfc", "nfkc"] = "nfc"
-    lowercase: bool = False
+    normalize: Literal["none", "nfc", "nfkc"] = Field("nfc", description="Unicode normalization form of all text")
+    lowercase: bool = Field(False, description="lowercase all text, on both sides")
 
 
 class WordTokenizer(TokenizerSection):
     """Words and punctuation marks; rare ones are unknown."""
 
     kind: Literal["word"] = "word"
-    size: int = Field(10_000, ge=8)
-    min_count: int = Field(2, ge=1)
+    size: int = Field(10_000, ge=8, description="most entries of the vocabulary")
+    min_count: int = Field(2, ge=1, description="how often an entry must be in the training text")
 
 
 class WhitespaceTokenizer(TokenizerSection):
@@ -357,8 +363,8 @@ class WhitespaceTokenizer(TokenizerSection):
 
     kind: Literal["whitespace"] = "whitespace"
     normalize: Literal["none", "nfc", "nfkc"] = "none"
-    size: int = Field(10_000, ge=8)
-    min_count: int = Field(2, ge=1)
+    size: int = Field(10_000, ge=8, description="most entries of the vocabulary")
+    min_count: int = Field(2, ge=1, description="how often an entry must be in the training text")
 
 
 class CharacterTokenizer(TokenizerSection):
@@ -366,16 +372,16 @@ class CharacterTokenizer(TokenizerSection):
 
     kind: Literal["character"] = "character"
     spaces: Literal["squeeze", "keep"] = Field("squeeze", description="keep: newlines and runs of spaces are text")
-    size: int = Field(1_000, ge=8)
-    min_count: int = Field(1, ge=1)
+    size: int = Field(1_000, ge=8, description="most entries of the vocabulary")
+    min_count: int = Field(1, ge=1, description="how often an entry must be in the training text")
 
 
 class BpeTokenizer(TokenizerSection):
     """Byte-pair encoding (Sennrich et al. 2016)."""
 
     kind: Literal["bpe"] = "bpe"
-    size: int = Field(8_000, ge=8)
-    min_count: int = Field(2, ge=1)
+    size: int = Field(8_000, ge=8, description="most entries of the vocabulary")
+    min_count: int = Field(2, ge=1, description="how often an entry must be in the training text")
     dropout: Probability = Field(0.0, description="BPE-dropout (Provilkov et al. 2020): share of merges left out")
     variants: int = Field(8, ge=1, description="with dropout: how many differently cut copies of the text are made")
 
@@ -384,7 +390,7 @@ class UnigramTokenizer(TokenizerSection):
     """Unigram language model pieces (Kudo 2018)."""
 
     kind: Literal["unigram"] = "unigram"
-    size: int = Field(8_000, ge=8)
+    size: int = Field(8_000, ge=8, description="most entries of the vocabulary")
 
 
 AnyTokenizer = Annotated[

@@ -14,10 +14,12 @@ _NEW_TOKENS = 256  # of a language model that is not given a length
 class Sampling(Section):
     """Drawing instead of searching."""
 
-    temperature: float = Field(1.0, gt=0)
-    top_k: int | None = Field(None, ge=1)
-    top_p: float | None = Field(None, gt=0, le=1)
-    seed: int = Field(1, ge=0)
+    temperature: float = Field(1.0, gt=0, description="below 1: likelier tokens more often; above 1: less often")
+    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens")
+    top_p: float | None = Field(
+        None, gt=0, le=1, description="draw from the likeliest that have this probability together"
+    )
+    seed: int = Field(1, ge=0, description="the same seed draws the same outputs")
 
 
 class Risk(Section):
@@ -46,7 +48,7 @@ class Decoding(Section):
         "source of such a length, plus ten; of a language model, most new tokens, by default 256",
     )
     max_ratio: float | None = Field(None, gt=0, description="most output tokens per source token, plus ten")
-    sample: Sampling | None = None
+    sample: Sampling | None = Field(None, description="draw outputs; sample: {} for the defaults")
     mbr: Risk | None = Field(None, description="choose by minimum Bayes risk; mbr: {} for the defaults")
     groups: int = Field(1, ge=1, description="of hypotheses that differ: diverse beam search (Vijayakumar et al. 2016)")
     diversity: float = Field(
@@ -140,6 +142,8 @@ MetricName = Literal[
 class Evaluation(Section):
     """How outputs are scored; the first metric is the one that early stopping and tables look at."""
 
-    metrics: tuple[MetricName, ...] = Field(("bleu", "chrf"), min_length=1)
+    metrics: tuple[MetricName, ...] = Field(
+        ("bleu", "chrf"), min_length=1, description="what is measured; by default what suits the task"
+    )
     lowercase: bool = Field(False, description="score in lower case")
     bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")

@@ -33,7 +33,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
     A shipped name wins over a file of the same name; `./dates` is always the file.
     """
-    path = _find(name_or_path)
+    path = find_recipe(name_or_path)
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
@@ -85,7 +85,8 @@ def recipe_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Recipe.model_json_schema()}
 
 
-def _find(name_or_path: str | Path) -> Path:
+def find_recipe(name_or_path: str | Path) -> Path:
+    """The file of a shipped recipe, or one that is named by its path."""
     name, path = str(name_or_path), Path(name_or_path)
     shipped = shipped_recipes()
     if isinstance(name_or_path, str) and name in shipped:
@@ -133,7 +134,8 @@ def _told(details: Any, document: Located) -> str:
     if kind == "extra_forbidden":
         return f"{place}: unknown key {key}; {_nearest_key(str(where[-1]), annotation, value)}"
     if kind == "missing":
-        return f"{place}: {key} is missing; add it"
+        named = re.sub(r"\.\d+(?=\.|$)", ".N", key)
+        return f"{place}: {key} is missing; add it (see `sightline recipes keys {named}`)"
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         known = sorted(kinds(annotation))
         if kind == "union_tag_not_found":

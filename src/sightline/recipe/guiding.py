@@ -45,7 +45,10 @@ def check_guiding(guide: GuidedAlignment | None, task: str, model: Model, rivals
         if value:
             raise ValueError(f"{_WHAT} cannot be had with {key}; leave one of them out")
     if not isinstance(decoder, TransformerBody | RecurrentDecoder | ConvolutionalBody):
-        raise ValueError(f"{_WHAT} needs a decoder with attention, and {decoder.kind if decoder else 'none'} has none")
+        raise ValueError(
+            f"{_WHAT} needs a decoder with attention, and {decoder.kind if decoder else 'none'} has none; set "
+            f"another model.decoder.kind, or leave it out"
+        )
     if not isinstance(decoder, ConvolutionalBody) and decoder.attention.kind in ("none", "linear"):
         raise ValueError(
             f"{_WHAT} needs attention whose weights are shares of one, and model.decoder.attention.kind is "

@@ -26,27 +26,30 @@ class Pooling(Section):
         "mean", description="last: the state after the last token; class: that of a token of its own, set before all"
     )
     hidden: int | None = Field(None, ge=1, description="width of the hidden layer; by default the model's")
-    dropout: Probability = 0.1
+    dropout: Probability = Field(0.1, description="share of features dropped, in training")
 
 
 class Spelling(Section):
     """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
 
     width: int = Field(64, ge=1, description="of a character")
-    channels: int = Field(256, ge=1)
+    channels: int = Field(256, ge=1, description="filters of the convolution")
     window: int = Field(3, ge=1, description="characters seen at once; odd")
 
     @model_validator(mode="after")
     def _window_is_odd(self) -> Spelling:
         if self.window % 2 == 0:
-            raise ValueError(f"model.spelling.window ({self.window}) must be odd: as many characters on either side")
+            raise ValueError(
+                f"model.spelling.window ({self.window}) must be odd: as many characters on either side; set "
+                f"it to {self.window + 1}"
+            )
         return self
 
 
 class WordVectors(Section):
     """Embeddings to start from: a word2vec or GloVe file, text or binary."""
 
-    file: str
+    file: str = Field(description="its path, from data.folder on")
     frozen: bool = Field(False, description="keep them as they are")
 
 
@@ -57,11 +60,11 @@ class Model(Section):
     (decoder), a translator does both; a translator with a decoder alone reads and writes one sequence.
     """
 
-    width: int = Field(512, ge=1)
-    encoder: AnyEncoder | None = None
-    decoder: AnyDecoder | None = None
+    width: int = Field(512, ge=1, description="size of embeddings and of the states between layers")
+    encoder: AnyEncoder | None = Field(None, description="what reads the source")
+    decoder: AnyDecoder | None = Field(None, description="what writes the output")
     pooling: Pooling | None = Field(None, description="of a classifier")
-    word_vectors: WordVectors | None = None
+    word_vectors: WordVectors | None = Field(None, description="embeddings to start from")
     init_from: InitFrom | None = Field(
         None,
         description="a run whose tokenizer and weights to begin with: its folder, or a section; keys that this model "
@@ -105,19 +108,33 @@ class Model(Section):
         for side, body in self.bodies.items():
             if isinstance(body, TransformerBody):
                 if self.width % body.heads:
-                    raise ValueError(f"width ({self.width}) is not divisible by {side}.heads ({body.heads})")
+                    near = self.width - self.width % body.heads + body.heads
+                    raise ValueError(
+                        f"width ({self.width}) is not divisible by {side}.heads ({body.heads}); set width to {near}, "
+                        f"or change heads"
+                    )
                 if body.positions.kind == "rotary" and (self.width // body.heads) % 2:
                     raise ValueError(
                         f"rotary positions need an even head width, and width / {side}.heads is "
-                        f"{self.width // body.heads}"
+                        f"{self.width // body.heads}; change one of them, or set positions.kind: sinusoidal"
                     )
                 position_width = body.positions.width or self.width
                 if body.positions.kind == "sinusoidal" and position_width % 2:
-                    raise ValueError(f"sinusoidal positions need an even width, not {position_width}")
+                    raise ValueError(
+                        f"sinusoidal positions need an even width, not {position_width}; set it to {position_width + 1}"
+                    )
         if isinstance(self.encoder, RecurrentEncoder) and self.encoder.splits_width and self.width % 2:
-            raise ValueError(f"a bidirectional encoder gives each direction half the width, and {self.width} is odd")
+            raise ValueError(
+                f"a bidirectional encoder gives each direction half the width, and {self.width} is odd; set width to "
+                f"{self.width + 1}, or encoder.bidirectional: false"
+            )
         if isinstance(self.encoder, ConvolutionalBody | ByteNetBody) and self.encoder.kernel % 2 == 0:
-            raise ValueError(f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side")
+            raise ValueError(
+                f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side; set it to "
+                f"{self.encoder.kernel + 1}"
+            )
         if self.width % 2 and any(isinstance(body, ByteNetBody) for body in self.bodies.values()):
-            raise ValueError(f"a bytenet body convolves over half the width, and {self.width} is odd")
+            raise ValueError(
+                f"a bytenet body convolves over half the width, and {self.width} is odd; set width to {self.width + 1}"
+            )
         return self

@@ -55,7 +55,10 @@ def _check_parts(recipe: Recipe, what: str) -> None:
     """Of a model that mends text."""
     model = recipe.model
     if model.encoder is None or isinstance(model.decoder, ByteNetBody):
-        raise ValueError(f"{what} needs a model with an encoder, and a decoder that is not ByteNet's")
+        raise ValueError(
+            f"{what} needs a model with an encoder, and a decoder that is not ByteNet's; set model.encoder, and "
+            f"model.decoder.kind to another"
+        )
     if recipe.decoding.replace_unknown != "none" or model.copying:
         key = "model.copying" if model.copying else "decoding.replace_unknown"
         raise ValueError(f"{what} has marks where words to copy would be; leave {key} out")

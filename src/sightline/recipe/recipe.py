@@ -35,6 +35,11 @@ PARTS: dict[TaskName, tuple[set[str], set[str]]] = {
     "classify": ({"encoder", "pooling"}, {"encoder", "pooling"}),
     "tag": ({"encoder"}, {"encoder"}),
 }
+_EXAMPLES = {  # of parts that a task needs, as a recipe writes them
+    "encoder": "encoder: {kind: transformer, layers: 4}",
+    "decoder": "decoder: {kind: transformer, layers: 4}",
+    "pooling": "pooling: {kind: mean}",
+}
 ROUGE: tuple[MetricName, ...] = ("rouge-1", "rouge-2", "rouge-l", "rouge-lsum")
 TASK_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
     "seq2seq": ("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity", *ROUGE),
@@ -56,14 +61,14 @@ DEFAULT_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
 class Recipe(Section):
     """A whole experiment."""
 
-    task: TaskName = "seq2seq"
-    seed: int = Field(1, ge=0)
-    data: Data
-    tokenizer: AnyTokenizer = BpeTokenizer()
-    model: Model = Model()  # the parts of the task are filled in (defaults.py)
-    training: Training = Training()
-    decoding: Decoding = Decoding()
-    evaluation: Evaluation = Evaluation()
+    task: TaskName = Field("seq2seq", description="what the model does, and so which parts and metrics it has")
+    seed: int = Field(1, ge=0, description="of everything random: first weights, order of batches, dropout, noise")
+    data: Data = Field(description="where the examples come from")
+    tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is cut into tokens")
+    model: Model = Field(Model(), description="what is trained")  # parts of the task are filled in (defaults.py)
+    training: Training = Field(Training(), description="how it is trained")
+    decoding: Decoding = Field(Decoding(), description="how outputs are found")
+    evaluation: Evaluation = Field(Evaluation(), description="how outputs are scored")
 
     @model_validator(mode="wrap")
     @classmethod
@@ -185,7 +190,10 @@ class Recipe(Section):
         needed, allowed = PARTS[self.task]
         present = {part for part in ("encoder", "decoder", "pooling") if getattr(self.model, part) is not None}
         if missing := sorted(needed - present):
-            raise ValueError(f"task: {self.task} needs model.{missing[0]}")
+            raise ValueError(
+                f"task: {self.task} needs model.{missing[0]}; write, for example, {_EXAMPLES[missing[0]]} under model "
+                f"(`sightline recipes keys model.{missing[0]}` lists what it may be)"
+            )
         if extra := sorted(present - allowed):
             raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
         if self.model.spelling is not None and self.task not in ("classify", "tag"):

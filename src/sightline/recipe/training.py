@@ -13,7 +13,9 @@ from sightline.recipe.sections import Probability, Section
 class Schedule(Section):
     """How the learning rate moves; `lr` is its peak."""
 
-    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = "cosine"
+    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = Field(
+        "cosine", description="how it falls after the warm-up"
+    )
     warmup: int | float = Field(
         0.1,
         ge=0,
@@ -62,13 +64,13 @@ class Batches(Section):
 class Limits(Section):
     """When training ends: at the first of these."""
 
-    steps: int | None = Field(None, ge=1)
+    steps: int | None = Field(None, ge=1, description="optimizer steps")
     epochs: int | None = Field(
         None,
         ge=1,
         description="by default, where steps is not set either, by the size of the training text; null for no limit",
     )
-    minutes: float | None = Field(None, gt=0)
+    minutes: float | None = Field(None, gt=0, description="of training, validations included")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Limits:
@@ -129,10 +131,10 @@ class Training(Section):
     lr: float = Field(
         5e-4, gt=0, description="peak of the learning rate; by default by the kind and width of the model"
     )
-    schedule: Schedule = Schedule()
-    betas: tuple[Probability, Probability] = (0.9, 0.98)
-    eps: float = Field(1e-9, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    schedule: Schedule = Field(Schedule(), description="how the learning rate moves")
+    betas: tuple[Probability, Probability] = Field((0.9, 0.98), description="of Adam")
+    eps: float = Field(1e-9, gt=0, description="of Adam")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled, as in AdamW; of matrices alone")
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
     label_smoothing: Probability = Field(0.1, description="by default 0 for what learns from plain text")
     rdrop: float | None = Field(
@@ -151,8 +153,11 @@ class Training(Section):
     layer_lr_decay: float | None = Field(
         None, gt=0, le=1, description="factor of lr from each layer to the one below it; what is new has the full lr"
     )
-    batches: Batches = Batches()
-    limits: Limits = Limits.model_construct(_fields_set=set(), epochs=10)  # none of it set: see defaults.py
+    batches: Batches = Field(Batches(), description="how examples are put together")
+    limits: Limits = Field(
+        Limits.model_construct(_fields_set=set(), epochs=10),  # none of it set: see defaults.py
+        description="when training ends",
+    )
     validate_every: int | None = Field(
         None,
         ge=1,
@@ -160,11 +165,11 @@ class Training(Section):
     )
     save_every: int | None = Field(None, ge=1, description="steps between checkpoints; by default at each validation")
     keep: int = Field(3, ge=2, description="newest checkpoints kept, beside the best")
-    log_every: int = Field(50, ge=1)
+    log_every: int = Field(50, ge=1, description="steps between records in metrics.jsonl")
     log_layers: bool = Field(False, description="write down the gradient norm of each layer too, at every log_every")
     samples: int = Field(3, ge=0, description="outputs shown at each validation, by greedy search, of up to 128 tokens")
-    stopping: Stopping = Stopping()
-    averaging: Averaging = Averaging()
+    stopping: Stopping = Field(Stopping(), description="when to stop early, and which weights are best")
+    averaging: Averaging = Field(Averaging(), description="averages of weights over time")
     result: Literal["best", "last"] = Field(
         "best",
         description="which weights the finished model has; beside averaging.kind: checkpoints neither, but their mean",
@@ -187,4 +192,4 @@ class Training(Section):
     compile: bool | None = Field(None, description="torch.compile the step; by default on CUDA where shapes are static")
     device: str = Field("auto", description="auto (cuda if there is one), cpu, cuda, cuda:N or mps (untested)")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
-    tensorboard: bool = False
+    tensorboard: bool = Field(False, description="write metrics for TensorBoard, too")

@@ -1,0 +1,269 @@
+"""Every key of a recipe with its type, default and meaning, as text: `sightline recipes keys [PREFIX]`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from sightline.recipe.annotations import alternatives
+from sightline.recipe.recipe import Recipe
+from sightline.recipe.sections import Section
+from sightline.recipe.shape import kinds, sections
+from sightline.recipe.yaml import write_yaml
+
+WIDTH = 80
+_INDENT = " " * 6
+_TYPES = {int: "integer", float: "number", str: "text", bool: "true or false"}
+
+
+class UnknownKey(ValueError):
+    """There is no such key in a recipe."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a section."""
+
+    path: str  # data.train.N.file
+    type: str  # integer ≥ 1
+    default: str | None  # as a recipe writes it; None: it must be given
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a recipe: one of the kinds that may stand at a path, or the only one."""
+
+    path: str
+    kind: str | None
+    meaning: str
+    keys: list[Key] = field(default_factory=list)
+    kinds: list[tuple[str, str]] = field(default_factory=list)  # that may stand here, each with its meaning
+    same_as: str | None = None  # the path of an earlier part with the same keys
+
+    @property
+    def title(self) -> str:
+        return self.path + (f" (kind: {self.kind})" if self.kind else "")
+
+
+def reference(prefix: str = "", width: int = WIDTH) -> str:
+    """The keys at and below a prefix as text of that many columns; an unknown prefix is an error with the nearest."""
+    parts = list(chosen_parts(prefix))
+    return "\n\n".join(_written(part, width) for part in parts) + "\n"
+
+
+def chosen_parts(prefix: str = "") -> Iterator[Part]:
+    """The sections with keys at and below a prefix; `data.train.0.file` is `data.train.N.file`."""
+    wanted = prefix.strip().strip(".")
+    known = {key.path for part in _parts(Recipe, "", None) for key in part.keys}
+    path = next((each for each in _spellings(wanted, known)), None)
+    if path is None:
+        near = _nearest(wanted, sorted(known))
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the sections are {', '.join(Recipe.model_fields)}"
+        raise UnknownKey(f"a recipe has no key {prefix!r}; {hint}")
+    written: dict[type[Section], str] = {}
+    for part in _parts(Recipe, "", written, below=path):
+        keys = [key for key in part.keys if _is_at_or_below(key.path, path)]
+        if keys or (part.same_as and _is_at_or_below(part.path, path)):
+            yield replace(part, keys=keys, kinds=part.kinds if _is_at_or_below(part.path, path) else [])
+
+
+def _nearest(wanted: str, known: list[str]) -> list[str]:
+    """At most three: keys that begin so, keys of the same last name, keys that look alike."""
+    last = wanted.rsplit(".", 1)[-1]
+    begin = [key for key in known if key.startswith(wanted)]
+    named = [key for key in known if key.rsplit(".", 1)[-1] == last]
+    alike = difflib.get_close_matches(wanted, known, n=3, cutoff=0.6)
+    return list(dict.fromkeys([*begin, *named, *alike]))[:3]
+
+
+def _spellings(wanted: str, known: set[str]) -> Iterator[str]:
+    """A prefix as the reference has it: a number for N, a name of a test set for NAME."""
+    if not wanted:
+        yield ""
+        return
+    for path in sorted(known, key=len):
+        pattern = re.escape(path).replace(r"\.N", r"\.(?:N|\d+)").replace(r"\.NAME", r"\.[^.]+")
+        beginning = [".".join(path.split(".")[:count]) for count in range(1, path.count(".") + 2)]
+        for own in beginning:
+            pattern = re.escape(own).replace(r"\.NAME", r"\.[^.]+").replace(r"\.N", r"\.(?:N|\d+)")
+            if re.fullmatch(pattern, wanted):
+                yield own
+
+
+def _is_at_or_below(key: str, path: str) -> bool:
+    return not path or key == path or key.startswith(path + ".")
+
+
+# --- from the classes -------------------------------------------------------------------------------------------------
+
+
+def _parts(
+    section: type[Section],
+    path: str,
+    written: dict[type[Section], str] | None,
+    *,
+    kind: str | None = None,
+    below: str = "",
+    told: frozenset[str] = frozenset(),
+) -> Iterator[Part]:
+    """A section and those inside it, depth first; one that was `written` before at another place is only named.
+
+    Without `written`, every section is given at every place. `told` are keys that were written already, as those
+    of every kind.
+    """
+    if written is not None and section in written and path:
+        yield Part(path, kind, _meaning(section), same_as=written[section])
+        return
+    if written is not None and _is_at_or_below(path, below):
+        written[section] = path + (f" (kind: {kind})" if kind else "")
+    fields = {name: info for name, info in section.model_fields.items() if name not in told}
+    if kind is not None:
+        fields.pop("kind", None)
+    yield Part(
+        path, kind, _meaning(section), [_key(f"{path}.{name}" if path else name, fields[name]) for name in fields]
+    )
+    for name, info in fields.items():
+        at, held = _place(f"{path}.{name}" if path else name, info.annotation)
+        members = sections(held)
+        if len(members) == 1:
+            yield from _parts(members[0], at, written, below=below)
+        elif members:
+            yield from _union(held, at, written, below)
+
+
+def _union(annotation: Any, path: str, written: dict[type[Section], str] | None, below: str) -> Iterator[Part]:
+    """What may stand at a path, by kind: first the kinds and the keys that all have, then the keys of each."""
+    members = {
+        " | ".join(kind for kind, belongs in kinds(annotation).items() if belongs is member): member
+        for member in sections(annotation)
+    }
+    bases = [base for base in next(iter(members.values())).__mro__ if base is not Section and issubclass(base, Section)]
+    base = next((each for each in bases if all(issubclass(member, each) for member in members.values())), Section)
+    chosen = Key(f"{path}.kind", " | ".join(members), None, "which of these stands here")
+    common = [_key(f"{path}.{name}", info) for name, info in base.model_fields.items()]
+    told = [(kind, _meaning(member)) for kind, member in members.items()]
+    yield Part(path, None, "one of these kinds.", [chosen, *common], told)
+    for kind, member in members.items():
+        yield from _parts(member, path, written, kind=kind, below=below, told=frozenset(base.model_fields))
+
+
+def _place(path: str, annotation: Any) -> tuple[str, Any]:
+    """Where the sections of a key stand: `data.train.N` of a list, `data.tests.NAME` of a mapping."""
+    for leaf in alternatives(annotation):
+        origin, arguments = get_origin(leaf), get_args(leaf)
+        if origin is tuple and arguments and sections(arguments[0]):
+            return f"{path}.N", arguments[0]
+        if origin is dict and sections(arguments[1]):
+            return f"{path}.NAME", arguments[1]
+    return path, annotation
+
+
+def _key(path: str, info: FieldInfo) -> Key:
+    return Key(path, _type(info.annotation, info.metadata), _default(info), info.description or "")
+
+
+def _meaning(section: type[Section]) -> str:
+    return " ".join(inspect.getdoc(section).split("\n\n")[0].split()) if section.__doc__ else ""  # type: ignore[union-attr]
+
+
+def _type(annotation: Any, metadata: Any = ()) -> str:
+    """`integer ≥ 1`, `dot | additive`, `list of text, or null`."""
+    members = _members(annotation)
+    optional = any(member is NoneType for member, _ in members)
+    members = [(member, own) for member, own in members if member is not NoneType]
+    told = list(dict.fromkeys(_one_type(member, [*metadata, *own]) for member, own in members))
+    return " or ".join(told) + (", or null" if optional else "")
+
+
+def _members(annotation: Any, metadata: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The members of a union, each with what `Annotated` says of it."""
+    if get_origin(annotation) is Annotated:
+        inside, *more = get_args(annotation)
+        extra = tuple(each for info in more for each in (info.metadata if isinstance(info, FieldInfo) else [info]))
+        return _members(inside, (*metadata, *extra))
+    leaves = alternatives(annotation)
+    if len(leaves) == 1 and leaves[0] is annotation:
+        return [(annotation, metadata)]
+    return [pair for member in get_args(annotation) for pair in _members(member, metadata)]
+
+
+def _one_type(annotation: Any, metadata: list[Any]) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "section"
+    if origin is dict:
+        return f"mapping of names to {_plural(arguments[1])}"
+    if origin is tuple:
+        if arguments[-1] is Ellipsis:
+            least = " (at least one)" if any(isinstance(each, MinLen) for each in metadata) else ""
+            return f"list of {_plural(arguments[0])}{least}"
+        inner = list(dict.fromkeys(map(_type, arguments)))
+        return f"list of {len(arguments)}: {', '.join(inner)}"
+    return f"{_TYPES.get(annotation, str(annotation))} {' and '.join(_bounds(metadata))}".rstrip()
+
+
+def _plural(annotation: Any) -> str:
+    return "sections" if sections(annotation) else _type(annotation)
+
+
+def _bounds(metadata: list[Any]) -> Iterator[str]:
+    """`≥ 1`, `> 0`."""
+    signs = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
+    for each in metadata:
+        for bound, name, sign in signs:
+            if isinstance(each, bound):
+                yield f"{sign} {getattr(each, name):g}"
+
+
+def _default(info: FieldInfo) -> str | None:
+    value = info.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return None
+    if isinstance(value, Section):
+        given = {"kind": getattr(value, "kind", None), **value.model_dump(mode="json", exclude_unset=True)}
+        value = {key: each for key, each in given.items() if each is not None}
+    elif isinstance(value, tuple):
+        value = [each.model_dump(mode="json") if isinstance(each, Section) else each for each in value]
+    return _one_line(value)
+
+
+def _one_line(value: Any) -> str:
+    """A value as YAML in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_one_line(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_one_line, value)) + "]"
+    return write_yaml(value).removesuffix("...\n").strip()
+
+
+# --- as text ----------------------------------------------------------------------------------------------------------
+
+
+def _written(part: Part, width: int) -> str:
+    lines = textwrap.wrap(f"{part.title or 'recipe'}: {part.meaning}", width)
+    longest = max((len(kind) for kind, _ in part.kinds), default=0)
+    for kind, meaning in part.kinds:
+        lines += textwrap.wrap(
+            meaning, width, initial_indent=f"  {kind:<{longest}}  ", subsequent_indent=" " * (longest + 4)
+        )
+    if part.same_as is not None:
+        return "\n".join([*lines, *textwrap.wrap(f"  The same keys as {part.same_as}.", width)])
+    for key in part.keys:
+        head = f"  {key.path}" + ("  (required)" if key.default is None else f" = {key.default}")
+        lines += textwrap.wrap(head, width, subsequent_indent=_INDENT, break_long_words=False)
+        said = f"{key.type} — {key.meaning}" if key.meaning else key.type
+        lines += textwrap.wrap(said, width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)
+    return "\n".join(lines)
