@@ -1,5 +1,5 @@
-# make demo and make test set themselves up; nothing but Python 3.11 or 3.12 and make is needed.
-PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 -c "" 2>/dev/null && echo python3.12 || (command -v python3.11 >/dev/null 2>&1 && python3.11 -c "" 2>/dev/null && echo python3.11) || echo python3)
+# make demo and make test set themselves up; nothing but Python 3.11 to 3.13 (tested: 3.11, 3.12) and make is needed.
+PYTHON ?= $(shell command -v python3.12 >/dev/null 2>&1 && python3.12 -c "" 2>/dev/null && echo python3.12 || (command -v python3.11 >/dev/null 2>&1 && python3.11 -c "" 2>/dev/null && echo python3.11) || (command -v python3.13 >/dev/null 2>&1 && python3.13 -c "" 2>/dev/null && echo python3.13) || echo python3)
 BIN := .venv/bin
 RUN ?= runs/dates
 
@@ -16,7 +16,7 @@ setup: .venv/installed
 
 # torch comes first and pinned, so that the resolver takes exactly that build for everything after it.
 .venv/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c "import sys; assert (3, 11) <= sys.version_info < (3, 13), 'Sightline needs Python 3.11 or 3.12, this is ' + sys.version.split()[0] + '; set PYTHON=python3.11'"
+	@$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), 'Sightline needs Python 3.11 or newer, this is ' + sys.version.split()[0] + '; set PYTHON=python3.11'"
 	@test -x $(BIN)/python || (echo "creating .venv" && $(PYTHON) -m venv .venv)
 	@echo "installing (a minute or two the first time)"
 	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c constraints.txt torch

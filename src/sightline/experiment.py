@@ -27,11 +27,13 @@ from sightline.data.preparation import (
     with_defaults,
 )
 from sightline.decoding.cut_references import cut_reference_notes
+from sightline.decoding.unknown_words import FILE as DICTIONARY
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
 from sightline.layers.adapters import add_adapters
 from sightline.layers.devices import choose_device, deterministic_algorithms
 from sightline.layers.precision import precision_note, resolve_precision
+from sightline.manifest import WEIGHTS, replace_file, rewriting
 from sightline.model_card import write_model_card
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.models.counted import CountedModel
@@ -207,7 +209,8 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
         _begin_folder(run, recipe, prepared, model, start)
         for line in (*describe_data(prepared), text_to_count(prepared), *held_out_notes(prepared), *notes):
             display.note(line)
-        count_text(run, model, prepared, display)
+        with rewriting(run, (WEIGHTS,), finished=True):
+            count_text(run, model, prepared, display)
         write_model_card(run, recipe, 0)
         return
     plan = plan_for(prepared, device)
@@ -241,8 +244,9 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
         rates=rates,
     )
     fit(job, resume=resume)
-    if recipe.decoding.replace_unknown == "dictionary":
-        _make_dictionary(run, recipe, prepared.vocabulary, model, display)
+    with rewriting(run, (DICTIONARY,), finished=True):
+        if recipe.decoding.replace_unknown == "dictionary":
+            _make_dictionary(run, recipe, prepared.vocabulary, model, display)
 
 
 def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, display: Display) -> None:
@@ -300,7 +304,7 @@ def _uncompiled(plan: Plan) -> list[str]:
 
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:
     """The finished weights and the model card."""
-    write_atomically(run / "model.safetensors", safetensors_bytes(weights))
+    replace_file(run, WEIGHTS, safetensors_bytes(weights))
     write_model_card(run, recipe, parameter_count(model), trained_count(model))
 
 
@@ -352,19 +356,20 @@ def _check_text(run: Path, prepared: Prepared) -> None:
 
 def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module, start: Start | None) -> None:
     """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
-    save_recipe(recipe, run / "recipe.yaml")
-    prepared.vocabulary.save(run)
-    if start is not None:
-        write_start(run, start)
-    write_atomically(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
-    write_config(
-        run,
-        {
-            "task": recipe.task,
-            "source_vocabulary": prepared.vocabulary.source.size,
-            "target_vocabulary": prepared.vocabulary.target.size,
-            "parameters": parameter_count(model),
-            "training_text": _amount(prepared),
-            **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
-        },
-    )
+    with rewriting(run):
+        save_recipe(recipe, run / "recipe.yaml")
+        prepared.vocabulary.save(run)
+        if start is not None:
+            write_start(run, start)
+        write_atomically(run / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        write_config(
+            run,
+            {
+                "task": recipe.task,
+                "source_vocabulary": prepared.vocabulary.source.size,
+                "target_vocabulary": prepared.vocabulary.target.size,
+                "parameters": parameter_count(model),
+                "training_text": _amount(prepared),
+                **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
+            },
+        )

@@ -153,6 +153,11 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def checksum_of(content: bytes) -> str:
+    """The SHA-256 of bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable: a rename is only on the disk once its folder is."""
     handle = os.open(path, os.O_RDONLY)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sightline.data.preparation import LABELS, run_recipe
 from sightline.files import atomic_folder
+from sightline.manifest import seal
 from sightline.model_card import write_model_card
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
@@ -97,3 +98,4 @@ def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], con
                 shutil.copyfile(run / name, folder / name)
         save_file(weights, folder / "model.safetensors")
         write_config(folder, {**kept, **config})
+        seal(folder, finished=True)

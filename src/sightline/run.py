@@ -43,6 +43,7 @@ from sightline.layers.adapters import merge_adapters
 from sightline.layers.devices import choose_device
 from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
+from sightline.manifest import verified_later
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
@@ -197,6 +198,7 @@ class Run:
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         rounding = product_type(precision, chosen)
+        verified = verified_later(run)  # while the model is built
         model = build_model(recipe, vocabulary)
         try:
             if isinstance(model, CountedModel):
@@ -205,7 +207,10 @@ class Run:
                 load_parameters(model, load_file(weights))
                 merge_adapters(model)  # whoever uses a model need not know of them
         except (SafetensorError, NgramError) as error:
+            verified.result()  # says more, where there is a manifest
             raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
+        finally:
+            verified.result()
         model = model.to(chosen).eval()
         if chosen.type == "cpu":
             keep_freed_memory()

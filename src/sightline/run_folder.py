@@ -1,6 +1,7 @@
 """The run folder: the only thing that passes between commands.
 
 recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
+manifest.json (SHA-256 of those that commands rely on, see manifest.py)
 
 With decoding.replace_unknown: dictionary also dictionary.tsv (see decoding/unknown_words.py).
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import MAX_JSON, parse_json, read_bounded, write_json
+from sightline.manifest import verify, verify_journal
 from sightline.version import version
 
 FORMAT = 1  # raised when older programs could no longer read a run folder
@@ -57,7 +59,14 @@ def write_config(run: Path, config: dict[str, Any]) -> None:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """config.json of a finished run; a folder that is none, is not whole or is too new says so."""
+    """config.json of a finished run, whose files are those that were sealed (manifest.py)."""
+    if (run / "config.json").is_file():
+        verify(run)
+    return parse_config(run)
+
+
+def parse_config(run: Path) -> dict[str, Any]:
+    """config.json as it is; a folder that is no run folder, is not whole or is too new says so."""
     _check_folder(run)
     path = run / "config.json"
     if not path.is_file():
@@ -98,7 +107,9 @@ def journal(run: Path) -> list[dict[str, Any]]:
     """
     _check_folder(run)
     path = run / "metrics.jsonl"
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    content = path.read_bytes() if path.is_file() else b""
+    verify_journal(run, content)
+    lines = content.split(b"\n")
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

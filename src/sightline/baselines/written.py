@@ -23,6 +23,7 @@ from sightline.decoding.phrases import Phrases
 from sightline.evaluation.metrics import METRICS, Measurement
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.files import parse_json, write_atomically
+from sightline.manifest import rewriting
 from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
@@ -118,9 +119,10 @@ def write_baseline(
         run.outputs[digest(source)] = output
         lines.append(json.dumps({"source": digest(source), "output": output}, ensure_ascii=False))
     folder.mkdir(parents=True, exist_ok=True)
-    save_recipe(recipe, folder / "recipe.yaml")
-    write_atomically(folder / FILE, "".join(line + "\n" for line in lines))
-    write_config(folder, {"task": recipe.task, "baseline": name, "parameters": 0})
+    with rewriting(folder):
+        save_recipe(recipe, folder / "recipe.yaml")
+        write_atomically(folder / FILE, "".join(line + "\n" for line in lines))
+        write_config(folder, {"task": recipe.task, "baseline": name, "parameters": 0})
     return [_report(run, test) for test in sets]
 
 

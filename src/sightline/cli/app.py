@@ -22,6 +22,7 @@ from sightline.cli.inspect import inspect
 from sightline.cli.merge import merge
 from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
+from sightline.cli.seal import seal
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
 from sightline.cli.vectors import vectors
@@ -68,6 +69,7 @@ for verb in (
     backtranslate,
     merge,
     average,
+    seal,
     schema,
     doctor,
     demo,

@@ -19,6 +19,7 @@ from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.data.text_size import measure
 from sightline.data.variants import Variants
+from sightline.manifest import verify
 from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
@@ -86,6 +87,7 @@ def _reads_files(recipe: Recipe) -> bool:
 
 def run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of a run folder: text that lay in it (distilled) lies there still, wherever the folder is now."""
+    verify(run)
     recipe = load_recipe(run / "recipe.yaml", overrides)
 
     def found(source: AnySource) -> AnySource:

@@ -14,6 +14,7 @@ from sightline.data.preparation import LABELS, training_examples
 from sightline.data.sources import Example
 from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
+from sightline.manifest import WEIGHTS, verify_file
 from sightline.models.bodies import body_classes
 from sightline.models.counted import CountedModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
@@ -197,6 +198,7 @@ def _pieces(vocabulary: Vocabulary) -> dict[str, list[str]]:
 
 def _weights_of_run(run: Path) -> dict[str, Tensor]:
     weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
+    verify_file(run, WEIGHTS)
     try:
         return load_file(weights)
     except SafetensorError as error:
