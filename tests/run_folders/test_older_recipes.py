@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import sightline
+from sightline.manifest import seal
 from sightline.recipe.files import RecipeError
 
 DRY = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
@@ -36,6 +37,7 @@ def test_a_finished_run_is_used_and_not_asked_whether_it_can_be_trained(name: st
     recipe = yaml.safe_load((finished / "recipe.yaml").read_text())
     merged = {section: {**recipe[section], **changed} for section, changed in changes.items()}
     (finished / "recipe.yaml").write_text(yaml.safe_dump({**recipe, **merged}))
+    seal(finished)
     assert sightline.load(finished, device="cpu").predict(texts) == before
     with pytest.raises(RecipeError, match=f"^{finished}: {told}"):
         sightline.train(finished, out=finished.parent / "again")

@@ -287,5 +287,6 @@ def test_a_folder_that_does_not_say_on_which_text_it_was_trained_goes_on(finishe
     config = json.loads((finished / "config.json").read_text())
     del config["training_text"]
     (finished / "config.json").write_text(json.dumps(config))
+    (finished / "manifest.json").unlink()  # nor do they have one
     sightline.train(finished, ["training.limits.steps=14"], resume=True, display=Silent())
     assert records(finished)[-1]["step"] == 14
