@@ -18,6 +18,8 @@ def keep_freed_memory() -> bool:
     """Ask for it, unless the user has set malloc in the environment; whether it was granted. For the whole process."""
     if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
+    if os.name != "posix":
+        return False
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
         return False

@@ -50,7 +50,7 @@ from sightline.recipe.bodies import Ngram
 from sightline.recipe.changes import differences, with_unset_from
 from sightline.recipe.files import save_recipe
 from sightline.reward import RewardGradients
-from sightline.run_folder import RunError, environment, locked, read_config, write_config
+from sightline.run_folder import RunError, check_links, environment, locked, read_config, write_config
 from sightline.starting.first_weights import adapt, first_weights
 from sightline.starting.other_run import Start, vocabulary_of_start, write_start
 from sightline.text.tokenizer import Vocabulary
@@ -132,6 +132,7 @@ def train(
     run = Path(out) if out is not None else Path(name)
     display = display or PlainDisplay()
     with locked(run):
+        check_links(run)
         _check_folder(run, resume)
         loaded, notes = complete_recipe(loaded, run, resume=resume)
         for line in notes:

@@ -2,19 +2,30 @@
 
 A reader never sees half a file, whenever the writer is killed or the disk fills up; and what stood under the name
 before stays until the new content is safely on the disk.
+
+Nothing is written, cut or deleted through a symbolic link. A link under the name of a file is replaced by the file, and
+what it points to is left alone; a link in the place of a folder or of a file that grows is refused (`LinkError`). Only
+the folders that a user names on the command line (a run folder, a cache) may be reached through links.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+
+
+class LinkError(ValueError):
+    """Something would be written or deleted through a symbolic link."""
+
 
 MAX_JSON = 2**28  # bytes of a JSON file that is read as a whole
 TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
@@ -120,7 +131,70 @@ def _take_place(folder: Path, path: Path) -> None:
     except BaseException:
         os.rename(aside, path)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        remove(aside)
+
+
+def refuse_link(path: Path) -> None:
+    """Refuse a symbolic link in the place of a folder or file that is going to be changed."""
+    if path.is_symlink():
+        raise LinkError(
+            f"{path} is a symbolic link to {os.readlink(path)}; nothing is written or deleted through links: remove "
+            f"the link, or put what it points to in its place"
+        )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, unless it is there; a link to one is refused."""
+    refuse_link(path)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def open_growing(path: Path) -> IO[bytes]:
+    """Open a file to read it and to add to its end; it is made if it is not there. A link is refused."""
+    refuse_link(path)  # where the system has no O_NOFOLLOW (Windows), and for its message
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "a+b")
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link, but not what the link points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)  # follows no links inside either
+    else:
+        path.unlink()
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: Callable[[], bool]) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is not there; it goes with the process, however that ends.
+
+    While another process holds it, `wait` is called: True tries again, False raises BlockingIOError.
+    """
+    with open_growing(path) as file:
+        while not _locked(file):
+            if not wait():
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
+        yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Whether the lock of a file could be had."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise
+    return True
 
 
 def unfinished(path: Path) -> list[Path]:
@@ -144,7 +218,10 @@ def check_place(path: Path) -> None:
 
 def _streams(path: Path) -> bool:
     """Whether it is no file on a disk: a pipe, a device, or what /dev has a name for (/dev/stdout)."""
-    return path.absolute().parts[1:2] == ("dev",) or (path.exists() and not path.is_file() and not path.is_dir())
+    parts = path.absolute().parts
+    if parts[1:2] == ("dev",):
+        return parts[2:3] != ("shm",)  # which is a disk in memory
+    return not path.is_symlink() and path.exists() and not path.is_file() and not path.is_dir()
 
 
 def checksum(path: Path) -> str:
@@ -160,6 +237,8 @@ def checksum_of(content: bytes) -> str:
 
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable: a rename is only on the disk once its folder is."""
+    if sys.platform == "win32":
+        return  # folders cannot be opened there, and renames are journaled
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -168,7 +247,7 @@ def sync_folder(path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
+    with path.open("r+b") as file:  # Windows syncs no file that is only read
         os.fsync(file.fileno())
 
 

@@ -8,16 +8,15 @@ With decoding.replace_unknown: dictionary also dictionary.tsv (see decoding/unkn
 
 from __future__ import annotations
 
-import fcntl
 import platform
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sightline.files import MAX_JSON, parse_json, read_bounded, write_json
+from sightline.files import MAX_JSON, file_lock, parse_json, read_bounded, refuse_link, write_json
 from sightline.manifest import verify, verify_journal
 from sightline.version import version
 
@@ -36,13 +35,17 @@ def locked(run: Path) -> Iterator[None]:
     A folder that was made for it, and into which nothing came, is gone again afterwards.
     """
     new = not run.exists()
-    run.mkdir(parents=True, exist_ok=True)
-    with (run / LOCK).open("a") as file:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            run.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(file_lock(run / LOCK, wait=lambda: False))
+        except BlockingIOError as error:
             raise RunError(
                 f"another training is writing to {run}; wait for it, stop it, or give another folder with --out"
+            ) from error
+        except OSError as error:
+            raise RunError(
+                f"{run} cannot be written: {error.strerror} ({error.filename}); give another folder with --out"
             ) from error
         try:
             yield
@@ -50,6 +53,12 @@ def locked(run: Path) -> Iterator[None]:
             if new and [found.name for found in run.glob("*")] == [LOCK]:
                 (run / LOCK).unlink()
                 run.rmdir()
+
+
+def check_links(run: Path) -> None:
+    """Refuse a run folder in which training would write or delete through symbolic links, before it begins."""
+    for name in (LOCK, "metrics.jsonl", "checkpoints", "tensorboard"):
+        refuse_link(run / name)
 
 
 def write_config(run: Path, config: dict[str, Any]) -> None:

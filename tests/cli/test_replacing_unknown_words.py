@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.decoding.unknown_words import read_dictionary
+from sightline.manifest import seal
 from sightline.text.tokenizer import UNK
 from watched_runs import Silent, own_cache
 
@@ -54,6 +55,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         weights = load_file(trained / "model.safetensors")
         weights["output.bias"][UNK] = 100.0
         save_file(weights, trained / "model.safetensors")
+        seal(trained)
         yield trained
 
 
@@ -112,6 +114,7 @@ def test_what_the_dictionary_says_is_written(run: Path, tmp_path: Path) -> None:
     entries = {word: f"<{number}>" for number, word in enumerate(LINE.split())}
     lines = "".join(f"{word}\t{entry}\t1\n" for word, entry in entries.items())
     (again / "dictionary.tsv").write_text(lines, encoding="utf-8")
+    seal(again)
     copied = predict(again, "--replace-unknown", "copy")
     assert predict(again, "--replace-unknown", "dictionary") == [entries[word] for word in copied]
 
@@ -121,6 +124,7 @@ def test_an_ensemble_takes_the_dictionary_of_the_first_run_that_has_one(run: Pat
     for folder in (first, second):
         lines = "".join(f"{word}\t{folder.name}\t1\n" for word in LINE.split())
         (folder / "dictionary.tsv").write_text(lines, encoding="utf-8")
+        seal(folder)
     by_dictionary = ("--replace-unknown", "dictionary")
     assert predict(run, "--with", str(first), "--with", str(second), *by_dictionary) == ["first"] * 3
     assert predict(second, "--with", str(first), *by_dictionary) == ["second"] * 3

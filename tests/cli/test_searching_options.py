@@ -19,6 +19,7 @@ from sightline.cli.app import app
 from sightline.data.sources import Example
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation import test_set
+from sightline.manifest import seal
 from sightline.recipe.decoding import Sampling
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -93,6 +94,7 @@ def test_a_run_of_the_other_direction_is_refused(tasks: Runs, tmp_path: Path) ->
     back = Path(shutil.copytree(tasks["names-gru"], tmp_path / "back"))
     recipe = (back / "recipe.yaml").read_text(encoding="utf-8")
     (back / "recipe.yaml").write_text(recipe.replace("swap: false", "swap: true"), encoding="utf-8")
+    seal(back)
     with pytest.raises(RunError, match=r"back learned the other direction of the corpus of .*\(data\.swap: true\)"):
         Run.ensemble([tasks["names-gru"], back], device="cpu")
 

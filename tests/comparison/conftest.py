@@ -13,6 +13,7 @@ import yaml
 
 import sightline
 from sightline.comparison import Comparison
+from sightline.manifest import seal
 from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
 
@@ -53,6 +54,7 @@ def write_recipe(folder: Path) -> Path:
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 24, "encoder": body, "decoder": {**body, "attention": {"kind": "dot"}}},
         "training": {
+            "precision": "float32",
             "lr": 0.015,
             "schedule": {"kind": "constant", "warmup": 5},
             "batches": {"tokens": 300},
@@ -100,6 +102,7 @@ def copied(trained: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
                 place = place[part]
             place[last] = value
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True, sort_keys=False), encoding="utf-8")
+        seal(run)
         return run
 
     return copy

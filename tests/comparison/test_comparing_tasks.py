@@ -21,6 +21,7 @@ from sightline.comparison.page import page
 from sightline.comparison.tables import luck_table, main_table, where_tables
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import measure
+from sightline.manifest import seal
 from sightline.run import Run
 from sightline.run_folder import RunError
 
@@ -39,6 +40,7 @@ def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> Compar
     path = other / "tokenizer.target.json"
     content = path.read_text(encoding="utf-8").replace('"positive"', '"indifferent"')
     path.write_text(content, encoding="utf-8")
+    seal(other)
     return sightline.compare([tasks["classify-mean"], other], device="cpu")
 
 
@@ -97,6 +99,7 @@ def without_a(run: Path, place: Path) -> Path:
     copy = Path(shutil.copytree(run, place))
     path = copy / "tokenizer.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"A"', '"Ж"'), encoding="utf-8")
+    seal(copy)
     return copy
 
 
@@ -113,6 +116,7 @@ def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs
     recipe = yaml.safe_load((other / "recipe.yaml").read_text())
     recipe["training"]["batches"]["context"] = 20
     (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    seal(other)
     found = sightline.compare([tasks["lm-transformer"], other], device="cpu")
     assert found.others[0].verdicts["perplexity"].difference != 0
 

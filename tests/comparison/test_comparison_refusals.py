@@ -17,6 +17,7 @@ from sightline.comparison import test_sets
 from sightline.comparison.quality import choose_scoring
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
+from sightline.manifest import seal
 from sightline.run import Run
 from sightline.run_folder import RunError
 
@@ -139,6 +140,7 @@ def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) 
     content = (other / "tokenizer.json").read_text(encoding="utf-8")
     assert '"dog"' in content or '"▁dog"' in content
     (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
+    seal(other)
     runs = [trained["dot-seed1"], other]
     with pytest.raises(RunError, match=r"dot-seed1 and other have different tokenizers.*leave perplexity out"):
         sightline.compare(runs, metrics=["perplexity"])

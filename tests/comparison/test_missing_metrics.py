@@ -22,6 +22,7 @@ from sightline.comparison.figures import draw
 from sightline.comparison.page import page
 from sightline.comparison.tables import luck_table, main_table, narrow_tables, runs_table
 from sightline.comparison.terminal import plain_text
+from sightline.manifest import seal
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError
 
@@ -254,6 +255,7 @@ def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
     other = copied("none-seed1", "other")
     content = (other / "tokenizer.json").read_text(encoding="utf-8")
     (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
+    seal(other)
     runs = [written["lead"], trained["dot-seed1"], other]
     found = sightline.compare(runs, device="cpu")
     assert found.metrics == ["bleu", "chrf", "exact"]

@@ -63,6 +63,7 @@ def a_recipe(task: str, steps: int = 4, *, start: Any = None, model: Any = None,
         },
         "model": {"width": 16, **PARTS[task], **(model or {})},
         "training": {
+            "precision": "float32",
             "lr": 5e-3,
             "schedule": {"kind": "constant", "warmup": 0},
             "batches": {"tokens": 60, "context": 16},

@@ -12,6 +12,7 @@ import torch
 from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
+from sightline.manifest import seal
 from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError, load_recipe, save_recipe
 from watched_runs import records
@@ -233,11 +234,13 @@ def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train
     shutil.copytree(started["seq2seq"], broken)
     text = (broken / "recipe.yaml").read_text()
     (broken / "recipe.yaml").write_text(text.replace("  width: 16", "  width: none"))
+    seal(broken)
     line = text[: text.index("  width: 16")].count("\n") + 1
     path = train.write(short("seq2seq", broken))
     with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:{line}: model\.width: expected an integer"):
         load_recipe(path)
     (broken / "recipe.yaml").write_text("model: [")
+    seal(broken)
     with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:1: this is not YAML"):
         load_recipe(path)
 
@@ -250,8 +253,10 @@ def test_a_finished_run_needs_the_run_it_began_with_no_more(
     before = load_recipe(run / "recipe.yaml")
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("  tie: all\n", ""))  # as if the key were newer than the run
+    seal(run)
     first = (tmp_path / "first" / "recipe.yaml").read_text()
     (tmp_path / "first" / "recipe.yaml").write_text(first.replace("  tie: all\n", "  tie: none\n"))
+    seal(tmp_path / "first")
     assert load_recipe(run / "recipe.yaml") == before
     shutil.rmtree(tmp_path / "first")
     assert len(sightline.load(run).predict(["the old dog"])) == 1

@@ -35,6 +35,7 @@ def write_recipe(folder: Path, *, steps: int = 80) -> Path:
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 16, "encoder": GRU, "decoder": GRU},
         "training": {
+            "precision": "float32",
             "lr": 1e-2,
             "schedule": {"kind": "constant", "warmup": 0},
             "batches": {"tokens": 200},

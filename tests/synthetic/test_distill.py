@@ -22,6 +22,7 @@ from sightline.cli.app import app
 from sightline.cli.searching import load_together
 from sightline.data.preparation import other_direction
 from sightline.data.sources import MovedFolder
+from sightline.manifest import seal
 from sightline.opening import open_recipe
 from sightline.recipe.files import load_recipe
 from sightline.run import Run
@@ -86,6 +87,7 @@ def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
     content = yaml.safe_load((teacher / "recipe.yaml").read_text())
     content["decoding"] |= own
     (teacher / "recipe.yaml").write_text(yaml.safe_dump(content))
+    seal(teacher)
     loaded, (recipe, _) = sightline.load(teacher, device="cpu"), open_recipe(str(recipe_with(4)), [])
     for beam, changes in ((None, {}), (4, {"beam": 4, "mbr": 0, "groups": 1})):
         out = tmp_path / f"beam {beam}"

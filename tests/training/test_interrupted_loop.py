@@ -31,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_asked_to_stop_it_finishes_the_step_saves_and_exports(job: Callable[..., Job], number: signal.Signals) -> None:
     before = signal.getsignal(number)
     run = job()
@@ -41,6 +41,25 @@ def test_asked_to_stop_it_finishes_the_step_saves_and_exports(job: Callable[...,
     assert Checkpoints(run.run, 3).newest() == 3
     assert_equal(run.exported[-1], run.validated[0])  # of step 2, the best so far
     assert signal.getsignal(number) is before
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored(job: Callable[..., Job]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run = job()
+        run.display.at[3] = lambda: signal.raise_signal(signal.SIGHUP)
+        assert run.fit().step == 6
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hangup_that_comes_twice_is_no_second_ctrl_c(job: Callable[..., Job]) -> None:
+    run = job()
+    run.display.at[3] = lambda: [signal.raise_signal(signal.SIGHUP) for _ in range(2)]
+    with pytest.raises(Interrupted):
+        run.fit()
+    assert Checkpoints(run.run, 3).newest() == 3
 
 
 def test_a_second_ctrl_c_stops_at_once(job: Callable[..., Job]) -> None:

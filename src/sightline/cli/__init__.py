@@ -11,7 +11,10 @@ from types import FrameType
 def main() -> None:
     """Entry point of the `sightline` command."""
     from sightline.cli.errors import error_boundary
+    from sightline.parent import watch_parent
 
+    watch_parent()
+    _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, _interrupted)
     sys.argv[1:] = _without_debug(sys.argv[1:])
@@ -20,6 +23,15 @@ def main() -> None:
 
         app(prog_name="sightline")
     sys.exit(0)
+
+
+def _open_closed_streams() -> None:
+    """Messages to a closed standard error go nowhere; output that would get lost is refused."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        print("sightline: standard output is closed; redirect it to a file, or to /dev/null", file=sys.stderr)
+        sys.exit(1)
 
 
 def _without_debug(arguments: list[str]) -> list[str]:

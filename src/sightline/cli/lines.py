@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from sightline.plural import plural
 
@@ -33,7 +33,8 @@ def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
     from sightline.data.text_lines import Bound, LongLine, lines_of_stream, open_lines
 
     if (path := named(file)) is None:
-        name, read = "standard input", getattr(sys.stdin.buffer, "read1", sys.stdin.buffer.read)
+        stream = standard_input()
+        name, read = "standard input", getattr(stream, "read1", stream.read)
         lines = lines_of_stream(read, name, most or MOST)
     else:
         name, lines = str(path), open_lines(path, most or MOST)
@@ -41,6 +42,13 @@ def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
         if most is None and isinstance(line, LongLine):
             Bound(MOST).report(name, number, line.size, 0)
         yield line
+
+
+def standard_input() -> Any:
+    """The bytes of standard input; where it is closed (`<&-`) that is an error."""
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; name a file, or pipe lines into the command")
+    return sys.stdin.buffer
 
 
 class Companion:
@@ -76,7 +84,7 @@ def whole_lines(file: Path | None) -> Iterator[str]:
     from sightline.data.text_lines import DataError
 
     if (path := named(file)) is None:
-        yield from _marked(_decoded(sys.stdin.buffer, "standard input"))
+        yield from _marked(_decoded(standard_input(), "standard input"))
         return
     empty = True
     try:

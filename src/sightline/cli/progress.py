@@ -43,7 +43,7 @@ def counting(file: Path | None) -> Iterator[Callable[[int], None]]:
 
     A person who types the lines (no file), or sees the answers come, needs no such thing and gets none.
     """
-    typed = named(file) is None and sys.stdin.isatty()
+    typed = named(file) is None and sys.stdin is not None and sys.stdin.isatty()
     if typed or sys.stdout.isatty():
         yield lambda done: None
         return

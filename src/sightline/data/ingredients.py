@@ -16,7 +16,7 @@ from sightline.data.links import Links, in_step
 from sightline.data.phrases.lexicon import GRAMMAR_VERSION
 from sightline.data.sources import Example, read, source_files
 from sightline.data.text_lines import UNBOUNDED, Bound
-from sightline.files import checksum, read_json, write_atomically
+from sightline.files import checksum, make_folder, read_json, write_atomically
 from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
 from sightline.text.copying import with_unknown
 from sightline.text.tokenizer import Vocabulary
@@ -130,7 +130,7 @@ def content_hash(path: Path, cache: Path) -> str:
         pass  # not there, or not readable: work it out
     found = checksum(path)
     if time.time() - state.st_ctime > 2:  # a file just written could change again without its time changing
-        memory.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(memory.parent)
         write_atomically(memory, json.dumps({"path": str(path), "stamp": stamp, "sha256": found}))
     return found
 

@@ -7,17 +7,18 @@ Building streams: memory does not grow with the corpus (only `deduplicate` remem
 
 from __future__ import annotations
 
-import fcntl
-import shutil
+import errno
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from sightline.data.cleaning import REASONS, Batch, Cleaner
 from sightline.data.ingredients import Ingredients
 from sightline.data.links import Links, chunk_links
 from sightline.data.sources import DataError, Example
-from sightline.files import atomic_folder, read_json, unfinished, write_json
+from sightline.files import atomic_folder, file_lock, make_folder, read_json, remove, unfinished, write_json
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,6 +38,7 @@ Ids = NDArray[np.unsignedinteger[Any]]
 _CHUNK = 4_096  # examples tokenized at once, and in a record batch, at most
 _LETTERS = 1 << 24  # characters, about: of long documents there are fewer in a chunk
 _AHEAD = 3  # chunks in the making
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
 _LOOK = 0.1  # seconds between two looks at a lock that another holds
 
 
@@ -111,9 +113,20 @@ def prepare(
         with _alone(place, stop):
             if not place.exists():
                 for left_behind in unfinished(place):
-                    shutil.rmtree(left_behind, ignore_errors=True)
-                with atomic_folder(place) as unfinished_store:
-                    _build(ingredients, unfinished_store, progress, stop)
+                    with suppress(OSError):
+                        remove(left_behind)
+                try:
+                    with atomic_folder(place) as unfinished_store:
+                        _build(ingredients, unfinished_store, progress, stop)
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    raise OSError(
+                        error.errno,
+                        f"the prepared corpus could not be written to the cache: {os.strerror(error.errno)}; make room "
+                        f"there, or set SIGHTLINE_CACHE to a folder on another disk",
+                        str(place.parent),
+                    ) from error
     return Store(place)
 
 
@@ -203,21 +216,17 @@ def _in_order(work: Callable[[Item], Result], items: Iterator[Item]) -> Iterator
 @contextmanager
 def _alone(place: Path, stop: threading.Event | None) -> Iterator[None]:
     """Hold the lock of a store's name; it is let go when the process ends, however it ends."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / f"{place.name}.lock").open("a") as file:
-        while not _locked(file, wait=stop is None):
-            if stop is not None and stop.wait(_LOOK):
-                raise Stopped
+    make_folder(place.parent)
+
+    def wait() -> bool:
+        if stop is None:
+            time.sleep(_LOOK)
+        elif stop.wait(_LOOK):
+            raise Stopped
+        return True
+
+    with file_lock(place.parent / f"{place.name}.lock", wait=wait):
         yield
-
-
-def _locked(file: IO[str], *, wait: bool) -> bool:
-    """Whether the lock of a file could be had; who waits gets it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _views(column: pa.ListArray) -> tuple[NDArray[np.int32], Ids]:

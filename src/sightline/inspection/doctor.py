@@ -137,8 +137,6 @@ def _torch_version(text: str) -> Finding:
 
 
 def _devices(torch: Any) -> Iterator[Finding]:
-    if torch.backends.mps.is_available():
-        yield Finding("torch", "MPS", "available", "note", "untested, so not chosen by default: training.device=mps")
     if not torch.cuda.is_available():
         built = (
             f"PyTorch was built for CUDA {torch.version.cuda}"
@@ -161,6 +159,7 @@ def _precisions(torch: Any) -> Iterator[Finding]:
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():
         devices.append("mps")
+        yield Finding("torch", "MPS", "available", "note", "untested, so not chosen by default: training.device=mps")
     for name in devices:
         best, reason = best_precision(torch.device(name))
         yield Finding("torch", f"precision: auto on {name}", f"{best}: {reason}")

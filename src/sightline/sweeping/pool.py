@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from sightline.files import open_growing
+from sightline.parent import watched
 from sightline.sweeping.plan import SweepRun
 from sightline.sweeping.progress import Follower
 
@@ -96,15 +98,15 @@ class Pool:
         job.state, job.started = "running", time.monotonic()
         try:
             run.log.parent.mkdir(parents=True, exist_ok=True)
-            with run.log.open("ab") as log:
+            with open_growing(run.log) as log:
                 log.write(f"{HEADER}{time.strftime('%Y-%m-%d %H:%M:%S')}: {shlex.join(command)}\n".encode())
                 log.flush()
                 job.process = subprocess.Popen(
                     command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,  # never written to: its end tells the child that this process ended
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **share},
+                    env=watched({**os.environ, **share}),
                     process_group=0,  # a Ctrl-C in the terminal reaches it once, from us, and not twice
                 )
         except OSError as error:  # no memory for a process, no room for a log: the others may have more luck

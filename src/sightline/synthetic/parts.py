@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from sightline.compression import BROKEN, open_bytes, packed, packing
 from sightline.data.origins import summary_of
-from sightline.files import atomic_file, parse_json, read_json, sync_folder, write_atomically
+from sightline.files import atomic_file, parse_json, read_json, refuse_link, sync_folder, write_atomically
 from sightline.recipe.changes import changed
 from sightline.run_folder import RunError, locked
 
@@ -89,6 +89,7 @@ class Corpus(Generic[Item]):
             raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
         if (done := self._finished(resume)) is not None:
             return done
+        refuse_link(self.parts)
         try:
             with locked(self.parts):
                 counts = self._made(items, work, self._begin(resume), watch)

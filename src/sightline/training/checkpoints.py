@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sightline.files import TEMPORARY, atomic_folder, checksum, read_json
+from sightline.files import TEMPORARY, atomic_folder, checksum, make_folder, read_json, refuse_link, remove
 from sightline.training.averages import RunningAverage, weights_of
 
 SUMS = "SHA256SUMS"
@@ -129,7 +128,7 @@ class Checkpoints:
         tensors |= {f"{name}/carried": part.detach().cpu().contiguous() for name, part in (carried or {}).items()}
         if average is not None:
             tensors |= {f"{name}/average": weight.cpu() for name, weight in average.weights.items()}
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         target = self.path(progress.step)
         try:
             with atomic_folder(target, replace=True) as folder:  # one that is there is damaged, or tells less
@@ -146,10 +145,11 @@ class Checkpoints:
         self._prune(progress)
 
     def _prune(self, progress: Progress) -> None:
+        refuse_link(self.folder)
         wanted = {progress.best_step, *progress.recent, *self.steps()[-self.keep :]}
         for step in self.steps():
             if step not in wanted:
-                shutil.rmtree(self.path(step))
+                remove(self.path(step))
 
     def whole(self, step: int) -> bool:
         """Whether every file of a checkpoint is what was written."""
@@ -188,11 +188,9 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a training that was killed while it wrote has left behind; nobody else writes to the folder."""
+        refuse_link(self.folder)
         for left in [*self.run.glob(f".*{TEMPORARY}"), *self.folder.glob(f".*{TEMPORARY}")]:
-            if left.is_dir():
-                shutil.rmtree(left)
-            else:
-                left.unlink()
+            remove(left)
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """The model of a checkpoint."""

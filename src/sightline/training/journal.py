@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from sightline.files import open_growing, refuse_link
+
 
 class Journal:
     """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo.
@@ -39,7 +41,7 @@ class Journal:
     def __init__(self, run: Path, *, tensorboard: bool, size: int = 0, step: int = 0) -> None:
         self.path = run / "metrics.jsonl"
         self._events = self._open_events(run, step) if tensorboard else None
-        self._file = self.path.open("ab")
+        self._file = open_growing(self.path)
         self._file.truncate(self.path.read_bytes()[:size].rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
 
@@ -47,6 +49,7 @@ class Journal:
     def _open_events(run: Path, step: int) -> Any:
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        refuse_link(run / "tensorboard")
         return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
 
     @property
