@@ -137,6 +137,17 @@ def test_a_batch_holds_the_longest_example_that_cleaning_keeps() -> None:
     assert filled(pairs(500), data=data).training.batches.tokens >= 3_001
 
 
+def test_long_texts_to_classify_are_cut_and_not_dropped() -> None:
+    reviews, tweets = (TextSize(5_000, 5_000 * n, 5_000, 5_000 * 6 * n, 20_000, 80, 0.0) for n in (230, 20))
+    assert filled(reviews, task="classify").data.clean.cut_source == 256
+    assert filled(tweets, task="classify").data.clean.cut_source is None
+    assert filled(pairs(5_000, words=230)).data.clean.cut_source is None
+
+
+def test_a_tokenizer_of_whole_words_keeps_its_size() -> None:
+    assert filled(pairs(500), tokenizer={"kind": "word"}).tokenizer.size == 10_000
+
+
 def test_steps_alone_bring_no_limit_of_epochs_and_null_takes_it_away() -> None:
     assert filled(pairs(500), training={"limits": {"steps": 7}}).training.limits.epochs is None
     assert filled(pairs(500), training={"limits": {"minutes": 7}}).training.limits.epochs == 100

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.recipe.bodies import Ngram, RecurrentDecoder, RecurrentEncoder
 from sightline.recipe.data import (
+    WHOLE_WORDS,
     BpeTokenizer,
     CharacterTokenizer,
     PlainSource,
     TokenizerSection,
-    WordTokenizer,
 )
 from sightline.recipe.sections import Section
 
@@ -152,10 +152,17 @@ def _vocabulary(recipe: Recipe, text: TextSize) -> int:
     """Pieces are learned from about as many of their occurrences whatever the size of the text: 10 √words."""
     if isinstance(recipe.tokenizer, CharacterTokenizer):
         return _characters(text)
-    if isinstance(recipe.tokenizer, WordTokenizer):
+    if recipe.tokenizer.kind in WHOLE_WORDS:
         return recipe.tokenizer.size
     marks = 0 if recipe.data.noise is None else len(recipe.data.noise.marks)
     return marks + max(2 * min(text.alphabet, 8_000), _clamp(_round(10 * math.sqrt(text.words)), 300, 16_000))
+
+
+def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
+    """A long text still has its class when it is cut; dropped, it would teach nothing."""
+    clean = recipe.data.clean
+    long = text.source_characters > 500 * max(1, text.examples)
+    return clean.max_tokens if recipe.task == "classify" and long else clean.cut_source
 
 
 def _width(recipe: Recipe, text: TextSize) -> int:
@@ -195,10 +202,10 @@ def _tokens(recipe: Recipe, text: TextSize) -> int:
 
 
 def _batch(recipe: Recipe, text: TextSize) -> int:
-    """About 64 batches an epoch, but not so small that a step is all overhead, nor so large that it takes seconds."""
+    """At least 128 batches an epoch, but not so small that a step is all overhead, nor so large that it takes seconds."""
     longest, _ = recipe.longest_sequence()
     least = 4 * recipe.training.batches.context if recipe.of_text else longest + 32
-    return max(_power(least), _clamp(_power(_tokens(recipe, text) // 64), 512, 4_096))
+    return max(_power(least), _clamp(_power(_tokens(recipe, text) / 256), 512, 4_096))
 
 
 def _context(recipe: Recipe, text: TextSize) -> int:
@@ -247,6 +254,7 @@ Rule = Callable[["Recipe", TextSize], Any]
 RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier ones chose
     "tokenizer": _tokenizer,
     "tokenizer.size": _vocabulary,
+    "data.clean.cut_source": _cut_source,
     "model.width": _width,
     "model.encoder.dropout": _dropout,
     "model.decoder.dropout": _dropout,
