@@ -202,7 +202,7 @@ def _tokens(recipe: Recipe, text: TextSize) -> int:
 
 
 def _batch(recipe: Recipe, text: TextSize) -> int:
-    """At least 128 batches an epoch, but not so small that a step is all overhead, nor so large that it takes seconds."""
+    """At least 128 batches an epoch, where that leaves them large enough to be worth a step, and 4,096 at most."""
     longest, _ = recipe.longest_sequence()
     least = 4 * recipe.training.batches.context if recipe.of_text else longest + 32
     return max(_power(least), _clamp(_power(_tokens(recipe, text) / 256), 512, 4_096))
