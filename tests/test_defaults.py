@@ -83,6 +83,8 @@ def test_a_run_saves_every_key_that_its_recipe_left_out(task: str, tmp_path: Pat
 def test_every_shipped_recipe_keeps_what_it_says() -> None:
     for name in shipped_recipes():
         recipe = load_recipe(name)
+        if "model" not in recipe.model_fields_set:
+            continue
         found, _ = fill_in(recipe, pairs(1_000))
         assert found.model == recipe.model
         assert found.training.schedule == recipe.training.schedule
@@ -161,6 +163,16 @@ def test_short_lines_of_few_words_are_read_by_character() -> None:
     assert filled(spelled).tokenizer.kind == "bpe"
     assert filled(pairs(5_000)).tokenizer.kind == "bpe"
     assert filled(pairs(5_000, copied=0.9)).tokenizer.kind == "character"  # names and numbers to copy
+
+
+def test_a_default_model_copies_where_most_rare_words_stand_in_their_sources() -> None:
+    copied = pairs(5_000, words=40, copied=0.9)
+    assert filled(copied).model.copying
+    assert filled(copied).tokenizer.kind == "bpe"  # long sentences are not spelled
+    assert not filled(pairs(5_000)).model.copying
+    body = {"kind": "recurrent"}
+    assert not filled(copied, model={"encoder": body, "decoder": body}).model.copying  # a model that is given stays
+    assert not filled(copied, training={"rdrop": 1.0}).model.copying
 
 
 def test_copied_words_are_rare_ones_that_stand_in_their_source() -> None:

@@ -39,6 +39,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "tag": {"encoder": {**_RECURRENT, "layers": 2}, "spelling": {}},
 }
 
+_MOSTLY = 0.5  # share of the rare target words that stand in their sources, above which copying is learned for its own
 _PAIRS = ("seq2seq", "classify", "tag")  # tasks whose examples are pairs, not plain text
 
 
@@ -138,7 +139,7 @@ def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
         letters = text.source_characters + text.target_characters
         spelled = letters < 3 * (text.source_words + text.target_words)  # a space between symbols: they are the words
         few_words = min(text.source_words, text.target_words) / each <= 4
-        copies = text.copied > 0.5 and max(source, target) <= 100
+        copies = text.copied > _MOSTLY and max(source, target) <= 100
         if not spelled and ((max(source, target) <= 40 and few_words) or copies):
             return CharacterTokenizer(size=_characters(text))
     return BpeTokenizer(lowercase=task == "classify")
@@ -156,6 +157,15 @@ def _vocabulary(recipe: Recipe, text: TextSize) -> int:
         return recipe.tokenizer.size
     marks = 0 if recipe.data.noise is None else len(recipe.data.noise.marks)
     return marks + max(2 * min(text.alphabet, 8_000), _clamp(_round(10 * math.sqrt(text.words)), 300, 16_000))
+
+
+def _copying(recipe: Recipe, text: TextSize) -> bool:
+    """Whether the default model copies: if most rare words of the targets stand in their sources (names, numbers)."""
+    training = recipe.training
+    rivals = (training.reward, training.rdrop, training.guided_alignment, training.compile, recipe.data.noise)
+    if recipe.task != "seq2seq" or "encoder" in recipe.model.model_fields_set or any(rivals):
+        return recipe.model.copying
+    return text.copied > _MOSTLY and recipe.tokenizer.shared and training.batches.layout != "packed"
 
 
 def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
@@ -254,6 +264,7 @@ Rule = Callable[["Recipe", TextSize], Any]
 RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier ones chose
     "tokenizer": _tokenizer,
     "tokenizer.size": _vocabulary,
+    "model.copying": _copying,
     "data.clean.cut_source": _cut_source,
     "model.width": _width,
     "model.encoder.dropout": _dropout,
