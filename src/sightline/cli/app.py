@@ -20,6 +20,7 @@ from sightline.cli.embed import embed
 from sightline.cli.evaluate import evaluate
 from sightline.cli.inspect import inspect
 from sightline.cli.merge import merge
+from sightline.cli.numbers import check_numbers
 from sightline.cli.predict import predict
 from sightline.cli.schema import recipes, schema
 from sightline.cli.seal import seal
@@ -45,6 +46,7 @@ def _command(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def run(*args: Any, **options: Any) -> None:
         with printable_output(stdout=verb is not predict):
+            check_numbers(options)
             try:
                 verb(*args, **options)
             except EOFError as error:  # typer takes it for a prompt that nobody answered, and prints "Aborted!"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sightline import spreadsheet
 from sightline.comparison.results import Comparison, System
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import Column, Table, differences_table, luck_table, main_table
@@ -118,12 +117,8 @@ def _number(text: str) -> str:
 
 def csv_text(comparison: Comparison) -> str:
     """A line for each system, every number in full; what is not known is empty."""
-    file = io.StringIO()
     rows = [_numbers(comparison, system) for system in comparison.systems]
-    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    return spreadsheet.csv_text(list(rows[0]), rows)
 
 
 def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:

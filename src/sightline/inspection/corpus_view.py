@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sightline.spreadsheet import csv_text
 from sightline.text.shown import in_one_line
 
 if TYPE_CHECKING:
@@ -128,11 +127,7 @@ class CorpusView:
 
     def to_csv(self, order: Order = "worst") -> str:
         """A line for each token, in that order."""
-        content = io.StringIO()
-        writer = csv.DictWriter(content, list(TokenLoss.__dataclass_fields__), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(token) for token in self.sorted_tokens(order))
-        return content.getvalue()
+        return csv_text(list(TokenLoss.__dataclass_fields__), map(asdict, self.sorted_tokens(order)))
 
 
 def _rarity(token: TokenLoss) -> float:

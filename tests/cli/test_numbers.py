@@ -1,0 +1,88 @@
+"""No numeric option of any command takes NaN, a negative number or one beyond all bounds; CSV holds no formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from sightline.cli.app import app
+from sightline.cli.numbers import check_numbers
+from sightline.spreadsheet import csv_text
+
+GROUP: Any = typer.main.get_command(app)
+NUMERIC = [
+    (verb, option.opts[0], "float" in str(option.type_descriptor))
+    for verb, command in GROUP.commands.items()
+    for option in command.params
+    if option.opts[0].startswith("--")
+    and any(f"annotation=<class '{kind}'>" in str(option.type_descriptor) for kind in ("int", "float"))
+]
+ARGUMENTS = {
+    "train": ["dates"],
+    "sweep": ["dates", "seed=1,2"],
+    "compare": ["a", "b"],
+    "vectors": ["a.txt", "--out", "v.txt"],
+    "distill": ["a", "dates", "--out", "o"],
+    "backtranslate": ["a", "b", "--out", "o"],
+    "average": ["a", "--out", "o"],
+    "merge": ["a", "--out", "o"],
+    "baseline": ["lead", "dates"],
+}
+
+
+def test_there_are_numeric_options() -> None:
+    assert len(NUMERIC) > 40
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "99999999999999999999"])
+def test_every_numeric_option_refuses_what_is_no_sensible_number(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb, option, real in NUMERIC:
+        with pytest.raises(Exception) as refused:  # noqa: PT011 (a ValueError of ours or a usage error)
+            GROUP.main([verb, *ARGUMENTS.get(verb, ["a"]), option, value], prog_name="sightline", standalone_mode=False)
+        error = refused.value
+        said = str(getattr(error, "message", error))
+        if real or "n" not in value:
+            ours = isinstance(error, ValueError) and f"{option} {float(value) if real else value}: give" in said
+            assert ours or "Input should be" in said, (verb, option, said)
+        else:
+            assert "should be a valid integer" in said, (verb, option, said)  # "inf" is no whole number
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": 100_000}, "--threads 100000: give at most 1,024"),
+        ({"mbr": 99_999_999_999_999_999_999}, "--mbr 99999999999999999999: give at most 100,000"),
+        ({"length_penalty": float("nan")}, "--length-penalty nan: give a finite number"),
+        ({"beam": 0}, "--beam 0: give 1 or more"),
+        ({"jobs": 100_000}, "--jobs 100000: give at most 1,024"),
+    ],
+)
+def test_a_refused_number_is_named_with_its_bound(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_numbers(options)
+
+
+def test_numbers_within_bounds_flags_and_texts_pass() -> None:
+    check_numbers({"beam": 5, "length_penalty": 0.0, "sample": True, "device": "cpu", "seed": 2**63 - 1, "mix": None})
+
+
+@pytest.mark.parametrize("device", ["meta", "vulkan", "xla", "cuda:99", "nonsense", "cpu:3", ""])
+def test_a_device_that_cannot_be_used_is_refused(device: str) -> None:
+    from sightline.layers.devices import choose_device
+
+    with pytest.raises(ValueError, match=r"device"):
+        choose_device(device)
+
+
+def test_cells_of_csv_are_no_formulas() -> None:
+    rows = [{"token": token, "loss": -1.5} for token in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "a=b", "−1", ""]]
+    lines = csv_text(["token", "loss"], rows).split("\n")
+    assert lines[:5] == ["token,loss", "'=1+1,-1.5", "'+1,-1.5", "'-1,-1.5", "'@SUM(A1),-1.5"]
+    assert lines[5:9] == ["'\tx,-1.5", "a=b,-1.5", "−1,-1.5", ",-1.5"]
