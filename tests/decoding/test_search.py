@@ -16,11 +16,12 @@ from made_sources import many_sources
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.padding import pad_tokens
+from sightline.decoding.ranking import coverage_penalty, normalized
 from sightline.decoding.request import Constraints, Request, make_batch
 from sightline.decoding.rules import Demands, Edges
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import beam_search, search, walk
-from sightline.decoding.steps import coverage_penalty, length_penalty, staying
+from sightline.decoding.steps import staying
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
@@ -221,7 +222,7 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
     for (_, hypothesis), log in zip(pairs, logs, strict=True):
         assert hypothesis.log_probability == pytest.approx(log, rel=0, abs=5e-5)  # ten words, not three
         assert hypothesis.score == pytest.approx(
-            hypothesis.log_probability / length_penalty(len(hypothesis.tokens) + 1, 1.0), rel=1e-6
+            normalized(hypothesis.log_probability, len(hypothesis.tokens) + 1, options), rel=1e-6
         )
 
 
@@ -309,11 +310,23 @@ def test_scores_that_are_no_numbers_are_refused_by_the_line(
         generate(model, Request([[6], [8], [7]], scored=scored).counted_from(10), chosen)
 
 
-def test_the_length_penalty_is_that_of_wu() -> None:
-    assert length_penalty(1, 1.0) == 1.0
-    assert length_penalty(7, 1.0) == 2.0
-    assert length_penalty(7, 0.0) == 1.0
-    assert length_penalty(7, 2.0) == 4.0
+@pytest.mark.parametrize(
+    ("form", "alpha", "wanted"),
+    [
+        ("gnmt", 1.0, -3.0),  # (5 + 7) / 6 = 2
+        ("gnmt", 2.0, -1.5),
+        ("gnmt", 0.0, -6.0),
+        ("length", 1.0, -6.0 / 7),
+        ("length", 0.5, -6.0 / math.sqrt(7)),
+        ("length", 0.0, -6.0),
+        ("reward", 0.5, -2.5),
+        ("reward", 0.0, -6.0),
+    ],
+)
+def test_log_probabilities_are_normalized_by_length(form: str, alpha: float, wanted: float) -> None:
+    options = Decoding.model_validate({"length_normalization": form, "length_penalty": alpha})
+    assert normalized(-6.0, 7, options) == pytest.approx(wanted)
+    assert normalized(torch.tensor([-6.0]), torch.tensor([7]), options).tolist() == pytest.approx([wanted])
 
 
 def test_the_coverage_penalty_counts_each_source_position_up_to_one() -> None:

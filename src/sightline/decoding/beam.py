@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sightline.decoding.batch import Batch, Hypothesis, Stepper
-from sightline.decoding.steps import coverage_penalty, length_penalty
+from sightline.decoding.ranking import coverage_penalty, normalized
+from sightline.decoding.stopping import Progress, is_over
 from sightline.decoding.topk import top_k
 from sightline.layers.tap import Tapped
 from sightline.recipe import Decoding
@@ -118,7 +119,7 @@ class Beam:
 
     def scores(self, totals: Tensor, parents: Tensor) -> Tensor:
         """(B, 2W) what continuations are ranked by, if they end."""
-        scores: Tensor = totals / length_penalty(self.tokens.shape[2], self.options.length_penalty)
+        scores: Tensor = normalized(totals, self.tokens.shape[2], self.options)
         if self.covered is None:
             return scores
         mask = self.batch.layout.key_mask()
@@ -145,13 +146,10 @@ class Beam:
         return totals, rank
 
     def over(self) -> Tensor:
-        """(B,) whether W have finished, or none that goes on could still become one of the n best."""
-        best = self.alive.amax(1)
-        bound = best / length_penalty(self.batch.limits.float(), self.options.length_penalty)
-        done: Tensor = (self.finished.total >= self.options.beam) | (
-            bound <= self.finished.scores[:, self.options.nbest - 1]
-        )
-        return done | (best == float("-inf"))
+        """(B,) whether the search for a sentence ends (see stopping.py)."""
+        length, finished = self.tokens.shape[2] - 1, self.finished
+        progress = Progress(self.alive.amax(1), length, self.batch.limits, finished.scores, finished.total)
+        return is_over(progress, self.options)
 
     def collect(self, done: Tensor) -> None:
         """Put what is finished where it belongs."""

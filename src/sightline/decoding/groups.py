@@ -8,6 +8,7 @@ from torch.nn.functional import pad
 
 from sightline.decoding.batch import Batch, Hypothesis, Stepper
 from sightline.decoding.beam import Beam, Finished
+from sightline.decoding.stopping import Progress, is_over
 from sightline.decoding.topk import top_k
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
@@ -26,8 +27,8 @@ class GroupedBeam(Beam):
     """G groups of W/G hypotheses, each a beam search of its own, one group after the other at each step.
 
     For a word y that n hypotheses of earlier groups of the same sentence have just taken, a group ranks by
-    Θ(y₁ … yₜ₋₁) + log p(y) − λ n (the Hamming diversity, §3). The penalty chooses; it is no part of any score. A group
-    is done when W/G of its hypotheses have finished.
+    Θ(y₁ … yₜ₋₁) + log p(y) − λ n (the Hamming diversity, §3). The penalty chooses; it is no part of any score. Each
+    group stops on its own, by the same rule as a beam of W/G hypotheses (`stopping.py`).
     """
 
     def __init__(self, model: Stepper, batch: Batch, options: Decoding) -> None:
@@ -40,6 +41,7 @@ class GroupedBeam(Beam):
         self.tokens = self.tokens.repeat(1, groups, 1)
         self.covered = None if self.covered is None else self.covered.repeat(1, groups, 1)
         self.state = self.state.select(torch.zeros(sentences, groups, dtype=torch.int64, device=self.alive.device))
+        self.kept = torch.full((sentences, groups, self.width), _NEVER, device=self.alive.device)  # scores, best first
         self.ended = torch.zeros(sentences, groups, dtype=torch.int64, device=self.alive.device)
 
     def continuations(self, logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,7 +80,10 @@ class GroupedBeam(Beam):
 
     def finish(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> None:
         super().finish(totals, parents, words, ends)
-        first = ends[:, : self.options.beam].unflatten(1, (self.options.groups, self.width))
+        shape = (self.options.groups, self.width)
+        first = ends[:, : self.options.beam].unflatten(1, shape)  # (B, G, w)
+        scores = self.scores(totals, parents)[:, : self.options.beam].unflatten(1, shape).masked_fill(~first, _NEVER)
+        self.kept = torch.cat([self.kept, scores], dim=2).topk(self.width, dim=2).values
         self.ended = self.ended + first.sum(2)
 
     def first_others(self, going: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +94,9 @@ class GroupedBeam(Beam):
         ordered = going[:, columns]  # (B, G, 2w)
         rank = (ordered == _NEVER).to(torch.int8).sort(dim=2, stable=True).indices[:, :, :width]
         totals = ordered.gather(2, rank)
-        totals = totals.masked_fill((self.ended >= width)[:, :, None], _NEVER)
+        limits, length = self.batch.limits[:, None], self.tokens.shape[2]
+        over = is_over(Progress(totals.amax(2), length, limits, self.kept, self.ended), self.options)
+        totals = totals.masked_fill(over[:, :, None], _NEVER)
         places = columns.expand_as(ordered).gather(2, rank)
         return totals.flatten(1), places.flatten(1)
 
@@ -106,4 +113,4 @@ class GroupedBeam(Beam):
 
     def keep(self, rows: Tensor) -> None:
         super().keep(rows)
-        self.ended = self.ended[rows]
+        self.kept, self.ended = self.kept[rows], self.ended[rows]

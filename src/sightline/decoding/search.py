@@ -17,7 +17,8 @@ from sightline.decoding.banks import BankedBeam
 from sightline.decoding.batch import Batch, Considered, Heard, Hypothesis, Stepper, Watch
 from sightline.decoding.beam import Beam, Looks
 from sightline.decoding.groups import GroupedBeam
-from sightline.decoding.steps import given_up, length_penalty, next_scores, size_for, staying, truncated
+from sightline.decoding.ranking import normalized
+from sightline.decoding.steps import given_up, next_scores, size_for, staying, truncated
 from sightline.decoding.topk import top_k
 from sightline.layers.devices import widest
 from sightline.layers.tap import is_listened, listen
@@ -38,9 +39,9 @@ def _beam_for(model: Stepper, batch: Batch, options: Decoding) -> Beam:
 def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | None = None) -> list[list[Hypothesis]]:
     """The `nbest` best hypotheses of each sentence by a beam of `beam`; `watch` is told of every step.
 
-    Of the 2W best continuations, those among the first W that end are finished, the first W others go on. A sentence
-    is done when W hypotheses are finished, or when none that goes on could still become one of the n best. What counts
-    as first is what beams in groups (`groups.py`) and beams with phrases to say (`banks.py`) decide for themselves.
+    Of the 2W best continuations, those among the first W that end are finished, the first W others go on. When
+    a sentence is done, `stopping.py` decides; what counts as first, beams in groups (`groups.py`) and beams with required
+    phrases (`banks.py`) decide for themselves.
     """
     if options.coverage_penalty and not model.looks:
         raise ValueError("decoding.coverage_penalty needs a decoder with attention; set it to 0 for this model")
@@ -165,11 +166,11 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
             word = word.view(-1, width)[rows].reshape(-1, 1)
             total, over, places = total[rows], over[rows], places[rows]
             luck = None if luck is None else luck[rows]
-    return _walks(tokens[:, :, : step + 1], totals, options.length_penalty, scored=scored, cut=cut)
+    return _walks(tokens[:, :, : step + 1], totals, options, scored=scored, cut=cut)
 
 
 def _walks(
-    tokens: Tensor, totals: Tensor, alpha: float, *, scored: bool, cut: Tensor | None = None
+    tokens: Tensor, totals: Tensor, options: Decoding, *, scored: bool, cut: Tensor | None = None
 ) -> list[list[Hypothesis]]:
     """Tensors (B, W, t) and (B, W) as hypotheses, best first; none of a sentence that was given up.
 
@@ -182,7 +183,7 @@ def _walks(
         for sequence, total, limited in zip(row_tokens, row_totals, row_cut, strict=True):
             if END in sequence and math.isfinite(total):
                 end, told = sequence.index(END), total if scored else math.nan
-                walks.append(Hypothesis(sequence[:end], told / length_penalty(end + 1, alpha), told, limited))
+                walks.append(Hypothesis(sequence[:end], normalized(told, end + 1, options), told, limited))
         results.append(sorted(walks, key=lambda walk: -walk.score) if len(walks) == len(row_totals) else [])
     return results
 

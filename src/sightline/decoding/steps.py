@@ -1,8 +1,8 @@
-"""What every step of a search does, whoever takes it: what may come next, and who goes on; how outputs are ranked."""
+"""What every step of a search does, whoever takes it: what may come next, and who goes on."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,19 +11,6 @@ from sightline.decoding.batch import Batch
 from sightline.text.tokenizer import END, PAD, SPECIALS, START
 
 _MORE = 8  # an output that is longer than the sources of its batch by so many words runs on
-
-
-def length_penalty(length: Tensor | int, alpha: float) -> Any:
-    """((5 + length) / 6)^α (Wu et al. 2016, §7); the end mark counts."""
-    return ((5.0 + length) / 6.0) ** alpha
-
-
-def coverage_penalty(coverage: Tensor, mask: Tensor | None, beta: float) -> Tensor:
-    """β Σ_j log min(Σ_t α_tj, 1) over the source positions (same source): (…, S) → (…,)."""
-    logs = coverage.clamp(min=1e-6, max=1.0).log()
-    if mask is not None:
-        logs = logs.masked_fill(~mask, 0.0)
-    return beta * logs.sum(-1)
 
 
 def next_scores(logs: Tensor, batch: Batch, step: int, said: Tensor) -> Tensor:

@@ -34,12 +34,29 @@ class Risk(Section):
     )
 
 
+LengthNormalization = Literal["gnmt", "length", "reward"]
+StoppingRule = Literal["horizon", "bound", "present", "count"]
+
+
 class Decoding(Section):
     """From a distribution to a text."""
 
     beam: int = Field(5, ge=1, description="1 is greedy")
     nbest: int = Field(1, ge=1, description="outputs that predict shows for each line, with their scores")
     length_penalty: float = Field(1.0, ge=0, description="alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)")
+    length_normalization: LengthNormalization = Field(
+        "gnmt",
+        description="gnmt: logp / ((5 + length) / 6)^alpha; length: logp / length^alpha; reward: logp + alpha length",
+    )
+    stopping: StoppingRule = Field(
+        "horizon",
+        description="when a beam search ends. horizon: no live hypothesis can beat the n best at up to patience times "
+        "its length; bound: nor at any length (exact); present: nor the worst of beam at its length (as transformers "
+        "does); count: patience times beam outputs have finished",
+    )
+    patience: float | None = Field(
+        None, gt=0, description="by default 1.25 for stopping: horizon and 1 for count (Kasai et al. 2022)"
+    )
     coverage_penalty: float = Field(0.0, ge=0, description="beta of the same; needs attention weights")
     max_length: int | None = Field(
         None,
@@ -88,6 +105,10 @@ class Decoding(Section):
             raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam, or lower nbest")
         if self.groups > 1 and self.sample is not None:
             raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
+        if self.patience is not None and self.stopping not in ("horizon", "count"):
+            raise ValueError(
+                f"patience ({self.patience:g}) is for stopping: horizon or count, not {self.stopping}; leave it out"
+            )
         if self.beam % self.groups:
             raise ValueError(f"groups ({self.groups}) do not divide beam ({self.beam}) evenly; change one of them")
         if self.max_length is not None and self.min_length >= self.max_length:
