@@ -39,9 +39,9 @@ def _beam_for(model: Stepper, batch: Batch, options: Decoding) -> Beam:
 def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | None = None) -> list[list[Hypothesis]]:
     """The `nbest` best hypotheses of each sentence by a beam of `beam`; `watch` is told of every step.
 
-    Of the 2W best continuations, those among the first W that end are finished, the first W others go on. When
-    a sentence is done, `stopping.py` decides; what counts as first, beams in groups (`groups.py`) and beams with required
-    phrases (`banks.py`) decide for themselves.
+    Of the 2W best continuations, those among the first W that end are finished, the first W others go on. When a
+    sentence is done, `stopping.py` decides. Beams in groups (`groups.py`) and beams with required phrases (`banks.py`)
+    have an order of their own.
     """
     if options.coverage_penalty and not model.looks:
         raise ValueError("decoding.coverage_penalty needs a decoder with attention; set it to 0 for this model")
