@@ -58,7 +58,7 @@ def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversit
 
 @pytest.mark.parametrize(("beam", "groups", "diversity"), [(4, 2, 0.4), (3, 3, 3.0), (6, 2, 0.0), (6, 3, 0.4)])
 def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
-    options = Decoding(beam=beam, groups=groups, diversity=diversity, nbest=beam, max_length=5)
+    options = Decoding(beam=beam, groups=groups, diversity=diversity, nbest=beam, max_length=5, stopping="count")
     for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
         wanted = by_lists(model, source, beam, groups, diversity, 5)[:beam]
         assert [h.tokens for h in found] == [past for _, past in wanted]
@@ -95,7 +95,8 @@ def test_groups_do_not_depend_on_the_batch(model: Seq2Seq, diversity: float) -> 
 
 
 def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
-    options = Decoding(beam=4, nbest=4, groups=2, diversity=0.5, coverage_penalty=0.2, max_length=6)
+    shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": 0.5, "max_length": 6}
+    options = Decoding(coverage_penalty=0.2, stopping="count", **shape)  # no rule that looks at scores
     plain = generate(looking_model, Request(SOURCES), options.model_copy(update={"coverage_penalty": 0.0}))
     lower = 0
     for covered, free in zip(generate(looking_model, Request(SOURCES), options), plain, strict=True):

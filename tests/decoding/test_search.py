@@ -131,7 +131,7 @@ def next_logs(model: Seq2Seq, source: list[int], past: list[list[int]]) -> list[
 
 
 def beam_by_lists(
-    model: Seq2Seq, source: list[int], beam: int, alpha: float, limit: int, count: int
+    model: Seq2Seq, source: list[int], beam: int, alpha: float, limit: int, count: int, rule: str
 ) -> list[Hypothesis]:
     """Of the 2W best continuations, the ends among the first W are finished, the first W others go on."""
     alive: list[tuple[float, list[int]]] = [(0.0, [START])]
@@ -151,19 +151,27 @@ def beam_by_lists(
                 finished.append(Hypothesis(past[1:-1], score, total))
         alive = [pair for pair in best if pair[1][-1] != END][:beam]
         ranked = sorted(finished, key=lambda hypothesis: -hypothesis.score)
-        if not alive or len(finished) >= beam:
+        if not alive:
             break
         if len(ranked) >= count and alive[0][0] / ((5 + limit) / 6) ** alpha <= ranked[count - 1].score:
+            break
+        horizon = min(limit, 1.25 * (step + 2)) if rule == "horizon" else 0.0
+        hopeless = (
+            alive[0][0] / ((5 + horizon) / 6) ** alpha <= ranked[count - 1].score if ranked[count - 1 :] else False
+        )
+        if len(finished) >= beam and (rule == "count" or hopeless):
             break
     return sorted(finished, key=lambda hypothesis: -hypothesis.score)[:count]
 
 
 @pytest.mark.parametrize(("beam", "count"), [(2, 1), (3, 3), (5, 2)])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_a_narrow_beam_is_the_one_written_with_lists(model: Seq2Seq, beam: int, count: int, alpha: float) -> None:
-    options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9)
+@pytest.mark.parametrize(("alpha", "rule"), [(0.0, "horizon"), (1.0, "horizon"), (1.0, "count")])
+def test_a_narrow_beam_is_the_one_written_with_lists(
+    model: Seq2Seq, beam: int, count: int, alpha: float, rule: Any
+) -> None:
+    options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9, stopping=rule)
     for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
-        assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count))
+        assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count, rule))
 
 
 # --- greedy ------------------------------------------------------------------------------------------------------

@@ -207,11 +207,23 @@ def test_the_rule_of_transformers_compares_the_present_length_with_the_worst_tha
 
 
 def test_the_horizon_takes_a_length_a_little_above_the_present_one() -> None:
-    assert over("horizon", -5.6, [-0.4, -9.0])  # −5.6 / (1.25 · 11)
-    assert not over("horizon", -5.4, [-0.4, -9.0])
-    assert not over("horizon", -5.6, [-0.4, -9.0], patience=1.5)
+    assert over("horizon", -5.6, [-0.4, -9.0], total=2)  # −5.6 / (1.25 · 11)
+    assert not over("horizon", -5.6, [-0.4, -9.0], total=1)
+    assert not over("horizon", -5.4, [-0.4, -9.0], total=2)
+    assert not over("horizon", -5.6, [-0.4, -9.0], total=2, patience=1.5)
     assert over("horizon", -8.1, [-0.4, -9.0], patience=9.0)  # −8.1 / 20: never beyond the limit
-    assert not over("horizon", -5.6, [-0.4, -9.0], nbest=2)
+    assert not over("horizon", -5.6, [-0.4, -9.0], total=2, nbest=2)
+
+
+@pytest.mark.parametrize(("form", "alpha"), FORMS)
+def test_by_default_no_output_scores_below_what_the_count_rule_finds(
+    script: type[Any], form: str, alpha: float
+) -> None:
+    shape: dict[str, Any] = {"beam": 3, "length_normalization": form, "length_penalty": alpha, "max_length": 9}
+    for seed in range(12):
+        model = script(random_rule(seed), 9)
+        found, early = (scores(model, Decoding(**shape, **rule))[0] for rule in ({}, {"stopping": "count"}))
+        assert found >= early - CLOSE
 
 
 def test_patience_is_refused_where_nothing_waits() -> None:

@@ -5,10 +5,11 @@ the n outputs that are wanted. What can still become of a hypothesis is not know
 
     bound     nothing: each further token has probability 1, and the output gets the most favourable length up to its
               limit. Exact: no longer search with the same beam finds better outputs.
-    horizon   the same, but no output becomes longer than p times the present length (default 1.25)
+    horizon   the same, but once W outputs have finished none becomes longer than p times the present length (default
+              p = 1.25)
     present   the best live hypothesis ends with the next token and is compared with the worst of W kept outputs (the
               default of transformers)
-    count     nothing better comes after p · W outputs have finished (default 1; Kasai et al. 2022 call p patience)
+    count     nothing better comes after p · W outputs have finished (default p = 1; Kasai et al. 2022)
 
 `bound` holds beside each of the others, for it cannot change an output.
 """
@@ -54,7 +55,8 @@ def _bound(progress: Progress, options: Decoding) -> Tensor:
 
 def _horizon(progress: Progress, options: Decoding) -> Tensor:
     longest = progress.limits.clamp(max=(options.patience or HORIZON) * (progress.length + 1))
-    return highest_score(progress.best, longest, options) <= _to_beat(progress, options)
+    enough = progress.total >= progress.kept.shape[-1]
+    return enough & (highest_score(progress.best, longest, options) <= _to_beat(progress, options))
 
 
 def _to_beat(progress: Progress, options: Decoding) -> Tensor:

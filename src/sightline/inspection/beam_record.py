@@ -37,8 +37,8 @@ class Node:
     """One hypothesis at one step: its last token, and what became of it.
 
     `continued`: it went into the next step. `finished`: it ended among the best W, as an output. `outscored`: others
-    were better (what ends below the best W, too). `sentence done`, `group done`: it was live when the search ended, for by the
-    stopping rule (`decoding.stopping`) it could not beat the outputs that had finished.
+    were better (what ends below the best W, too). `sentence done`, `group done`: it was live when the search ended; by
+    the stopping rule (`decoding.stopping`) it could not beat the outputs that had finished.
     """
 
     number: int

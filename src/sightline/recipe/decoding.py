@@ -50,9 +50,9 @@ class Decoding(Section):
     )
     stopping: StoppingRule = Field(
         "horizon",
-        description="when a beam search ends. horizon: no live hypothesis can beat the n best at up to patience times "
-        "its length; bound: nor at any length (exact); present: nor the worst of beam at its length (as transformers "
-        "does); count: patience times beam outputs have finished",
+        description="when a beam search ends. horizon: beam outputs have finished, and no live hypothesis can beat the "
+        "n best at up to patience times its length; bound: nor at any length (exact); present: none beats the worst of "
+        "beam outputs at its present length (as in transformers); count: patience times beam outputs have finished",
     )
     patience: float | None = Field(
         None, gt=0, description="by default 1.25 for stopping: horizon and 1 for count (Kasai et al. 2022)"
