@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from beam_stopping import part_of
 
+from beam_stopping import part_of
 from sightline.run import Run
 
 FORMS: list[dict[str, Any]] = [
