@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from shared_models import own_copy, shared
 from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
@@ -254,19 +255,20 @@ def build(encoder: dict[str, Any], decoder: dict[str, Any], *, tie: str = "none"
 
 @cache
 def _cached(name: str) -> Seq2Seq:
-    return build(*({**COMBINATIONS, **FEW}[name]))
+    """A model of COMBINATIONS or FEW, built once; it refuses to be moved."""
+    return shared(build(*({**COMBINATIONS, **FEW}[name])))
 
 
 @pytest.fixture(params=list(COMBINATIONS))
 def any_model(request: pytest.FixtureRequest) -> Seq2Seq:
-    """A model of every combination of bodies, in evaluation mode; shared, so not to be changed."""
-    return _cached(request.param)
+    """A model of every combination of bodies, in evaluation mode; a copy for each test."""
+    return own_copy(_cached(request.param))
 
 
 @pytest.fixture(params=list(FEW))
 def model(request: pytest.FixtureRequest) -> Seq2Seq:
-    """One model of each family, in evaluation mode; shared, so not to be changed."""
-    return _cached(request.param)
+    """One model of each family, in evaluation mode; a copy for each test."""
+    return own_copy(_cached(request.param))
 
 
 def _looks(decoder: dict[str, Any]) -> bool:
@@ -276,7 +278,13 @@ def _looks(decoder: dict[str, Any]) -> bool:
 @pytest.fixture(params=[name for name, (_, decoder) in FEW.items() if _looks(decoder)])
 def looking_model(request: pytest.FixtureRequest) -> Seq2Seq:
     """Those of `model` that look at the source."""
-    return _cached(request.param)
+    return own_copy(_cached(request.param))
+
+
+@pytest.fixture
+def originals() -> dict[str, Seq2Seq]:
+    """The models that `model` and `looking_model` are copies of."""
+    return {name: _cached(name) for name in FEW}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from shared_models import shared
 from sightline.experiment import build_model
 from sightline.recipe import Recipe
 from sightline.run import Run
@@ -82,7 +83,7 @@ def untrained(name: str) -> Run:
         for parameter in built.parameters():
             if parameter.dim() > 1:
                 parameter *= 2.5  # untrained attention is nearly even, and outputs nearly alike
-    return Run(Path("untrained") / name, recipe, vocabulary, built, torch.device("cpu"))
+    return Run(Path("untrained") / name, recipe, vocabulary, shared(built), torch.device("cpu"))
 
 
 def turned(name: str) -> Run:

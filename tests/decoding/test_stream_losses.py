@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared_models import shared
 from sightline.decoding.scoring import stream_losses
 from sightline.layers.layout import Padded
 from sightline.models.language_model import LanguageModel
@@ -42,7 +43,7 @@ def built(body: str) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
-    return model.eval()
+    return shared(model.eval())
 
 
 def stream(length: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from laid_out import packed, padded
 from silent_parameters import silent_parameters
 from torch import Tensor
 
+from shared_models import own_copy, shared
 from sightline.layers.experts import Experts
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
@@ -61,12 +62,12 @@ def built(name: str) -> Seq2Seq:
     torch.manual_seed(0)
     encoder, decoder = BODIES[name]
     recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "tie": "none"})
-    return stirred(Seq2Seq(recipe, 13, 13))
+    return shared(stirred(Seq2Seq(recipe, 13, 13)))
 
 
 @pytest.fixture(params=list(BODIES))
 def model(request: pytest.FixtureRequest) -> Seq2Seq:
-    return built(request.param)
+    return own_copy(built(request.param))
 
 
 def together(model: Seq2Seq) -> list[Tensor]:

@@ -10,6 +10,7 @@ import torch
 from silent_parameters import silent_parameters
 from torch import Tensor
 
+from shared_models import shared
 from sightline.layers.layout import Packed, Padded
 from sightline.models.labellers import Classifier, Labeller, Tagger, pool
 from sightline.models.protocol import Memory
@@ -57,7 +58,7 @@ def built(body: str, head: str) -> Any:
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
-    return model
+    return shared(model)
 
 
 @pytest.fixture(params=[(body, head) for body in BODIES for head in HEADS], ids="-".join)

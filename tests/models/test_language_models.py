@@ -16,6 +16,7 @@ import torch
 from silent_parameters import silent_parameters
 from torch import Tensor
 
+from shared_models import shared
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities
@@ -86,7 +87,7 @@ def built(kind: type[LanguageModel], body: str) -> Any:
             if parameter.dim() == 1:
                 parameter += 0.3 * torch.randn_like(parameter)
         model.output.bias += 0.5 * torch.randn_like(model.output.bias)
-    return model
+    return shared(model)
 
 
 @pytest.fixture(params=list(BODIES))
