@@ -561,7 +561,7 @@ class Run:
             return measure_mended(metric, self._mended(test), self.recipe)
         if metric == "perplexity":
             return self._perplexity(test)
-        return measure(metric, outputs, test.references, lowercase=lowercase)
+        return measure(metric, outputs, test.references, lowercase=lowercase, section=self.recipe.evaluation)
 
     def _perplexity(self, test: TestSet) -> Measurement:
         """By what the model thinks of every reference, each beside its source."""

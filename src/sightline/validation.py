@@ -121,7 +121,8 @@ class Validator:
         self.decoded = self._answers(model, [each.source for each in examples], options)
         outputs = [guess.text for guess in self.decoded]
         references = [[example.target] for example in examples]
-        return score(name, outputs, references, lowercase=self.recipe.evaluation.lowercase, bootstrap=0).value
+        section = self.recipe.evaluation
+        return score(name, outputs, references, lowercase=section.lowercase, section=section, bootstrap=0).value
 
     def _options(self, *, beam: int) -> Decoding:
         """How validation decodes: as the recipe says, by a plain beam."""

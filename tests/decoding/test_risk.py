@@ -93,7 +93,7 @@ def test_a_likely_output_draws_the_choice_to_what_is_like_it() -> None:
 
 def test_of_two_that_differ_by_the_rounding_of_a_sum_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     nearly = np.array([[100.0, 50.0], [50.0 + 1e-12, 100.0]])
-    monkeypatch.setitem(UTILITIES, "chrf", lambda texts: nearly)
+    monkeypatch.setitem(UTILITIES, "chrf", lambda texts, section: nearly)
     assert [place for place, _ in least_risk(["b", "a"], "chrf")] == [0, 1]
 
 

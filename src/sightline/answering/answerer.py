@@ -17,7 +17,7 @@ from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
 from sightline.decoding.request import Request, check_least
-from sightline.recipe import Decoding, Recipe
+from sightline.recipe import Decoding, Evaluation, Recipe
 from sightline.recipe.bodies import learned_positions
 from sightline.text.tokenizer import UNK, Vocabulary
 
@@ -211,11 +211,17 @@ def one_line(text: str) -> str:
 
 
 def chosen(
-    texts: Sequence[str], found: Sequence[Hypothesis], options: Decoding, unknown: Sequence[int] | None = None
+    texts: Sequence[str],
+    found: Sequence[Hypothesis],
+    options: Decoding,
+    unknown: Sequence[int] | None = None,
+    *,
+    section: Evaluation | None = None,
 ) -> list[Prediction]:
     """The outputs asked for: all there are, or those of the least risk, with their expected utility as score.
 
-    `unknown` is how often each text has <unk>; by default as often as its tokens.
+    `unknown` is how often each text has <unk>; by default as often as its tokens. `section` says how the utility cuts
+    texts.
     """
     unknown = [each.tokens.count(UNK) for each in found] if unknown is None else unknown
     if options.mbr is None:
@@ -224,6 +230,7 @@ def chosen(
     from sightline.decoding.risk import least_risk
 
     weighed = options.mbr.weights == "probability"
-    order = least_risk(texts, options.mbr.utility, [each.log_probability for each in found] if weighed else None)
+    logs = [each.log_probability for each in found] if weighed else None
+    order = least_risk(texts, options.mbr.utility, logs, section)
     best = [(texts[place], worth, found[place], unknown[place]) for place, worth in order[: options.nbest]]
     return [Prediction(text, worth, each.tokens, each.truncated, count) for text, worth, each, count in best]

@@ -86,7 +86,7 @@ class Continuer(Answerer):
             else:
                 texts = target.decode_many([guess.tokens for guess in guesses])
             unknown = [guess.tokens[len(prompt) :].count(UNK) for guess in guesses]
-            answers.append(chosen(texts, guesses, options, unknown))
+            answers.append(chosen(texts, guesses, options, unknown, section=self.recipe.evaluation))
         return answers
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:

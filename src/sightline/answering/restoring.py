@@ -56,7 +56,8 @@ class Restorer(Translator):
             ]
             texts = self.vocabulary.target.decode_many(whole)
             unknown = [tokens.count(UNK) for tokens in whole]
-            told.append(chosen([one_line(text) for text in texts], guesses, options, unknown))
+            lines = [one_line(text) for text in texts]
+            told.append(chosen(lines, guesses, options, unknown, section=self.recipe.evaluation))
         if self._names_gaps and options.forbid:
             self._tell_forbidden(sources, told, options, asked.first)
         return told

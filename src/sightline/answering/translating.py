@@ -45,7 +45,8 @@ class Translator(Answerer):
         answers = []
         for guesses in found:
             texts = [one_line(next(texts_out)) for _ in guesses]
-            answers.append(chosen(texts, guesses, options, [0] * len(guesses) if known else None))
+            unknown = [0] * len(guesses) if known else None
+            answers.append(chosen(texts, guesses, options, unknown, section=self.recipe.evaluation))
         return answers
 
     def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
@@ -70,7 +71,8 @@ class Translator(Answerer):
         known = [[replace(g, tokens=without_unknown(g.tokens, target.size)) for g in guesses] for guesses in found]
         unknown = [[guess.tokens.count(UNK) for guess in guesses] for guesses in found]
         parts = zip(texts, known, unknown, strict=True)
-        return [chosen(own, guesses, options, counts) for own, guesses, counts in parts]
+        section = self.recipe.evaluation
+        return [chosen(own, guesses, options, counts, section=section) for own, guesses, counts in parts]
 
     def _numbered(self, texts: Sequence[str], *, first: int = 0) -> tuple[list[list[int]], list[list[str]]]:
         """The ids of sources, and of each the words that only copying writes: the first of them has the id V."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.options import Device
+from sightline.cli.options import BleuTokenize, ChrfWordOrder, Device
 from sightline.cli.refusals import check_apart
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def compare(
     lowercase: Annotated[
         bool | None, typer.Option("--lowercase/--no-lowercase", help="Score in lower case, or not.")
     ] = None,
+    bleu_tokenize: BleuTokenize = None,
+    chrf_word_order: ChrfWordOrder = None,
     beam: Annotated[int | None, typer.Option(help="A plain beam for all; by default what each recipe says.")] = None,
     ensemble_mean: Annotated[
         str | None, typer.Option(help="Ensembles average `probabilities`, as by default, or `logs` (log-linear).")
@@ -87,6 +89,8 @@ def compare(
         how: dict[str, object] = {
             "--metrics": metrics,
             "--lowercase": lowercase,
+            "--bleu-tokenize": bleu_tokenize,
+            "--chrf-word-order": chrf_word_order,
             "--beam": beam,
             "--ensemble-mean": ensemble_mean,
         }
@@ -117,6 +121,8 @@ def compare(
                 baseline=baseline,
                 metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
                 lowercase=lowercase,
+                bleu_tokenize=bleu_tokenize,  # type: ignore[arg-type]
+                chrf_word_order=chrf_word_order,
                 beam=beam,
                 ensemble_mean=ensemble_mean,  # type: ignore[arg-type]
                 device=device,

@@ -133,7 +133,8 @@ def _quality(run: Run, on: str) -> list[LengthBucket]:
     outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
 
     def scorer(some: list[str], references: list[list[str]]) -> float:
-        return measure(metric, some, references, lowercase=run.recipe.evaluation.lowercase).value
+        section = run.recipe.evaluation
+        return measure(metric, some, references, lowercase=section.lowercase, section=section).value
 
     return quality_by_length(test.references, {run.folder.name: outputs}, scorer)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.alignments import Symmetrize
-from sightline.cli.options import Device, Precision
+from sightline.cli.options import BleuTokenize, ChrfWordOrder, Device, Precision
 from sightline.cli.refusals import check_apart, check_decoded, refuse
 from sightline.cli.searching import (
     Beam,
@@ -67,6 +67,8 @@ def evaluate(
     max_ratio: MaxRatio = None,
     replace_unknown: ReplaceUnknown = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Score in lower case.")] = False,
+    bleu_tokenize: BleuTokenize = None,
+    chrf_word_order: ChrfWordOrder = None,
     outputs: Annotated[
         Path | None, typer.Option(help="Write the outputs there, one a line; of several test sets, a file of each.")
     ] = None,
@@ -177,9 +179,10 @@ def evaluate(
             raise ValueError(f"{option}: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
         _check_confusion(confusion, task)
-    _measure_by(loaded, metrics, lowercase)
+    _measure_by(loaded, metrics, lowercase, {"bleu_tokenize": bleu_tokenize, "chrf_word_order": chrf_word_order})
     check_decoded(loaded, search, lowercase=lowercase, outputs=outputs)
     tests = _tests(loaded, on, source, reference)
+    _announce_tokenization(loaded, tests)
     options = loaded.options(**changes)
     reports = []
     for test in tests:
@@ -216,18 +219,36 @@ def _place(path: Path, report: Report, reports: Sequence[Report]) -> Path:
     return path if len(reports) == 1 else path.with_stem(f"{path.stem}-{report.on}")
 
 
-def _measure_by(run: Run, metrics: str | None, lowercase: bool) -> None:
+def _measure_by(run: Run, metrics: str | None, lowercase: bool, ngrams: dict[str, Any]) -> None:
     """Let the run be measured in another way than its recipe says, if that can be."""
     from sightline.recipe import Evaluation
+    from sightline.text.bleu_tokenizers import check_tokenizer
 
     section = run.recipe.evaluation
     changed: dict[str, Any] = {"lowercase": lowercase or section.lowercase}
+    changed |= {key: value for key, value in ngrams.items() if value is not None}
     if metrics is not None:
         changed["metrics"] = tuple(dict.fromkeys(name.strip() for name in metrics.split(",")))
     evaluation = Evaluation.model_validate({**section.model_dump(), **changed})
     run.recipe = run.recipe.model_copy(update={"evaluation": evaluation})
     for name in evaluation.metrics:
         run.check_metric(name)
+    if "bleu" in evaluation.metrics:
+        check_tokenizer(evaluation.bleu_tokenize)
+    for key, metric in (("bleu_tokenize", "bleu"), ("chrf_word_order", "chrf")):
+        if ngrams[key] is not None and metric not in evaluation.metrics:
+            option = f"--{key.replace('_', '-')}"
+            raise ValueError(f"{option} is for {metric}, which is not scored; leave it out, or add --metrics {metric}")
+
+
+def _announce_tokenization(run: Run, tests: Sequence[TestSet]) -> None:
+    """On standard error, each tokenization of BLEU that the script of the references chose, once."""
+    from sightline.text.bleu_tokenizers import tokenization_note
+
+    section = run.recipe.evaluation
+    notes = (tokenization_note(section, (text for many in test.references for text in many)) for test in tests)
+    for note in dict.fromkeys(filter(None, notes)):
+        print(f"sightline: {note}", file=sys.stderr)
 
 
 def _together(others: Sequence[Path] | None, mean: str) -> dict[str, Any]:

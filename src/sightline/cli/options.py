@@ -25,6 +25,11 @@ TopK = Annotated[int | None, typer.Option(help="With --sample: only the k likeli
 TopP = Annotated[float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")]
 Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="With --sample: the same seed, the same outputs.")]
 
+BleuTokenize = Annotated[
+    str | None, typer.Option(help="How BLEU cuts texts: auto (by script), 13a, zh, char, intl, ja-mecab, none, ...")
+]
+ChrfWordOrder = Annotated[int | None, typer.Option(min=0, max=2, help="Longest word n-grams of chrF; 2 is chrF++.")]
+
 
 def use_threads(count: int | None) -> None:
     """Let PyTorch use so many threads, if somebody said how many."""

@@ -10,7 +10,7 @@ import torch
 
 from sightline.comparison.journals import Cost, read_journal
 from sightline.comparison.notes import of_models, run_notes
-from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured
+from sightline.comparison.quality import Scoring, check_text, choose_scoring, judge, measured, settle_ngrams
 from sightline.comparison.recipe_differences import Difference, differences
 from sightline.comparison.results import Comparison, Member, Quality, System
 from sightline.comparison.systems import (
@@ -33,6 +33,7 @@ from sightline.evaluation.test_set import TestSet
 from sightline.plural import plural
 from sightline.progress import Progress, silent
 from sightline.recipe import MetricName
+from sightline.recipe.decoding import BleuTokenizer
 from sightline.run_folder import RunError
 
 
@@ -43,6 +44,8 @@ def compare(
     baseline: str | os.PathLike[str] | None = None,
     metrics: Sequence[str] | None = None,
     lowercase: bool | None = None,
+    bleu_tokenize: BleuTokenizer | None = None,
+    chrf_word_order: int | None = None,
     beam: int | None = None,
     ensemble_mean: Mean | None = None,
     device: str = "auto",
@@ -68,7 +71,10 @@ def compare(
     groups = choose_baseline(groups, baseline)
     contestants = [contestant for group in groups for contestant in group.contestants]
     test, other_tests = common_test_set(contestants, on)
+    ngram_notes = settle_ngrams(contestants, test, bleu_tokenize, chrf_word_order)
     scoring = choose_scoring(contestants, metrics, lowercase)
+    if "bleu" in scoring.metrics:
+        scoring.notes.extend(ngram_notes)
     check_outputs_wanted(scoring.metrics, {"--beam": beam, "--lowercase": lowercase})
     check_text(contestants, test, scoring)
     decoded = _decode(contestants, test, scoring, progress)
@@ -125,7 +131,8 @@ def _where(baseline: Group, test: TestSet, scoring: Scoring, systems: Sequence[S
     if task != "seq2seq":
         return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
     frequencies = training_frequencies(first.run, baseline.name, progress)
-    return find_where(test, looked, metric, frequencies, lowercase=lowercase, progress=progress)
+    section = first.run.recipe.evaluation
+    return find_where(test, looked, metric, frequencies, lowercase=lowercase, section=section, progress=progress)
 
 
 def _systems(

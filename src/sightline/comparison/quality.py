@@ -13,8 +13,9 @@ from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, look_at_outputs, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
 from sightline.evaluation.test_set import TestSet
-from sightline.recipe import TASK_METRICS, MetricName
+from sightline.recipe import TASK_METRICS, Evaluation, MetricName
 from sightline.run_folder import RunError
+from sightline.text.bleu_tokenizers import resolved, tokenization_note
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,27 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
     scoring = Scoring(chosen, lowercase, recipes[0].bootstrap, notes)
     _check_signatures(contestants, scoring)
     return scoring
+
+
+def settle_ngrams(
+    contestants: Sequence[Contestant], test: TestSet, bleu_tokenize: str | None, chrf_word_order: int | None
+) -> list[str]:
+    """Fix for each run how BLEU and chrF cut texts: as asked for, else as its recipe says, `auto` by these references.
+
+    Returns a note on what `auto` chose.
+    """
+    texts = [text for several in test.references for text in several]
+    notes = dict[str, None]()
+    asked = {"bleu_tokenize": bleu_tokenize, "chrf_word_order": chrf_word_order}
+    for contestant in contestants:
+        run = contestant.run
+        given = {key: value for key, value in asked.items() if value is not None}
+        section = Evaluation.model_validate({**run.recipe.evaluation.model_dump(), **given})
+        if "bleu" in section.metrics and (note := tokenization_note(section, texts)) is not None:
+            notes[note[0].upper() + note[1:] + "."] = None
+        section = section.model_copy(update={"bleu_tokenize": resolved(section, texts)})
+        run.recipe = run.recipe.model_copy(update={"evaluation": section})
+    return list(notes)
 
 
 def check_text(contestants: Sequence[Contestant], test: TestSet, scoring: Scoring) -> None:
@@ -199,7 +221,8 @@ def _check_signatures(contestants: Sequence[Contestant], scoring: Scoring) -> No
     first = contestants[0]
 
     def sample(name: MetricName, contestant: Contestant) -> Measurement:
-        return measure(name, ["a"], [["a"]], lowercase=scoring.folds_case(contestant))
+        section = contestant.run.recipe.evaluation
+        return measure(name, ["a"], [["a"]], lowercase=scoring.folds_case(contestant), section=section)
 
     for name in scoring.metrics:
         if not METRICS[name].needs_outputs:
@@ -211,5 +234,5 @@ def _check_signatures(contestants: Sequence[Contestant], scoring: Scoring) -> No
             except ValueError as error:
                 raise RunError(
                     f"{first.name} and {other.name} are scored differently: {error}; "
-                    f"--lowercase or --no-lowercase makes it the same for all"
+                    f"--lowercase or --no-lowercase, --bleu-tokenize and --chrf-word-order make it the same for all"
                 ) from error

@@ -39,7 +39,7 @@ from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.plural import plural
 from sightline.progress import Progress
-from sightline.recipe import MetricName, TaskName
+from sightline.recipe import Evaluation, MetricName, TaskName
 
 if TYPE_CHECKING:
     from sightline.comparison.results import Member
@@ -123,6 +123,7 @@ def find_where(
     frequencies: Frequencies,
     *,
     lowercase: bool,
+    section: Evaluation | None = None,
     progress: Progress,
 ) -> Where:
     """Look for differences between systems, each by the run that stands for it; the first one is the baseline."""
@@ -130,8 +131,8 @@ def find_where(
     whole: MetricName = metric if METRICS[metric].needs_outputs else "chrf"
     single = _OF_SENTENCES.get(whole, whole)
     progress("looking where they differ", 0, len(outputs) + 2)
-    corpus = _Scorer(whole, test.references, outputs, lowercase)
-    sentence = corpus if single == whole else _Scorer(single, test.references, outputs, lowercase)
+    corpus = _Scorer(whole, test.references, outputs, lowercase, section)
+    sentence = corpus if single == whole else _Scorer(single, test.references, outputs, lowercase, section)
     lengths = quality_by_length(test.references, outputs, corpus.corpus)
     progress("looking where they differ", 1, len(outputs) + 2)
     fold = str.lower if lowercase else str  # words are right or wrong as the metric sees them
@@ -238,9 +239,12 @@ class _Scorer:
         references: Sequence[Sequence[str]],
         systems: Mapping[str, Sequence[str]],
         lowercase: bool,
+        section: Evaluation | None = None,
     ) -> None:
         self._rows: dict[tuple[str, tuple[str, ...]], Numbers] = {}
-        measurements = [measure(metric, outputs, references, lowercase=lowercase) for outputs in systems.values()]
+        measurements = [
+            measure(metric, outputs, references, lowercase=lowercase, section=section) for outputs in systems.values()
+        ]
         for outputs, found in zip(systems.values(), aligned(measurements), strict=True):  # the same columns for all
             self._values = found.values
             for output, several, row in zip(outputs, references, found.statistics, strict=True):

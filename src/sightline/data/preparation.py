@@ -27,6 +27,7 @@ from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
 from sightline.recipe.sides import direction
+from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
 from sightline.text.spelling import Side
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
 
@@ -150,8 +151,15 @@ def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
         return recipe, []
     text = measure(training_examples(recipe))
     filled, chosen = fill_in(recipe, text)
+    metrics = chosen.pop("evaluation.metrics", None)
     values = (f"{key}={value}" for key, value in chosen.items())
-    return filled, [f"by default, for {plural(text.examples, 'training example')}: {' '.join(values)}"]
+    notes = [f"by default, for {plural(text.examples, 'training example')}: {' '.join(values)}"] if chosen else []
+    if metrics is not None:
+        notes.append(
+            f"the labels are B-, I- and O tags, which mark spans, so the first metric is span F1: evaluation.metrics: "
+            f"[{', '.join(metrics)}]"
+        )
+    return filled, notes
 
 
 def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
@@ -182,6 +190,8 @@ def prepare_data(
                 show(number)
             yield example
 
+    if "bleu" in recipe.evaluation.metrics:
+        check_tokenizer(recipe.evaluation.bleu_tokenize)
     if vocabulary is None:
         marks = () if data.noise is None else data.noise.marks
         vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task], marks)
@@ -236,6 +246,9 @@ def held_out_notes(prepared: Prepared) -> list[str]:
     notes = [] if LABELS[recipe.task] == "none" else _label_notes(prepared)
     if (uneven := recipe.data.uneven_spelling()) is not None:
         notes.append(uneven)
+    references = (example.target for example in prepared.references)
+    if not recipe.of_text and (note := tokenization_note(recipe.evaluation, references)) is not None:
+        notes.append(note)
     for name, source in recipe.data.tests.items():
         try:
             source_files(source, data_folder(recipe))

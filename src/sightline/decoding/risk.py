@@ -7,17 +7,20 @@ among them (Kumar and Byrne 2004). All pairs are compared at once: what two text
 
 from __future__ import annotations
 
+import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from sightline.recipe.decoding import Evaluation
+from sightline.text.bleu_tokenizers import bleu_tokenizer, resolved
 
 Utility = Literal["chrf", "bleu"]
 _CHARACTERS, _WORDS = 6, 4  # the longest n-grams of chrF and of BLEU
 _BETA = 2  # how much more chrF cares for recall than for precision
-_TOKENIZE = Tokenizer13a()  # type: ignore[no-untyped-call]
+_PUNCTUATION = frozenset(string.punctuation)
 
 
 def shared_ngrams(sequences: Sequence[Sequence[str] | str], order: int) -> np.ndarray:
@@ -40,12 +43,27 @@ def shared_ngrams(sequences: Sequence[Sequence[str] | str], order: int) -> np.nd
     return found
 
 
-def chrf(texts: Sequence[str]) -> np.ndarray:
+def _words(text: str) -> tuple[str, ...]:
+    """Words with one mark of punctuation at an end set apart, as chrF++ has them."""
+    words = list[str]()
+    for word in text.split():
+        if len(word) > 1 and word[-1] in _PUNCTUATION:
+            words += [word[:-1], word[-1]]
+        elif len(word) > 1 and word[0] in _PUNCTUATION:
+            words += [word[0], word[1:]]
+        else:
+            words.append(word)
+    return tuple(words)
+
+
+def chrf(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
     """(U, U) sentence chrF of each text (rows) against each as the reference (columns), as sacreBLEU has it."""
-    plain = ["".join(text.split()) for text in texts]
+    word_order = 0 if section is None else section.chrf_word_order
+    characters, words = ["".join(text.split()) for text in texts], [_words(text) for text in texts]
     precision, recall = np.zeros((len(texts),) * 2), np.zeros((len(texts),) * 2)
     orders = np.zeros_like(precision)
-    for order in range(1, _CHARACTERS + 1):
+    cuts: list[tuple[Sequence[Sequence[str] | str], int]] = [(characters, n) for n in range(1, _CHARACTERS + 1)]
+    for plain, order in [*cuts, *((words, n) for n in range(1, word_order + 1))]:
         shared = shared_ngrams(plain, order)
         totals = np.maximum(np.array([len(text) for text in plain], np.float64) - order + 1, 0.0)
         both = (totals[:, None] > 0) & (totals[None] > 0)
@@ -57,12 +75,14 @@ def chrf(texts: Sequence[str]) -> np.ndarray:
     return 100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1.0)
 
 
-def bleu(texts: Sequence[str]) -> np.ndarray:
+def bleu(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
     """(U, U) sentence BLEU of each text (rows) against each as the reference, as sacreBLEU has it.
 
-    That is 13a words, the orders that a text has, and 1/2, 1/4, … for those that match nothing.
+    That is the words of its tokenizer (`auto`: by the script of these texts), the orders that a text has, and 1/2, 1/4,
+    … for those that match nothing.
     """
-    words = [tuple(_TOKENIZE(text.rstrip()).split()) for text in texts]
+    tokenize = bleu_tokenizer(resolved(section or Evaluation(), texts))
+    words = [tuple(tokenize(text.rstrip()).split()) for text in texts]
     lengths = np.array([len(each) for each in words], np.float64)
     logs, orders = np.zeros((len(texts),) * 2), np.zeros((len(texts),) * 2)
     halves, matched = np.ones_like(logs), np.zeros(logs.shape, bool)
@@ -80,20 +100,24 @@ def bleu(texts: Sequence[str]) -> np.ndarray:
     return np.where(matched, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
 
 
-UTILITIES: dict[Utility, Callable[[Sequence[str]], np.ndarray]] = {"chrf": chrf, "bleu": bleu}
+UTILITIES: dict[Utility, Callable[[Sequence[str], Evaluation | None], np.ndarray]] = {"chrf": chrf, "bleu": bleu}
 
 
 def least_risk(
-    texts: Sequence[str], utility: Utility, log_probabilities: Sequence[float] | None = None
+    texts: Sequence[str],
+    utility: Utility,
+    log_probabilities: Sequence[float] | None = None,
+    section: Evaluation | None = None,
 ) -> list[tuple[int, float]]:
     """Different outputs of one sentence, the least risk first: the index of each, and its expected utility.
 
     Alike, each of the N is held against all others: Σ_{j ≠ i} u(y_i, y_j) / (N − 1). With log-probabilities, against
     all, itself too: Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). A text that came several times counts so often.
+    `section` says how the utility cuts texts.
     """
     places = {text: place for place, text in reversed(list(enumerate(texts)))}  # where each came first
     different = sorted(places, key=places.__getitem__)
-    pairs = UTILITIES[utility](different)
+    pairs = UTILITIES[utility](different, section)
     same = np.array([[text == other for other in texts] for text in different], np.float64)  # (U, N)
     if log_probabilities is None:
         expected = (pairs @ same.sum(1) - np.diag(pairs)) / max(1, len(texts) - 1)

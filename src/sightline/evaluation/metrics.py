@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,7 +20,8 @@ from sightline.evaluation.overlap import overlap
 from sightline.evaluation.rouge import LABELS as ROUGE
 from sightline.evaluation.rouge import rouge
 from sightline.plural import plural
-from sightline.recipe import MetricName
+from sightline.recipe import Evaluation, MetricName
+from sightline.text.bleu_tokenizers import resolved
 from sightline.version import version
 
 __all__ = [
@@ -94,11 +96,16 @@ def check_outputs_wanted(names: Sequence[MetricName], asked: Mapping[str, Any]) 
 
 
 def measure(
-    name: MetricName, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False
+    name: MetricName,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    section: Evaluation | None = None,
 ) -> Measurement:
     """Measure outputs against their references (one list per output, of any length from one up), sentence by sentence.
 
-    Scores, intervals and significance tests all follow from a measurement.
+    Scores, intervals and significance tests all follow from a measurement. `section` says how BLEU and chrF cut texts.
     """
     if name not in METRICS:
         raise ValueError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
@@ -120,6 +127,12 @@ def measure(
             raise TypeError(f"the references of output {number} are a text; write a list of texts: [{several!r}]")
         if not several:
             raise ValueError(f"output {number} has no reference; leave it out or give it one")
+    section = section or Evaluation()
+    if name == "bleu":
+        tokenize = resolved(section, chain.from_iterable(references))
+        return overlap("bleu", hypotheses, references, lowercase=lowercase, tokenize=tokenize)
+    if name == "chrf":
+        return overlap("chrf", hypotheses, references, lowercase=lowercase, word_order=section.chrf_word_order)
     return measurer(hypotheses, references, lowercase=lowercase)
 
 
@@ -129,6 +142,7 @@ def score(
     references: Sequence[Sequence[str]],
     *,
     lowercase: bool = False,
+    section: Evaluation | None = None,
     bootstrap: int = 1000,
     seed: int = 12345,
 ) -> Score:
@@ -136,7 +150,8 @@ def score(
 
     `bootstrap=0` leaves the interval out (nan), which is what a validation during training wants.
     """
-    return measure(name, hypotheses, references, lowercase=lowercase).score(bootstrap=bootstrap, seed=seed)
+    measured = measure(name, hypotheses, references, lowercase=lowercase, section=section)
+    return measured.score(bootstrap=bootstrap, seed=seed)
 
 
 def measure_perplexity(nll: ArrayLike, tokens: ArrayLike, *, copied: bool = False) -> Measurement:

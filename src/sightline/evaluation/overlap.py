@@ -15,6 +15,8 @@ import numpy as np
 from sightline.evaluation.errors import rate
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.recipe.decoding import BleuTokenizer
+from sightline.text.bleu_tokenizers import check_tokenizer
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -26,9 +28,14 @@ def overlap(
     references: Sequence[Sequence[str]],
     *,
     lowercase: bool,
+    tokenize: BleuTokenizer = "13a",
+    word_order: int = 0,
 ) -> Measurement:
-    """Measure with sacreBLEU. Its defaults, except that TER keeps the case too unless `lowercase` is asked for."""
-    metric = _metric(name, lowercase)
+    """Measure with sacreBLEU. Its defaults, except that TER keeps the case too unless `lowercase` is asked for.
+
+    `tokenize` is BLEU's, `word_order` chrF's (2: chrF++).
+    """
+    metric = _metric(name, lowercase, tokenize, word_order)
     streams = [
         list(stream) for stream in zip_longest(*references)
     ]  # sacreBLEU wants one list per reference, not sentence
@@ -74,6 +81,8 @@ def bleu(sums: Numbers) -> Numbers:
 def chrf(sums: Numbers) -> Numbers:
     """chrF2 of (M, 18) sums: n-grams in the output, in the reference and in both, for 1 to 6 characters (Popović 2015).
 
+    With words of one or two (chrF+ and chrF++; Popović 2017) there are 21 or 24 of them.
+
     Precision and recall are averaged over the orders that both sides have; F2 weighs recall four times as much.
     """
     hypothesis, reference, both = (sums[:, start::3] for start in range(3))  # (M, 6) each
@@ -89,11 +98,12 @@ def chrf(sums: Numbers) -> Numbers:
     return result
 
 
-def _metric(name: Literal["bleu", "chrf", "ter"], lowercase: bool) -> Metric:
+def _metric(name: Literal["bleu", "chrf", "ter"], lowercase: bool, tokenize: BleuTokenizer, word_order: int) -> Metric:
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
     if name == "bleu":
-        return BLEU(lowercase=lowercase, force=True)  # force: outputs may end in " ." without a warning
-    return CHRF(lowercase=lowercase) if name == "chrf" else TER(case_sensitive=not lowercase)
+        check_tokenizer(tokenize)
+        return BLEU(lowercase=lowercase, tokenize=tokenize, force=True)  # force: no warning of outputs that end in " ."
+    return CHRF(lowercase=lowercase, word_order=word_order) if name == "chrf" else TER(case_sensitive=not lowercase)

@@ -160,6 +160,9 @@ MetricName = Literal[
 ]
 
 
+BleuTokenizer = Literal["auto", "13a", "zh", "char", "intl", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]
+
+
 class Evaluation(Section):
     """How outputs are scored; the first metric is the one that early stopping and tables look at."""
 
@@ -167,4 +170,10 @@ class Evaluation(Section):
         ("bleu", "chrf"), min_length=1, description="what is measured; by default what suits the task"
     )
     lowercase: bool = Field(False, description="score in lower case")
+    bleu_tokenize: BleuTokenizer = Field(
+        "auto",
+        description="how BLEU cuts texts into tokens (sacreBLEU's names); auto: by the script of the references, zh "
+        "for Chinese, char for Japanese, Korean, Thai, Lao, Khmer and Burmese, 13a for others",
+    )
+    chrf_word_order: int = Field(0, ge=0, le=2, description="longest word n-grams of chrF; 2 is chrF++")
     bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")

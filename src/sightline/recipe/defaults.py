@@ -54,6 +54,7 @@ class TextSize:
     target_characters: int
     alphabet: int  # distinct characters of both sides
     copied: float  # share of the rare target words that also stand in their own source
+    spans: bool = False  # whether the target words are B-, I- and O tags, which mark spans
 
     @property
     def words(self) -> int:
@@ -115,6 +116,8 @@ def _fixed(recipe: Recipe) -> set[str]:
         fixed |= {key for key in RULES if key.startswith(("tokenizer", "model"))} | {"training.lr"}
     if recipe.training.limits.steps is not None:
         fixed.add("training.limits.epochs")
+    if recipe.task != "tag":
+        fixed.add("evaluation.metrics")
     return fixed
 
 
@@ -259,6 +262,11 @@ def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
     return 2_000 if recipe.task == "seq2seq" and recipe.data.noise is None else None
 
 
+def _metrics(recipe: Recipe, text: TextSize) -> tuple[str, ...]:
+    """Of tags that mark spans most are O, and token accuracy says little of the spans."""
+    return ("span-f1", "token-accuracy") if text.spans else recipe.evaluation.metrics
+
+
 Rule = Callable[["Recipe", TextSize], Any]
 
 RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier ones chose
@@ -278,6 +286,7 @@ RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier one
     "training.validate_every": _validate_every,
     "training.stopping.on": _stopping,
     "data.validation_limit": _validation_limit,
+    "evaluation.metrics": _metrics,
 }
 
 

@@ -73,7 +73,7 @@ class Recipe(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _parts_of_the_task(cls, values: Any, validate: ModelWrapValidatorHandler[Recipe]) -> Recipe:
-        """The default model of the task, where the recipe names no part of one; its keys count as unset."""
+        """The default model of the task, where the recipe names none; its keys, and default metrics, are unset."""
         filled = with_model(values)
         recipe = validate(filled)
         if filled is not values:
@@ -82,6 +82,8 @@ class Recipe(Section):
             if values.get("model"):
                 recipe.model_fields_set.add("model")
                 recipe.model.model_fields_set.update(values["model"])
+        if isinstance(values, dict) and "metrics" not in (values.get("evaluation") or {}):
+            recipe.evaluation.model_fields_set.discard("metrics")
         return recipe
 
     @model_validator(mode="before")

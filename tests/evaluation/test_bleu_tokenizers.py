@@ -1,0 +1,116 @@
+"""BLEU's tokenization by the script of the references, and chrF's words: sacreBLEU's numbers."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sacrebleu
+
+from sightline.comparison.quality import choose_scoring, settle_ngrams
+from sightline.decoding.risk import UTILITIES
+from sightline.evaluation import test_set
+from sightline.evaluation.metrics import measure, score
+from sightline.recipe import Recipe
+from sightline.recipe.decoding import BleuTokenizer, Evaluation
+from sightline.run_folder import RunError
+from sightline.text.bleu_tokenizers import bleu_tokenizer_for, check_tokenizer, script_of, tokenization_note
+
+CHINESE = ["猫坐在垫子上。", "我们明天去北京看望朋友。"]
+GUESSES = ["猫坐在椅子上。", "我们明天去上海看朋友。"]
+REFERENCES = [[text] for text in CHINESE]
+
+
+def test_two_chinese_sentences_score_as_sacrebleu_with_zh() -> None:
+    theirs = sacrebleu.corpus_bleu(GUESSES, [CHINESE], tokenize="zh").score
+    assert theirs > 40
+    found = score("bleu", GUESSES, REFERENCES, bootstrap=0)
+    assert found.value == theirs
+    assert "|tok:zh|" in found.signature
+    plain = score("bleu", GUESSES, REFERENCES, section=Evaluation(bleu_tokenize="13a"), bootstrap=0)
+    assert plain.value == sacrebleu.corpus_bleu(GUESSES, [CHINESE]).score < 1
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "char", "intl", "none"])
+def test_every_tokenizer_is_sacrebleus(tokenize: BleuTokenizer) -> None:
+    guesses, wanted = [*GUESSES, "The cat, it sat."], [*CHINESE, "The cat - it sat!"]
+    found = score("bleu", guesses, [[text] for text in wanted], section=Evaluation(bleu_tokenize=tokenize), bootstrap=0)
+    assert found.value == sacrebleu.corpus_bleu(guesses, [wanted], tokenize=tokenize, force=True).score
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "tokenize"),
+    [
+        ("Der Hund läuft.", "spaced", "13a"),
+        ("Собака бежит", "spaced", "13a"),
+        ("कुत्ता दौड़ता है", "spaced", "13a"),
+        ("我们使用 BLEU 和 chrF 评测翻译。", "Chinese", "zh"),
+        ("The word 猫 means cat in Chinese.", "spaced", "13a"),
+        ("猫がマットの上に座っています。", "Japanese", "char"),
+        ("고양이가 매트 위에 앉아 있다.", "Korean", "char"),
+        ("แมวนั่งบนเสื่อ", "other", "char"),
+        ("1234 . !", "spaced", "13a"),
+        ("", "spaced", "13a"),
+    ],
+)
+def test_the_script_of_the_references_chooses(text: str, script: str, tokenize: str) -> None:
+    assert (script_of([text]), bleu_tokenizer_for([text])) == (script, tokenize)
+
+
+def test_what_auto_chose_is_announced_where_it_is_not_13a() -> None:
+    assert "tokenization zh" in (tokenization_note(Evaluation(), CHINESE) or "")
+    assert tokenization_note(Evaluation(), ["Der Hund"]) is None
+    assert tokenization_note(Evaluation(bleu_tokenize="zh"), CHINESE) is None
+    assert tokenization_note(Evaluation(metrics=("chrf",)), CHINESE) is None
+
+
+def test_a_tokenizer_without_its_package_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name, remedy in (("ja-mecab", "sacrebleu[ja]"), ("ko-mecab", "sacrebleu[ko]"), ("flores200", "sentencepiece")):
+        with pytest.raises(ValueError, match=rf"{name} needs .*not installed.*{re.escape(remedy)}"):
+            check_tokenizer(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_chrf_with_words_is_sacrebleus(order: int) -> None:
+    guesses, wanted = ["the cat, it sat down", "a dog (runs)."], ["the cat - it sat", "the dog (runs) ."]
+    metric = sacrebleu.CHRF(word_order=order)
+    found = measure("chrf", guesses, [[text] for text in wanted], section=Evaluation(chrf_word_order=order))
+    assert found.value == pytest.approx(metric.corpus_score(guesses, [wanted]).score, abs=1e-9)
+    assert found.score(bootstrap=0).signature == metric.get_signature().format()
+    assert found.name == "chrF2" + "+" * order
+
+
+@pytest.mark.parametrize("order", [0, 2])
+def test_the_utilities_of_minimum_bayes_risk_cut_as_the_metrics_do(order: int) -> None:
+    texts = [*CHINESE, *GUESSES, "the cat, it (sat)", "a cat sat."]
+    section = Evaluation(bleu_tokenize="zh", chrf_word_order=order)
+    pairs = {name: UTILITIES[name](texts, section) for name in ("bleu", "chrf")}
+    for row, guess in enumerate(texts):
+        for column, wanted in enumerate(texts):
+            bleu = sacrebleu.sentence_bleu(guess, [wanted], tokenize="zh").score
+            chrf = sacrebleu.sentence_chrf(guess, [wanted], word_order=order).score
+            assert pairs["bleu"][row, column] == pytest.approx(bleu, abs=1e-6)
+            assert pairs["chrf"][row, column] == pytest.approx(chrf, abs=1e-6)
+    assert (UTILITIES["bleu"](CHINESE, None) == UTILITIES["bleu"](CHINESE, section)).all()  # auto, by the outputs
+
+
+def contestant(name: str, **evaluation: Any) -> Any:
+    source = {"kind": "tsv", "file": "a.tsv"}
+    recipe = Recipe.model_validate({"data": {"train": [source], "validation": source}, "evaluation": evaluation})
+    return SimpleNamespace(name=name, run=SimpleNamespace(recipe=recipe), has=lambda metric: True)
+
+
+def test_runs_that_are_compared_are_scored_alike_or_refused() -> None:
+    test = test_set.TestSet("test", CHINESE, REFERENCES, 2)
+    auto, plain = contestant("auto"), contestant("plain", bleu_tokenize="13a")
+    (note,) = settle_ngrams([auto, plain], test, None, None)
+    assert "tokenization zh" in note
+    assert [each.run.recipe.evaluation.bleu_tokenize for each in (auto, plain)] == ["zh", "13a"]
+    with pytest.raises(RunError, match=r"auto and plain are scored differently: .*--bleu-tokenize"):
+        choose_scoring([auto, plain], None, None)
+    settle_ngrams([auto, plain], test, "char", 2)
+    assert choose_scoring([auto, plain], None, None).metrics == ["bleu", "chrf"]
+    assert plain.run.recipe.evaluation.chrf_word_order == 2
