@@ -125,10 +125,14 @@ def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], mo
 def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=4, min_length=0)
     assert searched(run.options()) == "beam 4"
-    changed = run.options(length_penalty=0.6, coverage_penalty=0.2, no_repeat=3, min_length=2, forbid=["a", "b"])
-    assert searched(changed) == (
-        "beam 4, length penalty 0.6, coverage penalty 0.2, no 3 tokens twice, at least 2 tokens, 2 phrases forbidden"
+    changed = run.options(
+        length_penalty=0.6, patience=2.0, coverage_penalty=0.2, no_repeat=3, min_length=2, forbid=["a", "b"]
     )
+    assert searched(changed) == (
+        "beam 4, length normalization length 0.6, coverage penalty 0.2, patience 2.0, no 3 tokens twice, "
+        "at least 2 tokens, 2 phrases forbidden"
+    )
+    assert searched(run.options(stopping="bound")) == "beam 4, stopping bound"
     assert searched(run.options(beam=1, length_penalty=0.6)) == "beam 1"
     assert searched(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 token"
     assert searched(changed.model_copy(update={"replace_unknown": "copy"})).endswith(", unknown words replaced (copy)")
@@ -137,3 +141,33 @@ def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytes
 def test_a_key_that_decoding_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="decoding has no 'beams'; the keys are beam, nbest, length_penalty"):
         run_with(monkeypatch).options(beams=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "form", "alpha"),
+    [
+        ({}, "length", 1.0),
+        ({"beam": 4}, "length", 1.0),
+        ({"length_penalty": 0.6}, "gnmt", 0.6),  # all recipes and runs from before there were forms
+        ({"length_penalty": 1.0}, "gnmt", 1.0),
+        ({"length_normalization": "gnmt"}, "gnmt", 1.0),
+        ({"length_normalization": "length", "length_penalty": 0.6}, "length", 0.6),
+        ({"length_normalization": "reward", "length_penalty": 0.2}, "reward", 0.2),
+    ],
+    ids=str,
+)
+def test_a_length_penalty_without_a_form_keeps_its_meaning(given: dict[str, Any], form: str, alpha: float) -> None:
+    options = Decoding.model_validate(given)
+    assert (options.length_normalization, options.length_penalty) == (form, alpha)
+    assert Decoding.model_validate(options.model_dump()) == options
+
+
+def test_a_reward_for_length_has_to_be_named() -> None:
+    with pytest.raises(ValueError, match="reward adds length_penalty for every token; name length_penalty"):
+        Decoding.model_validate({"length_normalization": "reward"})
+
+
+def test_the_form_of_a_run_stays_where_only_its_strength_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for form in ("gnmt", "length"):
+        options = run_with(monkeypatch, length_normalization=form).options(length_penalty=0.4)
+        assert (options.length_normalization, options.length_penalty) == (form, 0.4)

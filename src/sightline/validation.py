@@ -59,6 +59,9 @@ class Validator:
                 self.decoded = []
                 found = self.metric(model, name, loss)
                 record[name] = found
+                if self.recipe.task == "seq2seq" and METRICS[name].needs_outputs:
+                    beam = self.recipe.training.stopping.beam
+                    record["search"] = "greedy search" if beam == 1 else f"beam {beam}"
                 incomplete = Incomplete.of([[guess] for guess in self.decoded])
                 if counts := incomplete.to_dict():
                     record |= {"outputs": incomplete.outputs, **counts}

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 from sightline.cli import evaluate as module
 from sightline.cli.app import app
-from sightline.cli.evaluate import _print_confusion
+from sightline.cli.evaluate import _other_search, _print_confusion
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.test_set import Report
 from sightline.manifest import seal
 from sightline.recipe import Decoding
 from sightline.run import Run
-from untrained_runs import PAIRS, by_folder
+from untrained_runs import PAIRS, by_folder, untrained
 
 Runs = dict[str, Path]
 
@@ -236,3 +236,16 @@ def test_of_many_labels_only_the_most_frequent_confusions_are_printed(capsys: py
 def test_what_makes_no_sense_for_a_task_is_refused(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         evaluate(tasks[name], *arguments)
+
+
+def test_an_evaluation_names_the_search_by_which_validations_chose_the_checkpoint() -> None:
+    recipe = untrained("transformer").recipe
+    stopping = recipe.training.stopping.model_copy(update={"on": "metric"})
+    chosen = recipe.model_copy(update={"training": recipe.training.model_copy(update={"stopping": stopping})})
+    note = _other_search(chosen, Decoding(beam=5))
+    assert note is not None and note.startswith(
+        "validations during training, which chose the checkpoint, decoded by greedy search (training.stopping.beam: 1) "
+        "and these scores are of beam 5"
+    )
+    assert _other_search(chosen, Decoding(beam=1)) is None
+    assert _other_search(recipe, Decoding(beam=5)) is None  # chosen by the loss

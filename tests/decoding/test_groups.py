@@ -58,7 +58,8 @@ def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversit
 
 @pytest.mark.parametrize(("beam", "groups", "diversity"), [(4, 2, 0.4), (3, 3, 3.0), (6, 2, 0.0), (6, 3, 0.4)])
 def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
-    options = Decoding(beam=beam, groups=groups, diversity=diversity, nbest=beam, max_length=5, stopping="count")
+    shape = {"beam": beam, "groups": groups, "diversity": diversity, "nbest": beam, "max_length": 5}
+    options = Decoding(stopping="count", length_penalty=1.0, **shape)
     for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
         wanted = by_lists(model, source, beam, groups, diversity, 5)[:beam]
         assert [h.tokens for h in found] == [past for _, past in wanted]

@@ -17,6 +17,11 @@ def test_every_metric_is_shown(metric: MetricName) -> None:
     assert line.startswith("validation at step 7: loss 1.500, ") and "12.346" in line
 
 
+def test_a_validation_names_the_search_of_its_outputs() -> None:
+    line = validation_line({"step": 7, "best": False, "loss": 1.5, "bleu": 12.3456, "search": "greedy search"})
+    assert line == "validation at step 7: loss 1.500, BLEU 12.346, greedy search"
+
+
 def test_choices_that_found_their_expert_full_are_shown_where_there_are_some() -> None:
     record = {
         "step": 7,

@@ -40,7 +40,7 @@ from sightline.plural import plural
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
     from sightline.evaluation.test_set import Report, TestSet
-    from sightline.recipe import Decoding
+    from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
 _LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
@@ -189,6 +189,8 @@ def evaluate(
         reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
         _print_report(reports[-1], loaded, options)
         tell([f"{test.name}: {note}" for note in reports[-1].notes])
+    if any(report.outputs for report in reports) and (note := _other_search(loaded.recipe, options)):
+        tell([note])
     told = {
         "run": str(run),
         "precision": loaded.precision,
@@ -260,6 +262,23 @@ def _decoded(reports: Sequence[Report], task: str, options: Decoding) -> dict[st
     """All that was in force when outputs were searched for, for JSON; nothing where none were."""
     searched_for = task == "seq2seq" and any(report.outputs for report in reports)
     return {"decoding": options.model_dump(mode="json")} if searched_for else {}
+
+
+def _other_search(recipe: Recipe, options: Decoding) -> str | None:
+    """That validations during training decoded by another search than this evaluation, where they did."""
+    from sightline.evaluation.metrics import METRICS
+
+    stopping, metric = recipe.training.stopping, recipe.evaluation.metrics[0]
+    if recipe.task != "seq2seq" or stopping.on != "metric" or not METRICS[metric].needs_outputs:
+        return None
+    if options.sample is None and options.mbr is None and (options.beam, options.groups) == (stopping.beam, 1):
+        return None
+    search = "greedy search" if stopping.beam == 1 else f"beam {stopping.beam}"
+    chose = ", which chose the checkpoint," if recipe.training.result == "best" else ""
+    return (
+        f"validations during training{chose} decoded by {search} (training.stopping.beam: {stopping.beam}) and these "
+        f"scores are of {searched(options)}, so validation scores of the training log are not comparable"
+    )
 
 
 def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None) -> list[TestSet]:

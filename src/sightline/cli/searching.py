@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 Beam = Annotated[int | None, typer.Option(help="Hypotheses kept at each step; 1 is greedy, and costs least.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length penalty.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="Alpha of the length normalization.")]
 MaxLength = Annotated[int | None, typer.Option(help="Most tokens of an output; of a language model, most new ones.")]
 MaxRatio = Annotated[
     float | None, typer.Option(help="Most tokens of an output for each token of its source, plus ten.")
@@ -177,8 +177,11 @@ def searched(options: Decoding) -> str:
         found += "" if options.mbr.weights == "alike" else " and probability"
     ranked = options.sample is None and options.beam > 1  # of one hypothesis there is nothing to rank
     rest = {
-        f"length penalty {options.length_penalty:g}": ranked and options.length_penalty != 1,
+        f"length normalization {options.length_normalization} {options.length_penalty:g}": ranked
+        and (options.length_normalization, options.length_penalty) != ("length", 1),
         f"coverage penalty {options.coverage_penalty:g}": ranked and options.coverage_penalty,
+        f"stopping {options.stopping}": ranked and options.stopping != "horizon",
+        f"patience {options.patience}": ranked and options.patience is not None,
         f"no {plural(options.no_repeat, 'token')} twice": options.no_repeat,
         f"at least {plural(options.min_length, 'token')}": options.min_length,
         f"{plural(len(options.forbid), 'phrase')} forbidden": options.forbid,

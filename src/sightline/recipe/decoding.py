@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -43,10 +43,11 @@ class Decoding(Section):
 
     beam: int = Field(5, ge=1, description="1 is greedy")
     nbest: int = Field(1, ge=1, description="outputs that predict shows for each line, with their scores")
-    length_penalty: float = Field(1.0, ge=0, description="alpha of ((5 + length) / 6)^alpha (Wu et al. 2016)")
+    length_penalty: float = Field(1.0, ge=0, description="alpha of the length normalization; 0: none")
     length_normalization: LengthNormalization = Field(
-        "gnmt",
-        description="gnmt: logp / ((5 + length) / 6)^alpha; length: logp / length^alpha; reward: logp + alpha length",
+        "length",
+        description="how hypotheses are scored. length: log p / length^alpha; gnmt: log p / ((5 + length) / 6)^alpha, "
+        "which is meant where length_penalty is given alone; reward: log p + alpha length",
     )
     stopping: StoppingRule = Field(
         "horizon",
@@ -99,12 +100,24 @@ class Decoding(Section):
         """How many outputs are searched for: those that are told, or those from which minimum Bayes risk chooses."""
         return self.nbest if self.mbr is None else self.mbr.candidates
 
+    @model_validator(mode="before")
+    @classmethod
+    def _form_of_penalty(cls, data: Any) -> Any:
+        """A recipe that gives `length_penalty` alone keeps its meaning: the form of Wu et al. 2016."""
+        if isinstance(data, dict) and "length_normalization" not in data and "length_penalty" in data:
+            return {**data, "length_normalization": "gnmt"}
+        return data
+
     @model_validator(mode="after")
     def _fits(self) -> Decoding:
         if self.sample is None and self.nbest > self.beam:
             raise ValueError(f"nbest ({self.nbest}) is more than beam ({self.beam}); raise beam, or lower nbest")
         if self.groups > 1 and self.sample is not None:
             raise ValueError(f"groups ({self.groups}) are parts of a beam, and sample draws; leave one of them out")
+        if self.length_normalization == "reward" and "length_penalty" not in self.model_fields_set:
+            raise ValueError(
+                "length_normalization: reward adds length_penalty for every token; name length_penalty, e.g. 0.2"
+            )
         if self.patience is not None and self.stopping not in ("horizon", "count"):
             raise ValueError(
                 f"patience ({self.patience:g}) is for stopping: horizon or count, not {self.stopping}; leave it out"

@@ -58,6 +58,8 @@ def validation_line(record: dict[str, Any]) -> str:
     }
     known |= {"rouge-1": "ROUGE-1", "rouge-2": "ROUGE-2", "rouge-l": "ROUGE-L", "rouge-lsum": "ROUGE-Lsum"}
     parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]
+    if "search" in record:
+        parts.append(record["search"])
     if record.get("truncated"):
         parts.append(f"{record['truncated']:,} of {plural(record['outputs'], 'output')} cut at the length limit")
     return f"validation at step {record['step']}: {', '.join(parts)}" + ("  (best so far)" if record["best"] else "")
