@@ -12,8 +12,10 @@ def main() -> None:
     """Entry point of the `sightline` command."""
     from sightline.cli.errors import error_boundary
     from sightline.parent import watch_parent
+    from sightline.threads import choose_waiting
 
     watch_parent()
+    choose_waiting(os.environ)
     _open_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, _interrupted)
