@@ -21,6 +21,7 @@ from sightline.recipe.model import Model
 torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, so before any is imported
+os.environ["XDG_DATA_HOME"] = os.path.join(os.sep, "nonexistent")  # corpora of whoever runs the tests stay out of them
 settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sightline.cli import data
 from sightline.cli.align import align
 from sightline.cli.average import average
 from sightline.cli.backtranslate import backtranslate
@@ -77,6 +78,18 @@ for verb in (
     demo,
 ):
     app.command()(_command(verb))
+
+corpora = typer.Typer(
+    name="data",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+corpora.callback()(data.about)
+corpora.command("list")(_command(data.list_corpora))
+corpora.command("get")(_command(data.get))
+corpora.command("check")(_command(data.check))
+app.add_typer(corpora)
 
 
 def _print_version(wanted: bool) -> None:

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sightline.data.corpora.places import corpora_folders
 from sightline.data.splitting import place
 from sightline.data.text_lines import UNBOUNDED, Bound, LongLine
 from sightline.data.text_lines import DataError as DataError
@@ -82,12 +83,9 @@ def folder_here(folder: str) -> Path:
 
 def _places(wanted: Path, recipe: Path | None) -> list[Path]:
     """Where a folder may lie, best first."""
-    corpora = os.environ.get("SIGHTLINE_CORPORA")
     beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / wanted
-    if not corpora:
-        return [beside]
-    among = Path(corpora).expanduser().resolve() / (wanted.name if wanted.is_absolute() else wanted)
-    return [beside] if among == beside else [beside, among]
+    among = [folder / (wanted.name if wanted.is_absolute() else wanted) for folder in corpora_folders()]
+    return list(dict.fromkeys([beside, *among]))
 
 
 def _no_folder(folder: str, places: Sequence[Path]) -> DataError:
@@ -96,11 +94,19 @@ def _no_folder(folder: str, places: Sequence[Path]) -> DataError:
     else:
         looked = "not " + str(places[0]) if len(places) == 1 else "neither " + " nor ".join(map(str, places))
         told = f"{folder!r} is {looked}"
-    remedy = "" if os.environ.get("SIGHTLINE_CORPORA") else " ($SIGHTLINE_CORPORA is not set)"
+    unset = "" if os.environ.get("SIGHTLINE_CORPORA") else " ($SIGHTLINE_CORPORA is not set)"
     return DataError(
-        f"data.folder: {told}{remedy}; set data.folder (of a run, in its recipe.yaml) to where the corpus lies, or "
-        f"SIGHTLINE_CORPORA to the folder that holds it"
+        f"data.folder: {told}{unset}; {_how_to_get(folder)}set data.folder (of a run, in its recipe.yaml) to where the "
+        f"corpus lies, or SIGHTLINE_CORPORA to the folder that holds it"
     )
+
+
+def _how_to_get(folder: str) -> str:
+    """The command that gets a corpus, where it is one of the catalogue."""
+    from sightline.data.corpora.catalogue import catalogue
+
+    name = Path(folder).name
+    return f"get it with `sightline data get {name}`, or " if name in catalogue() else ""
 
 
 def source_files(source: AnySource, folder: Path | None) -> list[Path]:
@@ -111,7 +117,10 @@ def source_files(source: AnySource, folder: Path | None) -> list[Path]:
             continue
         if folder is not None and path.is_relative_to(folder) and not folder.is_dir():
             raise _no_folder(str(folder), _places(folder, None))
-        raise DataError(f"{path} does not exist; check its name in the recipe, data.folder and SIGHTLINE_CORPORA")
+        remedy = _how_to_get(str(path.absolute().resolve().parent))
+        raise DataError(
+            f"{path} does not exist; {remedy}check its name in the recipe, data.folder and SIGHTLINE_CORPORA"
+        )
     return paths
 
 

@@ -1,0 +1,133 @@
+"""`sightline data`: the corpora that shipped recipes need."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def about() -> None:
+    """List, download and check the corpora that shipped recipes need.
+
+    They are written to $SIGHTLINE_CORPORA or, where that is not set, to your data folder; recipes find them in both.
+
+    Examples:
+
+    - `sightline data list`
+    - `sightline data get multi30k --yes && sightline train multi30k/laptop`
+    - `sightline data get debian-synopsis --packages Translation-en.bz2`
+    - `sightline data check`
+    """
+
+
+def list_corpora() -> None:
+    """List the corpora: what they are, where they come from, their terms, and which are on this machine.
+
+    Example: `sightline data list`
+    """
+    from sightline.data.corpora.catalogue import catalogue
+    from sightline.data.corpora.places import corpora_folders
+
+    width = max(map(len, catalogue()))
+    for name, corpus in catalogue().items():
+        found = [folder / name for folder in corpora_folders() if (folder / name).is_dir()]
+        whole = found and all((found[0] / each.name).is_file() for each in corpus.products)
+        print(f"{name:<{width}}  {corpus.title}")
+        print(f"{'':<{width}}  {corpus.source}; download: {corpus.download}; terms: {corpus.terms}")
+        if found:
+            print(f"{'':<{width}}  {'here' if whole else 'in part'}: {found[0]}")
+    print(f"corpora are looked for in {', '.join(map(str, corpora_folders()))}", file=sys.stderr)
+
+
+def get(
+    names: Annotated[list[str], typer.Argument(help="Corpora, as `sightline data list` names them.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the terms without being asked.")] = False,
+    to: Annotated[Path | None, typer.Option(help="The folder to write to, instead of the usual one.")] = None,
+    packages: Annotated[
+        list[Path] | None,
+        typer.Option(help="debian-synopsis: Translation-en or Packages files with descriptions; by default apt's."),
+    ] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Download from MIRROR/HOST/PATH instead of https://HOST/PATH.")
+    ] = None,
+    keep_originals: Annotated[
+        bool, typer.Option("--keep-originals", help="Keep what was downloaded, in .originals.")
+    ] = False,
+) -> None:
+    """Download corpora and write the files that recipes name; terms are shown first and must be accepted.
+
+    A download that breaks off goes on where it was when the command is given again.
+
+    Examples:
+
+    - `sightline data get multi30k`
+    - `sightline data get sst2 cmudict --yes`
+    """
+    from sightline.data.corpora.catalogue import CorpusError, corpus
+    from sightline.data.corpora.checking import check
+    from sightline.data.corpora.getting import destination
+    from sightline.data.corpora.getting import get as get_corpus
+    from sightline.progress import shown
+
+    chosen = [corpus(name) for name in dict.fromkeys(names)]
+    folder = destination(to)
+    for each in chosen:
+        if all(found.state == "ok" for found in check(each, folder / each.name)):
+            print(f"{each.name}: is in {folder / each.name} already")
+            continue
+        print(f"{each.name}: {each.title}\n  source: {each.source}\n  terms: {each.terms}\n  download: {each.download}")
+        if each.note:
+            print(f"  note: {each.note}")
+        if not yes:
+            if not sys.stdin.isatty():
+                raise CorpusError(f"{each.name}: accept its terms ({each.terms}) with --yes")
+            if not typer.confirm("Do you accept these terms?"):
+                raise CorpusError(f"{each.name}: not downloaded, its terms were not accepted")
+        with shown() as progress:
+            results = get_corpus(
+                each, folder, packages=packages or (), mirror=mirror, keep=keep_originals, progress=progress
+            )
+        for found in results:
+            print(f"  {found.name}: {found.state if found.state != 'ok' else 'as recorded'}, {found.detail}")
+        print(f"wrote {folder / each.name}")
+
+
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Corpora; by default all that are on this machine.")] = None,
+    to: Annotated[Path | None, typer.Option("--in", help="The folder they lie in, instead of the usual ones.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare line by line with the corpora in this folder, not with the record.")
+    ] = None,
+) -> None:
+    """Compare the files of corpora with what is recorded of them (SHA-256), or with those in another folder.
+
+    Exit status 1 if a file is missing or differs.
+
+    Examples:
+
+    - `sightline data check multi30k`
+    - `sightline data check --in corpora --against other/corpora`
+    """
+    from sightline.data.corpora.catalogue import CorpusError, catalogue, corpus
+    from sightline.data.corpora.checking import check as check_corpus
+    from sightline.data.corpora.places import corpora_folders
+
+    folders = corpora_folders() if to is None else [to]
+    here = {name: folder / name for folder in reversed(folders) for name in catalogue() if (folder / name).is_dir()}
+    wrong = 0
+    for name in names or [name for name in catalogue() if name in here]:
+        chosen = corpus(name)
+        if name not in here:
+            raise CorpusError(f"{name} is not in {' or '.join(map(str, folders))}; run: sightline data get {name}")
+        for found in check_corpus(chosen, here[name], None if against is None else against / name):
+            print(f"{name}/{found.name}: {found.state}, {found.detail}")
+            wrong += found.state != "ok"
+        if chosen.note:
+            print(f"{name}: {chosen.note}")
+    if not names and not here:
+        raise CorpusError(f"no corpora in {' or '.join(map(str, folders))}; see `sightline data list`")
+    if wrong:
+        raise typer.Exit(1)

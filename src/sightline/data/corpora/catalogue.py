@@ -1,0 +1,112 @@
+"""What `catalogue.yaml` says of each corpus."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_GITHUB = "https://raw.githubusercontent.com"
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be had, or is not what it should be."""
+
+
+@dataclass(frozen=True)
+class Original:
+    """A file as its publisher has it."""
+
+    name: str  # under which it is kept until it is converted
+    url: str
+    hash: str | None = None  # "sha256:…" or "md5:…"; None: not pinned, or checked after the conversion
+
+
+@dataclass(frozen=True)
+class Product:
+    """A file that recipes name, and what is recorded of its content (decompressed)."""
+
+    name: str
+    lines: int
+    sha256: str
+    original: str = ""  # the original it is made of, where that is one
+    member: str = ""  # of an archive
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus: a folder of files made from originals."""
+
+    name: str
+    title: str
+    source: str
+    terms: str
+    download: str  # how much is downloaded, in words
+    convert: str  # a name in conversion.CONVERSIONS
+    originals: tuple[Original, ...]
+    products: tuple[Product, ...]
+    note: str = ""  # what differs from the files that published scores of our recipes were measured on
+
+
+def corpus(name: str) -> Corpus:
+    """The corpus of that name."""
+    known = catalogue()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise CorpusError(f"{name}: there is no such corpus; {guess}they are {', '.join(known)}")
+    return known[name]
+
+
+@cache
+def catalogue() -> dict[str, Corpus]:
+    """All of them, by name."""
+    from sightline.recipe.yaml import read_yaml
+
+    text = (resources.files("sightline") / "data/corpora/catalogue.yaml").read_text(encoding="utf-8")
+    return {name: _corpus(name, entry) for name, entry in read_yaml(text, "catalogue.yaml").value.items()}
+
+
+@cache
+def block_digests() -> dict[str, str]:
+    """For each file (`corpus/file`), the first 4 hex digits of the SHA-256 of each block of 256 lines, joined."""
+    text = (resources.files("sightline") / "data/corpora/blocks.json").read_text(encoding="utf-8")
+    digests: dict[str, str] = json.loads(text)
+    return digests
+
+
+def number_lists(name: str) -> dict[str, list[str]]:
+    """A list beside the catalogue: `part: number number …` on each line."""
+    text = (resources.files("sightline") / f"data/corpora/{name}").read_text(encoding="utf-8")
+    return {part: numbers.split() for part, numbers in (line.split(":") for line in text.splitlines())}
+
+
+def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
+    base = f"{_GITHUB}/{entry['repository']}/{entry['commit']}" if "repository" in entry else ""
+    originals = [
+        Original(each.rsplit("/", 1)[-1], each if "://" in each else f"{base}/{each}", known)
+        for each, known in (entry.get("originals") or {}).items()
+    ]
+    for template in entry.get("expand", ()):
+        numbers = [number for part in number_lists(entry["numbers"]).values() for number in part]
+        paths = [template.format(number) for number in numbers]
+        originals += [Original(path.rsplit("/", 1)[-1], f"{base}/{path}") for path in paths]
+    products = [
+        Product(file, said["lines"], said["sha256"], said.get("from", ""), said.get("member", ""))
+        for file, said in entry["files"].items()
+    ]
+    source = f"{entry['repository']} at {entry['commit'][:7]}" if base else entry["source"]
+    return Corpus(
+        name,
+        entry["title"],
+        f"github.com/{source}" if base else source,
+        entry["terms"],
+        entry["download"],
+        entry.get("convert", "files"),
+        tuple(originals),
+        tuple(products),
+        entry.get("note", ""),
+    )

@@ -1,0 +1,101 @@
+"""Originals from the net: resumed where a download broke off, checked by their hash, with progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sightline.data.corpora.catalogue import CorpusError, Original
+from sightline.progress import Progress, silent
+
+_CHUNK = 1 << 16
+_ATTEMPTS = 3
+_TIMEOUT = 30.0  # seconds without a byte
+
+
+def download(original: Original, folder: Path, *, mirror: str | None = None, progress: Progress = silent) -> Path:
+    """The original in a folder; what is there already, whole or in part, is not downloaded again.
+
+    A `mirror` has the same files under the same names: `MIRROR/raw.githubusercontent.com/…`.
+    """
+    import pooch
+    import requests
+
+    pooch.get_logger().setLevel("ERROR")
+    url = original.url if mirror is None else f"{mirror.rstrip('/')}/{original.url.split('://', 1)[1]}"
+    place = folder / original.name
+    folder.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(place.name + ".part")
+    try:
+        pooch.retrieve(
+            url, original.hash, fname=original.name, path=folder, downloader=ResumingDownloader(part, progress)
+        )
+    except (requests.RequestException, OSError) as error:
+        kept = f"{part.stat().st_size:,} bytes are kept, so the same command goes on" if part.exists() else "try again"
+        raise CorpusError(
+            f"{url} cannot be downloaded ({_cause(error)}); {kept}. Or download it by hand, save it as {place} and run "
+            f"the command again"
+        ) from error
+    except ValueError as error:  # pooch's, of a wrong hash
+        part.unlink(missing_ok=True)
+        raise CorpusError(
+            f"{url} is not the file that was recorded ({original.hash}): it was changed, or damaged on the way; "
+            f"try again, or save the right file as {place}"
+        ) from error
+    return place
+
+
+class ResumingDownloader:
+    """What pooch calls to download: goes on behind what `part` holds, and keeps it if the connection breaks."""
+
+    def __init__(self, part: Path, progress: Progress) -> None:
+        self.part = part
+        self.progress = progress
+
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
+        """Download to `part`, then move it to where pooch wants it."""
+        import requests
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._receive(url)
+                break
+            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError):
+                if attempt == _ATTEMPTS:
+                    raise
+        self.part.replace(output_file)
+
+    def _receive(self, url: str) -> None:
+        import requests
+
+        done = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={done}-"} if done else {})}
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as answer:
+            if answer.status_code == requests.codes.requested_range_not_satisfiable:  # nothing is left, or it changed
+                if answer.headers.get("Content-Range", "").endswith(f"/{done}"):
+                    return
+                self.part.unlink()
+                raise requests.ConnectionError("the file has changed since its download began")
+            answer.raise_for_status()
+            if answer.status_code != requests.codes.partial_content:
+                done = 0  # a server that does not resume sends all of it
+            total = done + int(answer.headers.get("Content-Length", 0))
+            with self.part.open("ab" if done else "wb") as file:
+                for block in answer.iter_content(_CHUNK):
+                    file.write(block)
+                    done += len(block)
+                    self.progress(f"downloading {self.part.stem} (bytes)", done, total)
+            if "Content-Length" in answer.headers and done != total:
+                raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
+
+
+def _cause(error: Exception) -> str:
+    """The reason without the objects that urllib3 puts around it."""
+    answer = getattr(error, "response", None)
+    if answer is not None:
+        return f"HTTP {answer.status_code} {answer.reason}"
+    text = str(error)
+    for known in ("Name or service not known", "Temporary failure in name resolution", "Connection refused"):
+        if known in text or known.lower() in text.lower():
+            return f"{known}; is this machine offline?"
+    return text if len(text) < 200 else f"{type(error).__name__}: {text[:200]}…"
