@@ -161,6 +161,12 @@ class Run:
             return sum(member._parameters() for member in self.members)
         return 0 if isinstance(self.model, CountedModel) else parameter_count(self.model)
 
+    def __copy__(self) -> Run:
+        """A run that shares the model with this one; its recipe can be changed."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle where the run is, not its weights: the copy is loaded from the folder, on the same device."""
         if self._pending is not None:
