@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.answering.translating import Translator
 from sightline.cli.app import app
+from sightline.data.preparation import run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import recompute
 from sightline.inspection.word_alignment import align_outputs
@@ -20,7 +23,7 @@ from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.text.copying import with_unknown
+from sightline.text.copying import Forms, with_unknown
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SAID = ["my name is {} you know", "they call me {} around here", "well {} is how i am known"]
@@ -169,7 +172,8 @@ def test_perplexity_is_of_the_words_that_are_copied_as_in_training(run: Run) -> 
     pairs = [(source, reference) for source, (reference,) in zip(test.sources, test.references, strict=True)]
     texts = [list(side) for side in zip(*pairs, strict=True)]
     read, written = vocabulary.source.encode_many(texts[0]), vocabulary.target.encode_many(texts[1])
-    read, written = with_unknown(vocabulary.source, pairs, read, written)  # as data/ingredients.py numbers them
+    forms = Forms.of(vocabulary.source.all_pieces)
+    read, written = with_unknown(vocabulary.source, pairs, read, written, forms)  # as data/ingredients.py has them
     assert any(number >= vocabulary.target.size for ids in written for number in ids)
     logs = log_probabilities(run.model, read, written)
     wanted = np.exp(-logs.sum() / sum(len(ids) + 1 for ids in written))
@@ -186,12 +190,43 @@ def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
 
 
-def test_pieces_of_words_are_copied_without_any_new_ids(corpus: Path) -> None:
+def test_pieces_of_words_are_copied_too(corpus: Path) -> None:
     content = recipe() | {"tokenizer": {"kind": "bpe", "size": 60}}
     content["training"]["limits"] = {"steps": 2}
     own = sightline.load(sightline.train(write(corpus, content), out=corpus / "pieces"))
     assert len(own.predict(["they call me zorbaquux around here"])) == 1
-    assert "unknown:copied" not in own.evaluate("other").scores[1].signature
+    assert "unknown:copied" in own.evaluate("other").scores[1].signature
+    assert own.predict(["they call me zorbaquux around here"], forbid=["hello"]) != [""]
+
+
+def quoted(numbers: range) -> str:
+    return "".join(f"{SAID[n % 3].format(name(n))}\thello '{name(n)}' ({name(n)})\n" for n in numbers)
+
+
+@pytest.mark.parametrize("tokenizer", [{"kind": "word", "min_count": 3}, {"kind": "bpe", "size": 50}], ids=str)
+def test_a_word_is_copied_behind_a_quote_although_a_space_is_before_it_in_the_source(
+    tmp_path: Path, tokenizer: dict[str, Any]
+) -> None:
+    for part, numbers in (("train", range(300)), ("valid", range(300, 320)), ("test", range(320, 340))):
+        (tmp_path / f"{part}.tsv").write_text(quoted(numbers))
+    content = recipe() | {"tokenizer": tokenizer, "decoding": {"beam": 1}}
+    content["training"]["limits"] = {"steps": 100 if tokenizer["kind"] == "word" else 160}
+    run = sightline.load(sightline.train(write(tmp_path, content), out=tmp_path / "run"))
+    found = run.predict_nbest(run.test_set("other").sources)
+    right = [reference for (reference,) in run.test_set("other").references]
+    assert sum(guess.text == wanted for (guess,), wanted in zip(found, right, strict=True)) >= 18
+    assert not any("<unk>" in guess.text or guess.unknown for (guess,) in found)
+    report = run.evaluate("other")
+    assert "outputs_with_unknown" not in report.to_dict()
+    assert run.align(run.test_set("other").sources[0]) is not None
+
+
+def test_a_run_of_an_older_version_copies_as_it_has_learned_to(run: Run, tmp_path: Path) -> None:
+    older = Path(shutil.copytree(run.folder, tmp_path / "run"))
+    config = json.loads((older / "config.json").read_text())
+    assert config.pop("copying") == "forms" and run.recipe.copies_forms
+    (older / "config.json").write_text(json.dumps(config))
+    assert run_recipe(older).model.copying == "exact" and not run_recipe(older).copies_forms
 
 
 def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(run: Run) -> None:

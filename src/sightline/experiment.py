@@ -53,6 +53,7 @@ from sightline.reward import RewardGradients
 from sightline.run_folder import RunError, check_links, environment, locked, read_config, write_config
 from sightline.starting.first_weights import adapt, first_weights
 from sightline.starting.other_run import Start, vocabulary_of_start, write_start
+from sightline.text.copying import Forms
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.adapting import trained_count
 from sightline.training.checkpoints import load_parameters
@@ -92,7 +93,7 @@ def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     if recipe.task == "masked-words":
         return MaskedWords(model, source)
     if model.copying:
-        return CopyingSeq2Seq(model, target)
+        return CopyingSeq2Seq(model, target, Forms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None)
     return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)
 
 
@@ -371,6 +372,7 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
                 "target_vocabulary": prepared.vocabulary.target.size,
                 "parameters": parameter_count(model),
                 "training_text": _amount(prepared),
+                **({"copying": "forms"} if recipe.model.copying is True else {}),
                 **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
             },
         )

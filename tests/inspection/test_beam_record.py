@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from rich.console import Console
 
 from sightline.answering.answerer import Prediction
+from sightline.answering.translating import Translator
 from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import occurrences
@@ -23,7 +23,7 @@ from sightline.inspection.beam_record import BeamRecord, Fate, Node, record_beam
 from sightline.inspection.pictures.beam import draw_beam
 from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
-from sightline.text.copying import without_unknown
+from sightline.text.copying import ReadSource
 from sightline.text.tokenizer import END, Tokenizer, Vocabulary
 from untrained_runs import READER, WRITER, untrained
 
@@ -68,12 +68,18 @@ def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[s
     )
 
 
-def same(record: BeamRecord, predicted: list[Prediction], tokenizer: Tokenizer, words: Sequence[str] = ()) -> None:
+def same(
+    record: BeamRecord, predicted: list[Prediction], tokenizer: Tokenizer, source: ReadSource | None = None
+) -> None:
     """The outputs of a record are those of a prediction: tokens, texts and scores."""
     outputs = record.outputs()
     tokens = [found.tokens for found in record.nbest()]
-    assert [tokenizer.decode_copied(ids, words) for ids in tokens] == [found.text for found in predicted]
-    assert [without_unknown(ids, tokenizer.size) for ids in tokens] == [found.tokens for found in predicted]
+    if source is None:
+        assert [tokenizer.decode(ids) for ids in tokens] == [found.text for found in predicted]
+        assert tokens == [found.tokens for found in predicted]
+    else:
+        known = [source.known(ids, tokenizer.size) for ids in tokens]
+        assert known == [found.tokens for found in predicted]
     assert [node.score for node in outputs] == pytest.approx([found.score for found in predicted], rel=1e-6, abs=1e-6)
 
 
@@ -142,14 +148,15 @@ def test_words_that_are_copied_are_recorded_as_they_are_predicted(changes: dict[
     text, options = "we call quux me zorb quux", run.options(max_length=12, **changes)
     (predicted,) = run.predict_nbest([text], options, prefixes=None if prefix is None else [prefix])
     record = record_beam(run, text, options, prefix=prefix)
-    same(record, predicted, run.vocabulary.target, ["▁quux", "▁zorb"])
+    assert isinstance(run.answerer, Translator)
+    same(record, predicted, run.vocabulary.target, run.answerer.read_source(text))
     told = [
         "".join(node.piece for node in record.line(last)[:-1]).replace("▁", " ").strip() for last in record.outputs()
     ]
     assert told == [found.text for found in predicted]
-    size, copied = run.vocabulary.target.size, {"▁quux", "▁zorb"}
-    recorded = {node.piece for node in record.nodes if node.token >= size}
-    assert recorded and recorded <= copied
+    recorded = {node.piece for node in record.nodes if node.token >= run.vocabulary.target.size}
+    assert recorded & {"▁quux", "▁zorb", "quux", "zorb"}
+    assert {piece.removeprefix("▁") for piece in recorded} <= set(text.split())
     if prefix is not None:
         assert all(found.text.startswith("hello zorb") for found in predicted)
 

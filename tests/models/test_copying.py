@@ -20,6 +20,8 @@ from sightline.layers.tap import Tapped, listen
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import Model
+from sightline.text.copying import Forms
+from sightline.text.tokenizer import SPECIALS
 from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.copying import copying_loss
 from sightline.training.sides import translation
@@ -267,3 +269,62 @@ def test_taps_show_where_it_copies_from_and_whether_it_does() -> None:
     _, copies, _ = model.look(given, begin(model, SOURCES))
     torch.testing.assert_close(heard["copying.p_gen"], 1 / (1 + torch.exp(-copies.gate)), **CLOSE)
     assert heard["mixture"].shape == (3, 2, SIZE + 2) and heard["logits"].shape == (3, 2, SIZE)
+
+
+# --- with and without a space before ------------------------------------------------------------------------------
+
+PIECES = [*SPECIALS, "▁a", "a", "▁b", "c", "▁", "▁d", "(", "▁(", "e"]
+SPACED, JOINED = SIZE, SIZE + 1  # of the piece at the first position
+
+
+def with_forms() -> CopyingSeq2Seq:
+    torch.manual_seed(0)
+    encoder, decoder = BODIES["lstm"]
+    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
+    return CopyingSeq2Seq(recipe, SIZE, Forms.of(PIECES)).eval()
+
+
+def test_each_position_is_copied_with_a_space_and_without() -> None:
+    forms = with_forms().forms
+    assert forms is not None
+    source = torch.tensor([[6, 4, 15, 6, 8, 5, 15, END]])  # ▁b ▁a (unknown at 1) ▁b ▁ a ...
+    spaced, joined = forms(source)[0].view(2, -1).tolist()
+    assert spaced == [6, 4, SIZE + 2, 6, 8, 4, SIZE + 2, END]
+    assert joined == [JOINED, 5, SIZE + 3, JOINED, 8, 5, SIZE + 3, END]
+
+
+@torch.no_grad()
+def test_the_mixture_divides_each_weight_between_the_two_forms() -> None:
+    model, source = with_forms(), [6, 4, 6, END]
+    given = torch.tensor([[START, SPACED, JOINED]])
+    features, copies, state = model.look(given, begin(model, [source]))
+    logs, _ = model.advance(given, begin(model, [source]))
+    scores = torch.nn.functional.linear(features, model.output.weight, model.output.bias)
+    copying = model.copying
+    before = model.target_embedding(torch.tensor([[START, 6, 6]]))  # what was copied is read as what it is there
+    weights = torch.softmax(copying.query(features) * copying.scale @ state.keys.mT, -1)
+    joins = copying.join(torch.cat([features, weights @ state.states, before], -1)).sigmoid()[0, :, 0]
+    for step in range(3):
+        halves = torch.cat([weights[0, step] * (1 - joins[step]), weights[0, step] * joins[step]])
+        ids = [6, 4, 6, END, JOINED, 5, JOINED, END]
+        wanted = written_out(scores[0, step], float(copies.gate[0, step]), halves, ids, SIZE + 2)
+        np.testing.assert_allclose(logs[0, step].exp(), wanted, atol=1e-6)
+        assert sum(wanted) == pytest.approx(1, abs=1e-5)
+
+
+@torch.no_grad()
+def test_with_forms_cached_is_uncached_and_the_loss_is_minus_the_log_of_the_mixture() -> None:
+    model, sources = with_forms(), [[6, 4, 15, END], [5, 13, END]]
+    targets = [[JOINED, 5, 15], [SPACED, 12]]
+    given = torch.tensor([[START, *targets[0]], [START, *targets[1], 0]])
+    whole, _ = model.advance(given, begin(model, sources))
+    state, found = begin(model, sources), []
+    for token in given.split(1, dim=1):
+        logs, state = model.advance(token, state)
+        found.append(logs)
+    torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+    pairs = ([np.asarray(source[:-1]) for source in sources], [np.asarray(target) for target in targets])
+    loss = copying_loss(model, padded_batch(translation(*pairs), np.arange(2)), 0.0)
+    scored = log_probabilities(model, [source[:-1] for source in sources], targets)
+    assert float(loss.total) == pytest.approx(-scored.sum(), abs=1e-4)
+    assert np.isfinite(scored).all() and scored.min() > -60

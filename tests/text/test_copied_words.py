@@ -1,52 +1,130 @@
-"""Words outside the vocabulary have ids beside their own source, and come back as they stood there."""
+"""What stands in a source can be copied wherever it is joined to what precedes it, known to the vocabulary or not."""
 
 from __future__ import annotations
 
-from sightline.recipe.data import WordTokenizer
-from sightline.text.copying import number_unknown, with_unknown, without_unknown
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.text.copying import Forms, ReadSource, number_copied, read_sources, with_unknown
 from sightline.text.tokenizer import UNK, Tokenizer
 
 KNOWN = ["the cat sat on the mat ( again ) ."] * 2
+COMMANDS = [f"find the user named {name} with id {n}" for n, name in enumerate(["anna", "bob", "petra", "paul"])]
+QUERIES = ["select * from users where name = 'anna bob' and id = (0123456789)"]
+SECTIONS: dict[str, AnyTokenizer] = {
+    "word": WordTokenizer(size=100, min_count=1),
+    "bpe": BpeTokenizer(size=90, min_count=1),
+    "unigram": UnigramTokenizer(size=60),
+    "character": CharacterTokenizer(min_count=1),
+}
 
 
 def tokenizer(**changes: bool) -> Tokenizer:
     return Tokenizer.train(WordTokenizer(size=100, min_count=2, **changes), KNOWN)
 
 
-def test_unknown_words_of_a_source_are_numbered_as_they_come_and_alike_in_its_target() -> None:
+def read(own: Tokenizer, text: str, forms: Forms | None = None) -> ReadSource:
+    (source,) = read_sources(own, [text], own.encode_many([text]), forms)
+    return source
+
+
+def text_of(own: Tokenizer, ids: list[int], source: ReadSource) -> str:
+    return own.decode_pieces([own.all_pieces[n] if n < own.size else source.text_of(n, own.size) for n in ids])
+
+
+def test_unknown_words_of_a_source_are_numbered_by_their_first_places_and_alike_in_its_target() -> None:
     own = tokenizer()
     pair = ("Zorba sat on Quux , the Zorba .", "the Quux Zorba Xyzzy")
     sources, targets = with_unknown(own, [pair], own.encode_many(pair[:1]), own.encode_many(pair[1:]))
-    first = own.size
-    assert [number for number in sources[0] if number >= first] == [first, first + 1, first + 2, first]
-    assert targets[0][1:] == [first + 1, first, UNK]  # what is not in the source stays unknown
+    size = own.size
+    assert [number for number in sources[0] if number >= size] == [size, size + 2 * 3, size + 2 * 4, size]
+    assert targets[0][1:] == [size + 2 * 3, size, UNK]  # what is not in the source stays unknown
     assert targets[0][0] == own.encode("the")[0]
+
+
+def test_an_older_run_copies_a_word_only_as_it_is_joined_in_the_source() -> None:
+    own = tokenizer()
+    pair = ("the Zorba sat", "(Zorba) sat")
+    _, (target,) = with_unknown(own, [pair], own.encode_many(pair[:1]), own.encode_many(pair[1:]))
+    assert target[1] == UNK
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe", "unigram"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("find the user named petra with id 7474", "name = 'petra' and id = (7474)"),
+        ("find 'petra' (7474)", "petra 7474"),
+        ("find zorbaquux 犬", "('zorbaquux') (犬) 犬"),
+        ("find ('zorbaquux')", "zorbaquux 'zorbaquux'"),
+    ],
+)
+def test_a_word_of_the_source_is_never_unknown_in_the_target(kind: str, source: str, target: str) -> None:
+    own = Tokenizer.train(SECTIONS[kind], COMMANDS + QUERIES)
+    forms = Forms.of(own.all_pieces)
+    known = read(own, source, forms)
+    (ids,) = number_copied(own, [target], own.encode_many([target]), [known], forms)
+    assert UNK not in ids and UNK not in known.ids
+    assert text_of(own, ids, known) == target
+
+
+@pytest.mark.parametrize("kind", list(SECTIONS))
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: str, data: st.DataObject) -> None:
+    own = Tokenizer.train(SECTIONS[kind], COMMANDS + QUERIES)
+    words = data.draw(st.lists(st.sampled_from(["petra", "7474", "犬", "zorba", "anna", "0"]), min_size=1, max_size=5))
+    marks = data.draw(st.lists(st.sampled_from(["{}", "'{}'", "({})", "('{}')"]), min_size=len(words)))
+    source = " ".join(words)
+    target = " ".join(mark.format(word) for mark, word in zip(marks, words, strict=False))
+    forms = None if kind == "character" else Forms.of(own.all_pieces)
+    known = read(own, source, forms)
+    (ids,) = number_copied(own, [target], own.encode_many([target]), [known], forms)
+    assert UNK not in ids
+    assert text_of(own, ids, known) == target
+    assert text_of(own, known.ids, known) == source
+    copies = {own.size + 2 * place + joined for place in range(len(known.ids)) for joined in (0, 1)} | set(known.ids)
+    if forms is not None:
+        copies |= {form for n in known.ids if n < own.size for form in (forms.spaced[n], forms.joined[n])}
+    others = text_of(own, [number for number in ids if number not in copies], known)
+    assert not any(letter.isalnum() for letter in others)  # every piece of a word can be copied
+
+
+def test_a_word_that_the_vocabulary_has_in_its_other_form_is_read_as_that() -> None:
+    own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
+    forms = Forms.of(own.all_pieces)
+    known = read(own, "petra (petra", forms)
+    assert known.ids == [own.encode("petra")[0], own.encode("(")[0], own.encode("petra")[0]]
+    (ids,) = number_copied(own, ["(petra petra"], own.encode_many(["(petra petra"]), [known], forms)
+    assert ids[1:] == [own.size + 1, own.encode("petra")[0]]
 
 
 def test_a_copied_word_comes_back_with_the_spaces_it_had() -> None:
     own = tokenizer()
     for text in ("Zorba sat (Quux) on the mat.", "(Zorba) sat", "the Éclair—sat"):
-        numbered, words = number_unknown(own, [text], own.encode_many([text]))
-        assert UNK not in numbered[0]
-        assert own.decode_copied(numbered[0], words[0]) == text
+        known = read(own, text)
+        assert UNK not in known.ids
+        assert text_of(own, known.ids, known) == text
 
 
 def test_a_tokenizer_that_lowers_case_copies_in_lower_case() -> None:
     own = tokenizer(lowercase=True)
-    numbered, words = number_unknown(own, ["The ZORBA zorba"], own.encode_many(["The ZORBA zorba"]))
-    assert words == [["▁zorba"]]
-    assert own.decode_copied(numbered[0], words[0]) == "the zorba zorba"
+    known = read(own, "The ZORBA zorba")
+    assert known.ids[1] == known.ids[2] >= own.size
+    assert text_of(own, known.ids, known) == "the zorba zorba"
 
 
-def test_words_that_were_cut_off_are_not_numbered() -> None:
+def test_words_that_were_cut_off_cannot_be_copied() -> None:
     own = tokenizer()
     text = "the Zorba Quux"
-    numbered, words = number_unknown(own, [text], [own.encode(text)[:2]])
-    assert words == [["▁Zorba"]] and numbered[0][1:] == [own.size]
+    (known,) = read_sources(own, [text], [own.encode(text)[:2]])
+    assert [each.text for each in known.surfaces] == ["▁the", "▁Zorba"] and known.ids[1] == own.size + 2
+    assert number_copied(own, ["Quux"], own.encode_many(["Quux"]), [known]) == [[UNK]]
 
 
-def test_without_their_numbers_they_are_unknown_again() -> None:
-    own = tokenizer()
-    text = "the Zorba Quux"
-    ((numbered,), _) = number_unknown(own, [text], own.encode_many([text]))
-    assert without_unknown(numbered, own.size) == own.encode(text)
+def test_in_the_vocabulary_what_was_copied_is_the_piece_of_the_source() -> None:
+    own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
+    known = read(own, "petra zorba", Forms.of(own.all_pieces))
+    assert known.known([own.size + 1, own.size + 3, 5], own.size) == [known.ids[0], UNK, 5]

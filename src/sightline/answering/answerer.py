@@ -186,7 +186,8 @@ class Answerer:
     ) -> list[list[Hypothesis]]:
         """What the model writes, to choose from. `numbers`: which of the texts are searched for; by default all."""
         scored = asked.scored or options.mbr is not None
-        request = Request(sources, prefixes, marks=self.unsaid, scored=scored, lengths=self.lengths)
+        known = self.vocabulary.target.size if asked.phrases is not None or options.forbid else None
+        request = Request(sources, prefixes, marks=self.unsaid, scored=scored, known=known, lengths=self.lengths)
         numbers = range(len(request)) if numbers is None else numbers
         request = replace(request, numbers=[asked.first + number for number in numbers])
         writer = self.writer()

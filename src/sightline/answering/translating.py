@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from sightline.answering.answerer import Answerer, Asked, Prediction, Score, chosen, one_line
 from sightline.decoding.batch import Hypothesis
@@ -12,10 +13,10 @@ from sightline.decoding.unknown_words import FILE, write_out
 from sightline.plural import plural
 from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
-from sightline.recipe.copying import check_copied_words
+from sightline.recipe.copying import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
-from sightline.text.copying import number_copied, number_unknown, without_unknown
-from sightline.text.tokenizer import UNK
+from sightline.text.copying import Forms, ReadSource, bare, number_copied, read_sources
+from sightline.text.tokenizer import SPACE, SPECIALS, UNK
 
 
 def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
@@ -50,57 +51,85 @@ class Translator(Answerer):
         return answers
 
     def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        """The same where words of a source may be copied that are in no vocabulary: their tokens are told as UNK."""
-        if asked.phrases is not None:
+        """The same where words of a source may be copied that are in no vocabulary.
+
+        The tokens of a prediction are of the vocabulary: for what was copied, the piece of the source, or UNK.
+        """
+        words = copies_words(self.recipe.model, self.recipe.tokenizer)
+        if asked.phrases is not None and words:
             raise ValueError(
                 "phrases are made of words of the vocabulary, and model.copying: true with tokenizer.kind: word writes "
                 "others too; leave --require and --forbid out, or cut words into pieces (tokenizer.kind: bpe)"
             )
-        check_copied_words(options.replace_unknown, options.forbid)
+        if words:
+            check_copied_words(options.replace_unknown, options.forbid)
         target = self.vocabulary.target
-        sources, words = self._numbered(asked.texts, first=asked.first)
+        sources = self._read(asked.texts, first=asked.first)
         forced = None
         if asked.prefixes is not None:
-            forced = number_copied(target, asked.prefixes, target.encode_many(list(asked.prefixes)), words)
+            ids = target.encode_many(list(asked.prefixes))
+            forced = number_copied(target, asked.prefixes, ids, sources, self._forms)
         check_written(self, forced or (), first=asked.first, what="prefix")
-        found = self._search(sources, options, asked, forced)
-        texts = [
-            [one_line(target.decode_copied(guess.tokens, own)) for guess in guesses]
-            for guesses, own in zip(found, words, strict=True)
-        ]
-        known = [[replace(g, tokens=without_unknown(g.tokens, target.size)) for g in guesses] for guesses in found]
-        unknown = [[guess.tokens.count(UNK) for guess in guesses] for guesses in found]
-        parts = zip(texts, known, unknown, strict=True)
-        section = self.recipe.evaluation
-        return [chosen(own, guesses, options, counts, section=section) for own, guesses, counts in parts]
+        found = self._search([source.ids for source in sources], options, asked, forced)
+        answers = []
+        for source, guesses in zip(sources, found, strict=True):
+            texts = [one_line(self._text(guess.tokens, source)) for guess in guesses]
+            unknown = [guess.tokens.count(UNK) for guess in guesses]
+            known = [replace(guess, tokens=source.known(guess.tokens, target.size)) for guess in guesses]
+            answers.append(chosen(texts, known, options, unknown, section=self.recipe.evaluation))
+        return answers
 
-    def _numbered(self, texts: Sequence[str], *, first: int = 0) -> tuple[list[list[int]], list[list[str]]]:
-        """The ids of sources, and of each the words that only copying writes: the first of them has the id V."""
-        sources = self.encode(texts, first=first)
+    def _text(self, ids: Sequence[int], source: ReadSource) -> str:
+        """The text of an output that may have been copied from a source."""
+        target = self.vocabulary.target
+        kept = [number for number in ids if number >= len(SPECIALS) or number == UNK]
+        pieces, size = target.all_pieces, target.size
+        return target.decode_pieces([pieces[n] if n < size else source.text_of(n, size) for n in kept])
+
+    @cached_property
+    def _forms(self) -> Forms | None:
+        return Forms.of(self.vocabulary.target.all_pieces) if self.recipe.copies_forms else None
+
+    def _read(self, texts: Sequence[str], *, first: int = 0) -> list[ReadSource]:
+        """Sources as the model reads them."""
+        ids = self.encode(texts, first=first)
         if not self.recipe.copies_unknown:
-            return sources, [[] for _ in texts]
-        return number_unknown(self.vocabulary.source, texts, sources)
+            return [ReadSource(own, []) for own in ids]
+        return read_sources(self.vocabulary.source, texts, ids, self._forms)
 
-    def copied_words(self, text: str) -> list[str]:
-        """The words of a source that are in no vocabulary and may be written all the same; the first has the id V."""
-        _, (words,) = self._numbered([text])
-        return words
+    def read_source(self, text: str) -> ReadSource:
+        """A source as the model reads it, with what it can be copied as."""
+        (source,) = self._read([text])
+        return source
+
+    def _outputs(self, targets: Sequence[str], sources: Sequence[ReadSource]) -> list[list[int]]:
+        """The ids of given outputs."""
+        own = self.vocabulary.target
+        ids = own.encode_many(list(targets))
+        return number_copied(own, targets, ids, sources, self._forms) if self.recipe.copies_unknown else ids
 
     def unknown_in(self, target: str, text: str) -> list[str]:
         """The pieces of an output that are not in the vocabulary and cannot be copied from this text either."""
-        own = self.vocabulary.target
-        (ids,) = number_copied(own, [target], [own.encode(target)], [self.copied_words(text)])
-        return [piece for piece, number in zip(own.written([target])[0], ids, strict=True) if number == UNK]
+        (source,), own = self._read([text]), self.vocabulary.target
+        there = {each.text for each in source.surfaces}
+        if self._forms is not None:
+            there |= {form for each in source.surfaces for form in (bare(each.text), SPACE + bare(each.text))}
+        return [
+            each.text.removeprefix(SPACE)
+            for number, each in zip(own.encode(target), own.surfaces(target), strict=True)
+            if number == UNK and each.text not in there
+        ]
 
     def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
         """Outputs that are told, not searched for, with what the model thinks of them: log p."""
-        target = self.vocabulary.target
-        sources, words = self._numbered(texts, first=first)
-        outputs = number_copied(target, targets, target.encode_many(list(targets)), words)
+        sources, size = self._read(texts, first=first), self.vocabulary.target.size
+        outputs = self._outputs(targets, sources)
         check_written(self, outputs, first=first, what="target")
-        scores = log_probabilities(self.model, sources, outputs, device=self.device, first=first)
-        told = zip(targets, scores.tolist(), outputs, strict=True)
-        return [[Prediction(text, score, without_unknown(ids, target.size))] for text, score, ids in told]
+        scores = log_probabilities(
+            self.model, [source.ids for source in sources], outputs, device=self.device, first=first
+        )
+        told = zip(targets, scores.tolist(), outputs, sources, strict=True)
+        return [[Prediction(text, score, source.known(ids, size))] for text, score, ids, source in told]
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         assert targets is not None

@@ -18,7 +18,7 @@ from sightline.data.sources import Example, read, source_files
 from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.files import checksum, make_folder, read_json, write_atomically
 from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
-from sightline.text.copying import with_unknown
+from sightline.text.copying import Forms, with_unknown
 from sightline.text.tokenizer import Vocabulary
 
 FORMAT = 2
@@ -46,6 +46,7 @@ class Ingredients:
     links: Path | None = None  # a file of word alignments, a line for each example that is read, which they stay with
     longest_source: int | None = None  # tokens; what is behind them is cut off, cleaned or not
     copying: bool = False  # whether source words outside the vocabulary have ids past its end (text/copying.py)
+    forms: bool = False  # whether they are copied with or without the space before them
     bound: Bound = UNBOUNDED  # of lines; what is longer than it is never kept, so it is no part of the key
     text_alone: bool = False  # whether sources are left out: of pairs, the target side is text to model for itself
 
@@ -63,6 +64,8 @@ class Ingredients:
             "longest source": self.longest_source,
             "copying": self.copying,
         }
+        if self.copying:
+            ingredients["copied"] = "forms" if self.forms else "exact"
         if self.text_alone:
             ingredients["text alone"] = True
         if self.links is not None:
@@ -96,9 +99,11 @@ class Ingredients:
         most = self.longest_source
         short = [most is not None and len(ids) > most for ids in found[0]]
         read = [ids[:most] for ids in found[0]] if any(short) else found[0]
-        if not self.copying:
+        if not self.copying or dropout:  # pieces that are drawn are not those that the texts have otherwise
             return read, found[1], short
-        return *with_unknown(self.vocabulary.source, texts, read, found[1]), short
+        tokenizer = self.vocabulary.source
+        forms = Forms.of(tokenizer.all_pieces) if self.forms else None
+        return *with_unknown(tokenizer, texts, read, found[1], forms), short
 
 
 def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, Any]:

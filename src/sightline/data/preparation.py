@@ -27,6 +27,7 @@ from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
 from sightline.recipe.sides import direction
+from sightline.run_folder import read_config
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
 from sightline.text.spelling import Side
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
@@ -98,7 +99,10 @@ def run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
         return source.model_copy(update={"file": str(own)}) if own.is_file() else source
 
     train = tuple(found(source) for source in recipe.data.train)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
+    if recipe.model.copying is True and (run / "config.json").is_file() and "copying" not in read_config(run):
+        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"copying": "exact"})})
+    return recipe
 
 
 def data_folder(recipe: Recipe) -> Path | None:
@@ -230,6 +234,7 @@ def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: 
         limit=limit,
         longest_source=recipe.data.clean.cut_source,
         copying=recipe.copies_unknown,
+        forms=recipe.copies_forms,
         bound=line_bound(recipe),
         text_alone=recipe.of_text,
     )

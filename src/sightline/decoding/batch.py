@@ -71,6 +71,7 @@ class Batch:
     rules: Rules | None = None  # what the outputs must keep to
     marks: int = 0  # ids behind the specials that no output may hold: what noise put into texts
     scored: bool = True  # whether log-probabilities are asked for, where a search can do without
+    known: int | None = None  # ids from here on may be in no output: what phrases cannot be looked for in
 
     def keep(self, rows: Tensor) -> Batch:
         """The same for some of the sentences."""

@@ -43,6 +43,7 @@ class Request:
     constraints: Constraints | None = None  # an output that cannot be as they say is not written
     marks: int = 0  # so many ids behind the specials are in no output: what noise put into texts
     scored: bool = True  # whether anybody wants to know how probable outputs are; greedy search is faster without
+    known: int | None = None  # ids from here on may be in no output: what phrases cannot be looked for in
     lengths: TargetLengths | None = None  # of the training text, from which the default limit of an output follows
 
     def __len__(self) -> int:
@@ -119,6 +120,7 @@ def make_batch(
         _rules(request, options, device),
         request.marks,
         request.scored,
+        request.known,
     )
 
 

@@ -26,6 +26,8 @@ def next_scores(logs: Tensor, batch: Batch, step: int, said: Tensor) -> Tensor:
     logs[:, PAD] = float("-inf")
     logs[:, START] = float("-inf")
     logs[:, len(SPECIALS) : len(SPECIALS) + batch.marks] = float("-inf")
+    if batch.known is not None:
+        logs[:, batch.known :] = float("-inf")
     if batch.rules is not None:
         stuck = logs.amax(-1) == float("-inf")
         logs[:, END] = torch.where(stuck, end, logs[:, END])

@@ -22,7 +22,6 @@ from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
 from sightline.plural import plural
 from sightline.recipe import Decoding
-from sightline.text.copying import without_unknown
 from sightline.text.tokenizer import END
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None, *, pref
     run.answerer.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)
     if not record.nodes:
         raise ValueError("nothing is searched for an empty text; give a sentence")
-    target, copied = run.vocabulary.target, run.answerer.copied_words(text)
-    known = target.pieces(without_unknown([node.token for node in record.nodes], target.size))
-    pieces = zip(record.nodes, known, strict=True)
-    return record.named([copied[n.token - target.size] if n.token >= target.size else piece for n, piece in pieces])
+    target, source = run.vocabulary.target, run.answerer.read_source(text)
+    known = target.pieces(source.known([node.token for node in record.nodes], target.size))
+    pieces = zip([node.token for node in record.nodes], known, strict=True)
+    return record.named([source.text_of(n, target.size) if n >= target.size else piece for n, piece in pieces])

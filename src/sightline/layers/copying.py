@@ -2,13 +2,15 @@
 
     p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{s : x_s = y} a_s
 
-with a the copy attention over the source tokens x, and p_gen between 0 and 1. Ids past the end of the vocabulary are
-words of the source that it does not hold: they can be copied, never generated. All of it is in float32 and, as far as
-it can be, in logs.
+with a the copy attention over the source tokens x, and p_gen between 0 and 1. Where words are copied with or without a
+space before them, a third number, p_join, divides each a_s between the two forms of x_s. Ids past the end of the
+vocabulary are words of the source that it does not hold: they can be copied, never generated. All of it is in float32
+and, as far as it can be, in logs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -24,11 +26,37 @@ _NEVER = float("-inf")
 
 
 class Copies(NamedTuple):
-    """What may be copied at each of R steps, and how likely it is that something is."""
+    """What may be copied at each of R steps, and how likely it is that something is.
+
+    Where words can be copied with or without a space before them, C = 2S: first all positions with one, then without.
+    """
 
     gate: Tensor  # (B, R) logit of p_gen
-    weights: Tensor  # (B, R, S) a, each row sums to one
-    tokens: Tensor  # (B, S) what stands in the source
+    weights: Tensor  # (B, R, C) a, each row sums to one
+    tokens: Tensor  # (B, C) what is copied
+
+
+class CopiedForms(TapModule):
+    """The ids by which each position of a source is copied, with and without a space before it (text/copying.py)."""
+
+    def __init__(self, spaced: Sequence[int], joined: Sequence[int], bare: Sequence[int]) -> None:
+        super().__init__()
+        tables = torch.tensor([spaced, joined, bare])
+        self.tables: Tensor
+        self.register_buffer("tables", tables, persistent=False)  # (3, V)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, S) → (B, 2S)."""
+        size = self.tables.shape[1]
+        known = tokens < size
+        spaced, joined, bare = self.tables[:, tokens.where(known, 0)]  # (B, S) each
+        same = (bare[:, :, None] == bare[:, None]) & known[:, None]  # (B, S, S)
+        first = torch.where(known, same.int().argmax(-1), (tokens - size) // 2)  # where this piece comes first
+        forms = [
+            torch.where(known & (form >= 0), form, size + 2 * first + joined_)
+            for joined_, form in enumerate((spaced, joined))
+        ]
+        return torch.cat(forms, dim=1)
 
 
 class CopyAttention(TapModule):
@@ -39,11 +67,12 @@ class CopyAttention(TapModule):
     run kernels that show no weights, so here copying has one attention of its own, the same for every decoder.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, forms: bool = False) -> None:
         super().__init__()
         self.query = Linear(width, width)
         self.key = Linear(width, width)
         self.gate = Linear(3 * width, 1)
+        self.join = Linear(3 * width, 1) if forms else None
         self.scale = width**-0.5
 
     def keys(self, states: Tensor) -> Tensor:
@@ -54,15 +83,20 @@ class CopyAttention(TapModule):
     def forward(
         self, features: Tensor, before: Tensor, keys: Tensor, states: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Features and vectors before (B, R, D), keys and states (B, S, D), mask (B, S) → gate (B, R), a (B, R, S)."""
+        """Features and vectors before (B, R, D), keys and states (B, S, D), mask (B, S) → gate (B, R), a (B, R, C)."""
         scores = (self.query(features) * self.scale @ keys.mT).float()  # (B, R, S)
         weights = masked_softmax(scores, None if mask is None else mask[:, None, :])
         weights = self.tap("weights", weights, "softmax(W_q f · W_k h / √D)")
         context = weights.to(states.dtype) @ states  # (B, R, D)
-        gate = self.gate(torch.cat([features, context, before], dim=-1))[..., 0].float()  # (B, R)
+        seen = torch.cat([features, context, before], dim=-1)  # (B, R, 3D)
+        gate = self.gate(seen)[..., 0].float()  # (B, R)
         if self.heard:
             self.tap("p_gen", gate.sigmoid(), "σ(w·[f ; c ; y] + b)", ["weights"])
-        return gate, weights
+        if self.join is None:
+            return gate, weights
+        p_join = self.join(seen).float().sigmoid()  # (B, R, 1)
+        shares = torch.cat([weights * (1 - p_join), weights * p_join], dim=-1)
+        return gate, self.tap("forms", shares, "[a · (1 − p_join) ; a · p_join]", ["weights"])
 
 
 def mixed_log_probabilities(logits: Tensor, copies: Copies) -> Tensor:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from sightline.layers.copying import Copies, CopyAttention, mixed_log_probabilities
+from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
 from sightline.layers.layout import Layout, Padded
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
+from sightline.text.copying import Forms
 from sightline.text.tokenizer import UNK
 
 
@@ -35,24 +37,27 @@ class CopyingState:
     keys: Tensor  # (B, S, D) of the copy attention
     states: Tensor  # (B, S, D)
     tokens: Tensor  # (B, S)
+    copied: Tensor  # (B, C) the ids by which they are copied
     mask: Tensor | None  # (B, S)
 
     def select(self, parents: Tensor) -> CopyingState:
         return replace(self, decoder=self.decoder.select(parents))
 
     def keep(self, sentences: Tensor) -> CopyingState:
-        keys, states, tokens = (part.index_select(0, sentences) for part in (self.keys, self.states, self.tokens))
+        parts = (self.keys, self.states, self.tokens, self.copied)
+        keys, states, tokens, copied = (part.index_select(0, sentences) for part in parts)
         mask = None if self.mask is None else self.mask.index_select(0, sentences)
-        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, mask)
+        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
 
 
 class CopyingSeq2Seq(Seq2Seq):
     """p(target | source), each token written or copied (See et al. 2017)."""
 
-    def __init__(self, recipe: Model, size: int) -> None:
+    def __init__(self, recipe: Model, size: int, forms: Forms | None = None) -> None:
         super().__init__(recipe, size, size)
         self.size = size
-        self.copying = CopyAttention(recipe.width)
+        self.copying = CopyAttention(recipe.width, forms=forms is not None)
+        self.forms = None if forms is None else CopiedForms(forms.spaced, forms.joined, forms.bare)
 
     def encode(self, source: Tensor, layout: Layout) -> ReadMemory:
         """Tokens (B, S) or (N,) → memory."""
@@ -63,7 +68,9 @@ class CopyingSeq2Seq(Seq2Seq):
         assert isinstance(memory, ReadMemory) and memory.tokens is not None
         assert isinstance(memory.layout, Padded), "who copies is given padded batches"
         keys = self.copying.keys(memory.states)
-        return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, memory.layout.key_mask())
+        copied = memory.tokens if self.forms is None else self.forms(memory.tokens)
+        mask = memory.layout.key_mask()
+        return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, copied, mask)
 
     def advance(self, tokens: Tensor, state: CopyingState, layout: Layout | None = None) -> tuple[Tensor, CopyingState]:
         """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
@@ -74,7 +81,7 @@ class CopyingSeq2Seq(Seq2Seq):
             "mixture",
             mixed_log_probabilities(scores, copies),
             "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
-            ["logits", "copying.p_gen", "copying.weights"],
+            ["logits", "copying.p_gen", "copying.weights" if self.forms is None else "copying.forms"],
             "written_or_copied",
             told,
         )
@@ -84,7 +91,7 @@ class CopyingSeq2Seq(Seq2Seq):
         self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
     ) -> tuple[Tensor, Copies, CopyingState]:
         """Features of the decoder (…, D) after these tokens, and what could be copied there."""
-        before = self.target_embedding(self._known(tokens))
+        before = self.target_embedding(self._copied(tokens, state.tokens))
         features, decoder = self.decoder.advance(before, state.decoder, layout)
         sentences = len(state.tokens)
         gate, weights = self.copying(
@@ -94,11 +101,18 @@ class CopyingSeq2Seq(Seq2Seq):
             state.states,
             state.mask,
         )
-        return features, Copies(gate, weights, state.tokens), replace(state, decoder=decoder)
+        return features, Copies(gate, weights, state.copied), replace(state, decoder=decoder)
 
     def logits(self, features: Tensor) -> Tensor:
         """Log-probabilities are scores already."""
         return features
+
+    def _copied(self, tokens: Tensor, source: Tensor) -> Tensor:
+        """What was copied from a source (B, S) as what it is there: tokens (B·W, 1) or (B, T) of the vocabulary."""
+        rows = tokens.reshape(len(source), -1)
+        places = ((rows - self.size) // 2).clamp(min=0, max=source.shape[1] - 1)
+        copied = torch.where(rows < self.size, rows, source.gather(1, places))
+        return self._known(copied).view_as(tokens)
 
     def _known(self, tokens: Tensor) -> Tensor:
         return tokens.masked_fill(tokens >= self.size, UNK)

@@ -11,9 +11,9 @@ from sightline.recipe.model import Model
 _WHAT = "model.copying: true"
 
 
-def copies_unknown(model: Model, tokenizer: AnyTokenizer) -> bool:
-    """Whether words that are in no vocabulary can be copied; pieces of words are always in it."""
-    return model.copying and tokenizer.kind in WHOLE_WORDS
+def copies_words(model: Model, tokenizer: AnyTokenizer) -> bool:
+    """Whether whole words can be copied that are in no vocabulary."""
+    return bool(model.copying) and tokenizer.kind in WHOLE_WORDS
 
 
 def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) -> None:
@@ -35,7 +35,7 @@ def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) 
         raise ValueError(
             f"{_WHAT} writes the tokens it reads, so both sides need one vocabulary: tokenizer.shared: true"
         )
-    if data.noise is not None and copies_unknown(model, tokenizer):
+    if data.noise is not None and copies_words(model, tokenizer):
         raise ValueError(
             f"{_WHAT} with tokenizer.kind: {tokenizer.kind} numbers the unknown words of pairs, and data.noise makes "
             f"pairs of ids; take pieces of words (tokenizer.kind: bpe), or leave one out"

@@ -73,10 +73,10 @@ class Model(Section):
     )
     adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of init_from")
     spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
-    copying: bool = Field(
+    copying: bool | Literal["exact"] = Field(
         False,
-        description="of seq2seq: mix what the decoder writes with words copied from the source (See et al. 2017); with "
-        "tokenizer.kind: word or whitespace those too that are in no vocabulary",
+        description="of seq2seq: mix what the decoder writes with what is copied from the source (See et al. 2017), "
+        "words that are in no vocabulary too; exact: only behind a space where the source has one, as older runs do",
     )
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"

@@ -16,7 +16,7 @@ from sightline.recipe.bodies import (
     WindowBody,
     learned_positions,
 )
-from sightline.recipe.copying import check_copied_words, check_copying, copies_unknown
+from sightline.recipe.copying import check_copied_words, check_copying, copies_words
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName
 from sightline.recipe.defaults import MODELS, with_model
@@ -128,7 +128,7 @@ class Recipe(Section):
 
     def check_replacing(self, options: Decoding) -> None:
         """Whether unknown words can be replaced as these options want it."""
-        if self.copies_unknown:
+        if copies_words(self.model, self.tokenizer):
             check_copied_words(options.replace_unknown, options.forbid)
         if options.replace_unknown == "none":
             return
@@ -151,8 +151,14 @@ class Recipe(Section):
 
     @property
     def copies_unknown(self) -> bool:
-        """Whether words that are in no vocabulary can be copied from the source (text/copying.py)."""
-        return copies_unknown(self.model, self.tokenizer)
+        """Whether what is in no vocabulary can be copied from the source (text/copying.py)."""
+        return bool(self.model.copying) and self.data.noise is None
+
+    @property
+    def copies_forms(self) -> bool:
+        """Whether words are copied with or without the space before them, as the output needs it."""
+        spaced = self.tokenizer.kind in ("word", "bpe", "unigram")  # kinds whose pieces may hold the space before them
+        return self.model.copying is True and self.data.noise is None and spaced
 
     @property
     def of_text(self) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import tokenizers
 
@@ -35,6 +35,13 @@ _SILENT = frozenset((PAD, START, END))
 
 class TokenizerError(ValueError):
     """A tokenizer cannot be made, read or used as asked."""
+
+
+class Surface(NamedTuple):
+    """A piece as it is written in a text, and which word of the text it belongs to."""
+
+    text: str
+    word: int
 
 
 class Tokenizer:
@@ -171,33 +178,40 @@ class Tokenizer:
         assert cutter is not None
         return [word for word, _ in cutter.pre_tokenize_str(self._normalized(text))]
 
-    def decode_copied(self, ids: Sequence[int], words: Sequence[str]) -> str:
-        """The text of ids of which some stand past the end of the vocabulary, for these `words` (text/copying.py)."""
-        size = self.size
-        kept = (number for number in ids if number not in _SILENT)
-        pieces = [words[number - size] if number >= size else self._piece(number) for number in kept]
-        text: str = self._inner.decoder.decode(pieces)
+    def decode_pieces(self, pieces: Sequence[str]) -> str:
+        """The text of pieces, which need not be in the vocabulary."""
+        text: str = self._inner.decoder.decode(list(pieces))
         return text
 
-    def surfaces(self, text: str) -> list[str]:
+    def surfaces(self, text: str) -> list[Surface]:
         """The pieces of a text, each as it is in the normalized text where the vocabulary does not have it.
 
         Together they are the normalized text, with "▁" for a space where pieces hold the space before a word.
         """
-        cut, words = self._inner.encode(text, add_special_tokens=False), self.words(text)
-        sizes, found = Counter(cut.word_ids), list[str]()
-        for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
-            if number != UNK:
-                found.append(self._piece(number))
-            elif word is not None and sizes[word] == 1:
-                found.append(words[word])
-            else:  # of several pieces of a word the first one holds its "▁"
-                found.append(self.normalize(text[start:stop]))
+        (found,) = self.surfaces_many([text])
         return found
 
-    def decode_with(self, ids: Sequence[int], surfaces: Sequence[str]) -> str:
+    def surfaces_many(self, texts: Sequence[str]) -> list[list[Surface]]:
+        """The same of many texts."""
+        cuts = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [self._surfaces(*each) for each in zip(texts, cuts, strict=True)]
+
+    def _surfaces(self, text: str, cut: tokenizers.Encoding) -> list[Surface]:
+        words = self.words(text) if UNK in cut.ids else []
+        sizes, found = Counter(cut.word_ids) if words else {}, list[Surface]()
+        for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
+            if number != UNK:
+                piece = self._piece(number)
+            elif word is not None and sizes[word] == 1:
+                piece = words[word]
+            else:  # of several pieces of a word the first one holds its "▁"
+                piece = self.normalize(text[start:stop])
+            found.append(Surface(piece, word or 0))
+        return found
+
+    def decode_with(self, ids: Sequence[int], surfaces: Sequence[Surface]) -> str:
         """The text of ids of which the first ones are those of a text with these `surfaces`."""
-        given = [*surfaces, *(self._piece(number) for number in ids[len(surfaces) :])]
+        given = [*(each.text for each in surfaces), *(self._piece(number) for number in ids[len(surfaces) :])]
         kept = [piece for number, piece in zip(ids, given, strict=False) if number not in _SILENT]
         text: str = self._inner.decoder.decode(kept)
         return text
@@ -217,6 +231,11 @@ class Tokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as a reader can look at it: spaces as "▁", specials by name."""
         return [self._piece(number).replace(" ", SPACE).replace(OWN_SPACE, SPACE) for number in ids]
+
+    @cached_property
+    def all_pieces(self) -> list[str]:
+        """The piece of every id."""
+        return [self._piece(number) for number in range(self.size)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Where each piece of a text stands in it, the space before it included: [start, stop) of characters."""
