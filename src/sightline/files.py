@@ -157,6 +157,16 @@ def open_growing(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, flags, 0o666), "a+b")
 
 
+def open_output(path: Path) -> IO[str]:
+    """Open a text file that a command fills as it goes. A link under its name is replaced, not followed."""
+    if _streams(path):
+        return path.open("w", encoding="utf-8")
+    if path.is_symlink():
+        path.unlink()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8")
+
+
 def remove(path: Path) -> None:
     """Remove a file, a folder with all that is in it, or a link, but not what the link points to."""
     if path.is_dir() and not path.is_symlink():

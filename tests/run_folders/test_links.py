@@ -11,7 +11,16 @@ import pytest
 import sightline
 from dated_runs import write_recipe
 from sightline.data.store import Stopped
-from sightline.files import LinkError, atomic_file, file_lock, make_folder, open_growing, remove, write_atomically
+from sightline.files import (
+    LinkError,
+    atomic_file,
+    file_lock,
+    make_folder,
+    open_growing,
+    open_output,
+    remove,
+    write_atomically,
+)
 from sightline.run_folder import RunError, locked
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.journal import Journal
@@ -108,6 +117,14 @@ def test_an_output_file_that_is_a_link_is_replaced(tmp_path: Path) -> None:
     write_atomically(tmp_path / "link", "new")
     assert (tmp_path / "target").read_text() == "old" and (tmp_path / "link").read_text() == "new"
     assert not (tmp_path / "link").is_symlink()
+
+
+def test_an_output_that_grows_takes_the_place_of_a_link_too(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with open_output(tmp_path / "link") as file:
+        file.write("new")
+    assert (tmp_path / "target").read_text() == "old" and (tmp_path / "link").read_text() == "new"
 
 
 def test_a_link_to_a_pipe_is_replaced_and_nothing_is_written_into_it(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from sightline.cli.searching import (
     searching,
 )
 from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
+from sightline.files import open_output
 from sightline.plural import plural
 
 if TYPE_CHECKING:
@@ -344,7 +345,7 @@ def _each_line(
     run, done = asked.run, 0
     short = Shortfalls(run.answerer, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
-    opened = nullcontext() if alignments is None else alignments.path.open("w", encoding="utf-8")
+    opened = nullcontext() if alignments is None else open_output(alignments.path)
     with opened as looks, counting(file) as answered, phrases_told():
         for lines in windows(lines_of(file, limit.bytes)):
             window = limit.bounded(lines, done)
