@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.recipe.bodies import Ngram, RecurrentDecoder, RecurrentEncoder
 from sightline.recipe.data import (
@@ -162,7 +162,7 @@ def _vocabulary(recipe: Recipe, text: TextSize) -> int:
     return marks + max(2 * min(text.alphabet, 8_000), _clamp(_round(10 * math.sqrt(text.words)), 300, 16_000))
 
 
-def _copying(recipe: Recipe, text: TextSize) -> bool:
+def _copying(recipe: Recipe, text: TextSize) -> bool | Literal["exact"]:
     """Whether the default model copies: if most rare words of the targets stand in their sources (names, numbers)."""
     training = recipe.training
     rivals = (training.reward, training.rdrop, training.guided_alignment, training.compile, recipe.data.noise)
