@@ -86,7 +86,6 @@ def test_a_column_that_conllu_has_not_is_answered_with_those_it_has(tmp_path: Pa
     [
         (["1\tonly\tthree"], r"line 3: 3 columns with tabs .* CoNLL-U has 10; mend"),
         (["word"], r"line 3: 1 column with"),
-        ([" "], r"line 3: 1 column with"),
         ([row("a", "a", "X", id_=2)], r"line 3: id 2 is out of order where 1 should come"),
         ([row("a", "a", "X"), row("b", "b", "X")], r"line 4: id 1 is out of order where 2 .* blank line between"),
         ([row("a", "a", "X"), row("b", "b", "X", id_="1-2")], r"line 4: id 1-2 is out of order where 2"),
@@ -291,3 +290,12 @@ def test_lines_keep_their_ends(content: str, form: Form, end: str) -> None:
             cells = old.split(separator)
             cells[column] = "new"
             assert new == separator.join(cells)
+
+
+@pytest.mark.parametrize("separator", ["\t", " \t ", "\t\t", " "])
+def test_a_line_of_spaces_and_tabs_separates_sentences(separator: str, tmp_path: Path) -> None:
+    (tmp_path / "in.col").write_text(f"a\tX\n{separator}\nb\tY\n")
+    assert list(read_columns(tmp_path / "in.col")) == [("a", "X"), ("b", "Y")]
+    row = "1\t{}\t_\tX" + "\t_" * 6 + "\n"
+    (tmp_path / "in.conllu").write_text(row.format("a") + f"{separator}\n" + row.format("b"))
+    assert list(read_conllu(tmp_path / "in.conllu")) == [("a", "X"), ("b", "X")]

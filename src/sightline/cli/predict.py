@@ -255,7 +255,7 @@ def _tagged(
     """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
     from sightline.cli.tagged_files import form_for, tag_file
 
-    chosen = form_for(file, form)
+    chosen = form_for(file, form, run)
     if chosen is None:
         if column is not None:
             raise ValueError(

@@ -18,16 +18,52 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 
-def form_for(file: Path | None, asked: str | None) -> Form | None:
-    """The form of the input: as asked for, else as its name says. None: plain text, as standard input is."""
+def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> Form | None:
+    """The form of the input: as asked for, else as its name says, else (for a run) as its content does, with a note.
+
+    None: plain text, as standard input is.
+    """
     from sightline.data.tagged import form_of
 
     if asked is None:
-        return None if (path := named(file)) is None else form_of(path)
+        if (path := named(file)) is None:
+            return None
+        form = form_of(path)
+        return form if form is not None or run is None else _detected(run, path)
     forms: dict[str, Form | None] = {"conllu": "conllu", "columns": "columns", "text": None}
     if asked not in forms:
         raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
     return forms[asked]
+
+
+def _detected(run: Run, path: Path) -> Form | None:
+    """The form of a file whose name does not say it."""
+    from itertools import islice
+
+    from sightline.data.tagged_forms import LOOKED_AT, detect_form
+
+    word, label = _learned_columns(run.recipe)
+    form = detect_form(islice(lines_of(path), LOOKED_AT), word, label, known_labels(run))
+    if form is not None or path.suffix.lower() != ".txt":
+        said = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
+        print(f"sightline: {path} is read as {said}, by its content; --format says otherwise", file=sys.stderr)
+    return form
+
+
+def known_labels(run: Run) -> set[str]:
+    """The labels that a tagger has learned."""
+    from sightline.text.tokenizer import SPECIALS
+
+    target = run.vocabulary.target
+    return {target.decode([number]) for number in range(len(SPECIALS), target.size)}
+
+
+def _learned_columns(recipe: Recipe) -> tuple[int, int]:
+    """The columns of words and labels in the column files that were learned from; by default the first two."""
+    from sightline.recipe.data import ColumnsSource
+
+    learned = recipe.data.train[0]
+    return (learned.word, learned.label) if isinstance(learned, ColumnsSource) else (1, 2)
 
 
 def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
@@ -77,14 +113,18 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None, longes
     What of its words is unknown is told on standard error, as it is of plain text.
     """
     from sightline.data.tagged import joined, sentences, words_of
+    from sightline.data.tagged_forms import check_columns
 
     word, label = column_for(run.recipe, form, column)
+    known = known_labels(run)
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)
     short, done = Shortfalls(run.answerer, run.recipe.decoding, unit="sentence"), 0
     limit = InputLength.of(run, longest)
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
+        if form == "columns" and column is None:
+            check_columns(window, int(label), known)
         texts = [joined(block.words) for block in window]
         limit.check(texts, name, done)
         short.read(texts)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from sightline.data.corpora.places import corpora_folders
 from sightline.data.splitting import place
+from sightline.data.tables import read_csv, read_tsv
 from sightline.data.text_lines import UNBOUNDED, Bound, LongLine
 from sightline.data.text_lines import DataError as DataError
 from sightline.data.text_lines import read_lines as read_lines
@@ -26,6 +27,7 @@ from sightline.recipe.data import (
     ChoralesSource,
     ColumnsSource,
     ConlluSource,
+    CsvSource,
     DatesSource,
     JsonLinesSource,
     PatternSource,
@@ -156,11 +158,18 @@ def _numbered(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[
     """All examples of a source, each with its line where it has one of its own, else counted."""
     if isinstance(source, PatternSource):
         return _matched(source_files(source, folder)[0], source, bound)
+    if isinstance(source, TsvSource):
+        rows = read_tsv(source_files(source, folder)[0], source.columns, source.header, bound)
+        return ((number, Example(left, right)) for number, left, right in rows)
+    if isinstance(source, CsvSource):
+        path, wanted = source_files(source, folder)[0], (source.source, source.target)
+        cells = read_csv(path, wanted, delimiter=source.delimiter, header=source.header)
+        return ((number, Example(left, right)) for number, left, right in cells)
     return enumerate(_read_all(source, folder, bound), 1)
 
 
 def _read_all(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[Example]:
-    """All examples of a source, as its files have them; lines with a pattern are `_matched`."""
+    """All examples of a source, as its files have them; tables and lines with a pattern are `_numbered`."""
     if isinstance(source, DatesSource):
         from sightline.data.dates import read_dates  # Babel is only needed here
 
@@ -176,8 +185,6 @@ def _read_all(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[
     paths = source_files(source, folder)
     if isinstance(source, TextSource):
         return _read_text(paths[0], paths[1], bound)
-    if isinstance(source, TsvSource):
-        return _read_tsv(paths[0], source.columns, bound)
     if isinstance(source, JsonLinesSource):
         return _read_json_lines(paths[0], source.source, source.target, bound)
     if isinstance(source, PlainSource):
@@ -232,22 +239,6 @@ def _read_text(source: Path, target: Path, bound: Bound) -> Iterator[Example]:
             )
         long = next((line for line in (left, right) if isinstance(line, LongLine)), None)
         yield Example(left, right) if long is None else Example(long, long)
-
-
-def _read_tsv(path: Path, columns: tuple[int, int], bound: Bound) -> Iterator[Example]:
-    left, right = columns[0] - 1, columns[1] - 1
-    needed = max(columns)
-    for number, line in enumerate(read_lines(path, bound), 1):
-        if isinstance(line, LongLine):
-            yield Example(line, line)
-            continue
-        cells = line.split("\t")
-        if len(cells) < needed:
-            raise DataError(
-                f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: "
-                f"{list(columns)} needs {needed} with tabs between them; mend the line ({short(line)}) or set columns"
-            )
-        yield Example(cells[left], cells[right])
 
 
 def _read_json_lines(path: Path, source: str, target: str, bound: Bound) -> Iterator[Example]:

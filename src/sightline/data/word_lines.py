@@ -17,7 +17,7 @@ Form = Literal["conllu", "columns"]
 INNER_SPACE = "\u00a0"
 NOT_SPACE = re.compile("[^ ]+")
 
-_CONLLU_WIDTH = 10
+CONLLU_WIDTH = 10
 _ID = re.compile(r"(?P<word>[1-9][0-9]*)|(?P<start>[1-9][0-9]*)-(?P<stop>[1-9][0-9]*)|[0-9]+\.[1-9][0-9]*")
 _DOCUMENT = re.compile(r"-DOCSTART-(?=[ \t]|\Z)")
 
@@ -34,8 +34,8 @@ class ConlluLines:
         self._empty = 0  # how many empty nodes there were since that word
 
     def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence."""
-        return not body
+        """Whether a line ends a sentence; spaces and tabs alone are nothing."""
+        return not body.strip(" \t")
 
     def word(self, body: str, number: int) -> str | None:
         """The word of a line; None where it has none of its own."""
@@ -43,9 +43,9 @@ class ConlluLines:
             return None
         cells = body.split("\t")
         where = f"{self.name}, line {number}"
-        if len(cells) != _CONLLU_WIDTH:
+        if len(cells) != CONLLU_WIDTH:
             raise DataError(
-                f"{where}: {plural(len(cells), 'column')} with tabs between them, and CoNLL-U has {_CONLLU_WIDTH}; "
+                f"{where}: {plural(len(cells), 'column')} with tabs between them, and CoNLL-U has {CONLLU_WIDTH}; "
                 f"mend the line ({short(body)}), or read the file as columns"
             )
         if not self._step(cells[0], where):
@@ -103,8 +103,8 @@ class ColumnLines:
         self.separator = "\t"
 
     def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence; spaces alone are nothing."""
-        return not body.strip(" ")
+        """Whether a line ends a sentence; spaces and tabs alone are nothing."""
+        return not body.strip(" \t")
 
     def word(self, body: str, number: int) -> str | None:
         """The word of a line; None where it has none of its own."""

@@ -62,11 +62,30 @@ class TsvSource(Source):
     kind: Literal["tsv"] = "tsv"
     file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
     columns: tuple[Column, Column] = Field((1, 2), description="which columns hold source and target, counted from 1")
+    header: bool | Literal["auto"] = Field(
+        "auto",
+        description="whether the first line names the columns; auto: skipped, with a warning, if it evidently does",
+    )
 
     @property
     def sides(self) -> tuple[str, str]:
         source, target = self.columns
         return f"column {source} of {self.file}", f"column {target} of {self.file}"
+
+
+class CsvSource(Source):
+    """One CSV file: quoted cells, and columns named by its first line."""
+
+    kind: Literal["csv"] = "csv"
+    file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+    source: str | Column = Field("source", description="the name or number (from 1) of the column of the source")
+    target: str | Column = Field("target", description="the name or number (from 1) of the column of the target")
+    delimiter: str = Field(",", min_length=1, max_length=1, description='between cells: ";" or "\t" in some files')
+    header: bool = Field(True, description="whether the first line names the columns")
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        return f"column {self.source} of {self.file}", f"column {self.target} of {self.file}"
 
 
 class JsonLinesSource(Source):
@@ -243,6 +262,7 @@ class PhrasesSource(Source):
 AnySource = Annotated[
     TextSource
     | TsvSource
+    | CsvSource
     | JsonLinesSource
     | PatternSource
     | PlainSource
