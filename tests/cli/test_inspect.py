@@ -23,7 +23,7 @@ def run(*arguments: str) -> str:
 def test_the_lecture_example_is_walked_from_tokens_to_loss() -> None:
     shown = run("lecture-example")
     places = [
-        shown.index(name) for name in ("1. source.tokens", "Q Kᵀ / √K", "softmax(scores)", "probabilities", "3.081")
+        shown.index(name) for name in ("1. source.tokens", "Q Kᵀ / √d_k", "softmax(scores)", "probabilities", "3.081")
     ]
     assert places == sorted(places)
 

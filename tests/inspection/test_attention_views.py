@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Head, find_head, head_names, heads_table, trace_heads
 from sightline.inspection.pictures.heads import draw_head_grid
 from sightline.layers.tap import TapModule
@@ -118,19 +121,36 @@ def test_a_grid_is_drawn_in_any_script(suffix: str, tmp_path: Path) -> None:
         assert path.read_text() == (tmp_path / "again.svg").read_text()
 
 
-def test_a_grid_is_of_one_kind_and_one_format(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="encoder and decoder and cross; choose the heads of one kind"):
-        draw_head_grid(heads("transformer"), tmp_path / "heads.png")
+def test_a_grid_shows_every_kind_of_attention_with_every_token(tmp_path: Path) -> None:
+    found = heads("transformer")
+    draw_head_grid(found, tmp_path / "heads.svg", title=TEXT)
+    comments = re.findall(r"<!-- (.*?) -->", (tmp_path / "heads.svg").read_text(), flags=re.S)
+    shown = "\n".join(comments)
+    for kind in ("encoder self-attention", "decoder self-attention", "attention to the source"):
+        assert kind in shown
+    first = {head.kind: head for head in reversed(found)}
+    layers = {kind: len({head.path for head in found if head.kind == kind}) for kind in first}
+    wanted: Counter[str] = Counter()
+    for kind, head in first.items():  # above the first row of panels, and beside the first panel of each row
+        wanted.update(map(visible, head.keys))
+        for _ in range(layers[kind]):
+            wanted.update(map(visible, head.queries))
+    assert all(comments.count(token) >= count for token, count in wanted.items() if len(token) <= 16)
+    assert comments.count("layer 0") == len(first)
+
+
+def test_a_grid_needs_heads_and_a_known_format(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no head at all"):
+        draw_head_grid([], tmp_path / "heads.png")
     with pytest.raises(ValueError, match=r"heads.jpg: a figure is a .png, .svg, .pdf file"):
         draw_head_grid(heads("recurrent"), tmp_path / "heads.jpg")
     assert not list(tmp_path.iterdir())
 
 
-def test_five_hundred_tokens_are_drawn_with_some_of_their_labels(tmp_path: Path) -> None:
-    tokens = [f"wort{number}" for number in range(500)]
-    weights = np.eye(500, dtype=np.float32)
-    draw_head_grid([Head("encoder", "encoder.layers.0.attention", 0, tokens, tokens, weights)], tmp_path / "a.svg")
+def test_tokens_without_room_for_a_label_are_counted(tmp_path: Path) -> None:
+    tokens = [f"wort{number}" for number in range(150)]
+    weights = np.eye(150, dtype=np.float32)
+    found = [Head("encoder", "encoder.layers.0.attention", number, tokens, tokens, weights) for number in range(8)]
+    draw_head_grid(found, tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
-    assert "wort0" in text and "wort1 " not in text
-    assert "of 500 columns and" in text  # and it says so
-    assert text.count("<!-- wort") <= 2 * 48
+    assert "wort0" in text and "of 150 columns, 150 of 150 rows named" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any
 
@@ -11,13 +12,16 @@ from rich.console import Console
 from torch import Tensor
 from traced_models import bodies, traced
 
+from sightline.inspection.cell_arithmetic import number
 from sightline.inspection.latex import latex
+from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.trace import Step, Trace, record_arithmetic
 from sightline.inspection.walk_through import WalkThrough
 from sightline.inspection.walk_values import render_values
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
+from untrained_runs import untrained
 
 
 class Lecture(TapModule):
@@ -105,16 +109,14 @@ def test_focus_keeps_a_layer_and_a_head(build_model: Any) -> None:
     heads = {shown.step.name: shown for shown in walk.focus(layer=1, head=1).steps()}
     weights = heads["decoder.layers.1.cross.weights"]
     assert torch.equal(weights.tensor, walk.trace["decoder.layers.1.cross.weights"][:, 1])
-    query = heads["encoder.layers.1.attention.query"]  # (B, T, H, K) in an encoder, (B, H, T, K) in a decoder
-    assert torch.equal(query.tensor, walk.trace["encoder.layers.1.attention.query"][:, :, 1])
-    query = heads["decoder.layers.1.cross.query"]
-    assert torch.equal(query.tensor, walk.trace["decoder.layers.1.cross.query"][:, 1])
+    for name in ("encoder.layers.1.attention.query", "decoder.layers.1.cross.query"):  # (B, H, T, d_k) in both
+        assert torch.equal(heads[name].tensor, walk.trace[name][:, 1])
 
 
 def test_focus_keeps_a_step_of_the_output_and_all_of_the_source(walk: WalkThrough) -> None:
     narrowed = {shown.step.key: shown for shown in walk.focus(step=1).steps()}
     assert torch.equal(narrowed["logits"].tensor, walk.trace["logits"][:, 1:2])
-    assert narrowed["logits"].rows == ["y"]
+    assert narrowed["logits"].rows == [f"{walk.trace.about['given_tokens'][1]} → predicts y"]
     assert narrowed["source_embedding.vectors"].tensor.shape[1] == 4
 
 
@@ -154,7 +156,7 @@ def test_a_trace_without_arithmetic_can_be_walked_but_not_explained() -> None:
 @pytest.mark.parametrize(
     ("plain", "written"),
     [
-        ("Q Kᵀ / √K", r"Q K^{\top} / \sqrt {K}"),
+        ("Q Kᵀ / √d_k", r"Q K^{\top} / \sqrt {d_{k}}"),
         ("softmax(scores)", r"\operatorname{softmax}(\operatorname{scores})"),
         ("c_t = f ∘ c_t−1 + i ∘ g", r"c_{t} = f \odot c_{t-1} + i \odot g"),
         ("(x − μ) / σ · γ + β", r"(x - \mu) / \sigma \cdot \gamma + \beta"),
@@ -173,3 +175,50 @@ def test_tokens_that_are_written_from_right_to_left_stay_in_their_columns() -> N
     head, row, _ = capture.get().splitlines()
     assert head.split() == ["dog", "كتاب\u200e"]
     assert row.split() == ["لغة\u200e", "1.5", "2.5"]
+
+
+def test_no_number_is_cut_however_narrow_the_terminal() -> None:
+    matrix = torch.tensor([[0.1211, -12.34, 5.678e-05, 1.234, -0.5678, 9.999e09, 0.3333, -7.777]] * 2)
+    for width in (80, 40, 24):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(*render_values(matrix, ["a", "b"], None))
+        shown = console.export_text().split()
+        for value in matrix[0]:
+            assert shown.count(number(value)) == 2, (width, number(value))
+
+
+def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
+    walk = WalkThrough(lecture_trace())
+    steps = {shown.step.key: shown for shown in walk.steps()}
+    given, target = (walk.trace.about[f"{name}_tokens"] for name in ("given", "target"))
+    for point in ("query", "key", "value", "scores", "masked", "context", "output"):
+        shown = steps[f"decoder.layers.0.attention.{point}"]
+        assert shown.rows == given, point
+        if point in ("scores", "masked"):
+            assert shown.columns == given
+    weights = steps["decoder.layers.0.attention.weights"]
+    predicting = [f"{read} → predicts {wanted}" for read, wanted in zip(given, target, strict=True)]
+    assert weights.rows == predicting and weights.columns == given
+    assert steps["logits"].rows == steps["probabilities"].rows == predicting
+    for part in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross"):
+        for point in ("query", "key", "value"):
+            assert steps[f"{part}.{point}"].step.shape == (1, 2, 3, 3)  # (B, H, T, d_k) everywhere
+    assert steps["encoder.layers.0.attention.scores"].step.formula == "Q Kᵀ / √d_k"
+
+
+def test_a_position_is_written_out_as_a_sinusoid() -> None:
+    walk = WalkThrough(lecture_trace())
+    told = walk.explain("encoder.positions.vectors", (0, 1, 2))
+    assert told.startswith("0.0464 = sin(1 / 10000^(2/6))")
+    assert walk.explain("encoder.positions.vectors", (0, 2, 1)).startswith("−0.4161 = cos(2 / 10000^(0/6))")
+
+
+def test_logits_of_specials_are_named_and_left_out_in_words() -> None:
+    trace = untrained("classifier").trace("a b c d")
+    steps = {shown.step.key: shown for shown in WalkThrough(trace).steps()}
+    logits, probabilities = steps["logits"], steps["probabilities"]
+    assert list(logits.columns or ())[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert len(logits.columns or ()) == 4 + len(probabilities.columns or ())
+    assert probabilities.step.formula == "softmax(logits[4:])"
+    assert "which are no answers" in probabilities.step.note
+    assert any("which are no answers" in note for note in trace.about["notes"])

@@ -2,7 +2,7 @@
 
     heads = trace_heads(run.trace("Ein Hund bellt."))
     rich.print(heads_table(heads))
-    draw_head_grid([head for head in heads if head.kind == "cross"], Path("cross.png"))  # pictures/heads.py
+    draw_head_grid(heads, Path("heads.png"))  # pictures/heads.py
 
 All of it is read from a trace of one pass over the text and its output.
 """

@@ -61,7 +61,9 @@ class Explainer:
             return "padding"
         cell, step = place, self.steps.get(key)
         if step is None or step.operation in ("given", "") or (moved and not step.unnamed):
-            return f"{key}[{', '.join(map(str, cell))}]"
+            entry = f"{key}[{', '.join(map(str, cell))}]"
+            wave = _sinusoid(key, cell, self.values[key])
+            return entry if wave is None else f"{wave}, which is {entry}"
         write = _WRITERS.get(step.operation, _called)
         return write(_At(self, step, arguments_of(step, self.values), cell, depth))
 
@@ -111,6 +113,19 @@ class Explainer:
                 start += count
             arguments[name] = marked if several else marked[0]
         return arguments, places
+
+
+def _sinusoid(key: str, cell: Cell, table: Any) -> str | None:
+    """A number of a table of sinusoidal positions by its formula, PE(pos, 2i) = sin(pos / 10000^(2i/D)); else None."""
+    if "positions" not in key.split(".") or key.rpartition(".")[2] != "table" or len(cell) != 2:
+        return None
+    (position, feature), width = cell, table.shape[1]
+    pair = feature - feature % 2
+    angle = position / 10_000 ** (pair / width)
+    name, value = ("sin", math.sin(angle)) if feature == pair else ("cos", math.cos(angle))
+    if abs(float(table[cell]) - value) > 1e-4 * max(1.0, position * 1e-3):  # another table: one that is learned
+        return None
+    return f"{name}({position} / 10000^({pair}/{width}))"
 
 
 def _within(value: Any, cell: Cell) -> Cell:

@@ -38,9 +38,9 @@ _WORDS = re.compile(r"(?<![\\\w{])([A-Za-zÀ-ž]{2,}(?: [a-zß-ž]{2,})*)")
 
 
 def latex(formula: str) -> str:
-    """`Q Kᵀ / √K` → `Q K^{\\top} / \\sqrt{K}`; words become upright text."""
+    """`Q Kᵀ / √d_k` → `Q K^{\\top} / \\sqrt{d_{k}}`; words become upright text."""
     text = re.sub(r"√\(([^()]*)\)", r"√{\1}", formula)
-    text = re.sub(r"√(\w)", r"√{\1}", text)
+    text = re.sub(r"√(\w(?:_\w)?)", r"√{\1}", text)
     text = re.sub(r"_(\w+(?:[−+,]\w+)*)", lambda found: "_{" + found[1] + "}", text)
     text = _WORDS.sub(_word, text)
     for sign, command in _SIGNS.items():

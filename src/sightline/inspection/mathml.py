@@ -1,6 +1,6 @@
 """The formulas of taps as MathML, which browsers set without any script: they are written in plain signs.
 
-`Q Kᵀ / √K` becomes a fraction with a root below it; `h_t−1` a subscript; words stand upright. LaTeX goes along as an
+`Q Kᵀ / √d_k` becomes a fraction with a root below it; `h_t−1` a subscript; words stand upright. LaTeX goes along as an
 annotation, the plain text as the alternative.
 """
 

@@ -243,14 +243,24 @@ class Recorder:
         self.hear(Tapped(name, tensor, formula, ()))
         return tensor
 
-    def end(self, logits: Tensor, wanted: Tensor, places: Tensor | None = None) -> None:
+    def end(
+        self,
+        logits: Tensor,
+        wanted: Tensor,
+        places: Tensor | None = None,
+        *,
+        formula: str = "softmax(logits)",
+        note: str = "",
+    ) -> None:
         """How every trace ends, outside its model: softmax(logits) (…, V), −log p of each wanted token, and their mean.
 
-        Where `places` are given, it is the mean over those that are true: where an answer is wanted.
+        `formula` and `note` say what the softmax is of, where that is not simply the logits before it. Where `places`
+        are given, the mean is over those that are true: where an answer is wanted.
         """
         self.give("wanted", wanted, "tokens to be predicted")
         probabilities = torch.softmax(logits.float(), -1)
-        self.hear(Tapped("probabilities", probabilities, "softmax(logits)", ()))
+        self.hear(Tapped("probabilities", probabilities, formula, ()))
+        self.trace.steps[-1] = replace(self.trace.steps[-1], note=note or self.trace.steps[-1].note)
         losses = 0.0 - probabilities.gather(-1, wanted[..., None])[..., 0].log()  # what is certain costs 0, not −0
         operands = {"probabilities": probabilities, "wanted": wanted}
         self.hear(Tapped("losses", losses, "−log p(wanted)", (), "surprise", operands))

@@ -31,6 +31,11 @@ _LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
 OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."
 LABELLED = "The run's own answer was taken first; recorded is one pass over the text, which answers all at once."
 FORCED_LABELS = "Recorded is one pass over the text, measured by the given answer."
+COPYING = "The mixture is the logarithm of probabilities that sum to 1 already, so its softmax only takes that back."
+NO_SPECIALS = (
+    f"The first {len(SPECIALS)} logits are those of {', '.join(SPECIALS)}, "
+    "which are no answers: the softmax leaves them out."
+)
 FORCED = "Recorded is one pass over the given output, each token predicted from those before it."
 
 
@@ -139,7 +144,8 @@ def _trace_translation(asked: Answerer, text: str, target: str | None, step: int
         row = recorder.give("source.tokens", _row(read, device), "tokens of the source")
         said = recorder.give("target.tokens", _row(given, device), "tokens of the output, one place later")
         features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
-        recorder.end(model.logits(features), _row(wanted, device))
+        copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if asked.recipe.model.copying else {}
+        recorder.end(model.logits(features), _row(wanted, device), **copying)
     trace = recorder.finish()
     trace.about = _about(vocabulary, read, given, wanted)
     return trace
@@ -255,7 +261,9 @@ def _trace_labels(
     with record_arithmetic(asked.model) as recorder:
         recorder.give("source.tokens", batch.source, "tokens of the text")
         logits = asked.model.logits(asked.model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
-        recorder.end(logits, wanted - len(SPECIALS), places)
+        recorder.end(
+            logits, wanted - len(SPECIALS), places, formula=f"softmax(logits[{len(SPECIALS)}:])", note=NO_SPECIALS
+        )
     trace = recorder.finish()
     tokenizer = asked.vocabulary.target
     trace.about = {

@@ -110,13 +110,11 @@ def _heads(subject: Subject) -> Viewed:
     heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
     if not heads:
         raise ValueError(_no_head(subject, [each.name for each in trace_heads(subject.trace)]))
-    kinds = dict.fromkeys(head.kind for head in heads)
-    drawn = [head for head in heads if head.kind == ("cross" if "cross" in kinds else next(iter(kinds)))]
 
     def draw(path: Path) -> None:
         from sightline.inspection.pictures.heads import draw_head_grid
 
-        draw_head_grid(drawn, path, title=subject.text or None)
+        draw_head_grid(heads, path, title=subject.text or None)
 
     return Viewed(heads_table(heads), lambda: [head.to_dict() for head in heads], draw)
 

@@ -21,13 +21,15 @@ from sightline.inspection.numpy_script import recompute
 from sightline.inspection.trace import Step, Trace
 from sightline.inspection.trace_display import first_written, headline, shape_of
 from sightline.inspection.walk_values import render_values
+from sightline.text.tokenizer import SPECIALS
 
 _LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
 _HEADS = ("products", "scaled", "bias", "scores", "masked", "weights", "context")  # (B, H, T, ·)
 _HEADS_OF_TOKENS = ("query", "key", "value")  # (B, H, T, K), or (B, T, H, K)
 _OF_ALL_TOKENS = ("key", "value", "bias")  # where one token looks, it looks at all of these
-_WRITTEN = ("decoder", "logits", "probabilities", "losses", "wanted")  # rows stand for the tokens that are written
-_GIVEN = ("target", "embedding")  # ... for those that were given to write them, one place before
+_WRITTEN = ("decoder", "logits", "mixture", "probabilities", "losses", "wanted")  # rows stand for tokens of the output
+_GIVEN = ("target", "embedding")
+_PREDICTING = ("logits", "mixture", "probabilities", "losses", "wanted", "weights")  # rows name what is predicted, too
 _SCORES = ("products", "scaled", "scores", "masked", "weights", "bias")
 
 
@@ -161,12 +163,17 @@ class WalkThrough:
             return about.get("given_tokens")
         if not step.name.startswith(_WRITTEN):
             return about.get("source_tokens")
-        if step.point in ("key", "value"):
-            return about.get("source_tokens" if looks_at_source(step) else "given_tokens")
-        target, given = about.get("target_tokens"), about.get("given_tokens")
-        if target and given and len(target) < len(given):  # text and output are one sequence
-            return [*given[1 : len(given) - len(target) + 1], *target]
-        return target
+        if step.point in ("key", "value") and looks_at_source(step):
+            return about.get("source_tokens")
+        target: Sequence[str] | None = about.get("target_tokens")
+        given: Sequence[str] | None = about.get("given_tokens")
+        if given is None or target is None:  # labels of a text: nothing is read to predict them
+            return target
+        if step.point not in _PREDICTING:
+            return given
+        if len(target) < len(given):  # text and output are one sequence
+            target = [*given[1 : len(given) - len(target) + 1], *target]
+        return [f"{read} → predicts {wanted}" for read, wanted in zip(given, target, strict=False)]
 
     def _columns(self, step: Step) -> Sequence[str] | None:
         """The tokens or words that a step's columns stand for."""
@@ -176,6 +183,8 @@ class WalkThrough:
             found = about.get("source_tokens" if inside else "given_tokens")
         elif step.point in ("logits", "probabilities"):
             found = about.get("labels")
+            if found is not None and step.tensor.dim() and step.tensor.shape[-1] == len(SPECIALS) + len(found):
+                found = [*SPECIALS, *found]
         elif step.point == "gates" or (step.point == "scores" and f"{step.path}.gates" in self.trace):
             found = [f"expert {number}" for number in range(step.shape[-1])]
         fits = found is not None and step.tensor.dim() and len(found) == step.tensor.shape[-1]

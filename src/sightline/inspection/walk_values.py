@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
 from sightline.inspection.alignment import Alignment, visible
 from sightline.inspection.cell_arithmetic import number
-from sightline.inspection.terminal_grid import TerminalGrid, right
+from sightline.inspection.terminal_grid import TerminalGrid, cut_to_cells, right
 
 _MATRICES, _ROWS, _COLUMNS = 4, 8, 8  # shown of a tensor; what is left out is counted
-_LABEL = 12
+_LABEL = 24
 _GRID = 40  # tokens across, up to which shares are drawn
 
 
@@ -46,7 +47,7 @@ def _views(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | 
     columns = columns if columns is not None and len(columns) == matrix.shape[1] else None
     shares = rows is not None and columns is not None and _shares(matrix) and len(columns) <= _GRID
     if not shares or matrix.shape[1] <= _COLUMNS:
-        yield _numbers(matrix, rows, columns)
+        yield NumberTable(matrix, rows, columns)
     if shares and rows is not None and columns is not None:
         yield TerminalGrid(Alignment(list(columns), list(rows), matrix.float().cpu().numpy()))
 
@@ -55,25 +56,37 @@ def _shares(matrix: Tensor) -> bool:
     return bool(matrix.is_floating_point() and (matrix >= 0).all() and (matrix <= 1.001).all())
 
 
-def _numbers(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Text:
-    kept = matrix[:_ROWS, :_COLUMNS]
-    cells = [[number(value) for value in row] for row in kept]
-    names = [_label(name) for name in (rows or [])[:_ROWS]]
-    heads = [_label(name) for name in (columns or [])[:_COLUMNS]]
-    width = max((cell_len(cell) for row in [*cells, heads] for cell in row), default=1) + 1
-    margin = max((cell_len(name) for name in names), default=0)
-    text = Text(no_wrap=True)
-    if heads:
-        text.append(" " * margin + "".join(right(head, width) for head in heads) + "\n", style="bold")
-    for place, row in enumerate(cells):
-        text.append(right(names[place] if names else "", margin), style="bold")
-        text.append("".join(right(cell, width) for cell in row))
-        text.append("  …\n" if matrix.shape[1] > _COLUMNS else "\n")
-    left = [f"{matrix.shape[axis] - most} more {what}" for axis, most, what in _AXES if matrix.shape[axis] > most]
-    if left:
-        text.append("… " + " and ".join(left), style="dim")
-    text.rstrip()
-    return text
+@dataclass(frozen=True)
+class NumberTable:
+    """The first rows and columns of a matrix as text, in blocks of as many columns as fit: no number is ever cut."""
+
+    matrix: Tensor
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [[number(value) for value in row] for row in self.matrix[:_ROWS, :_COLUMNS]]
+        names = [_label(name) for name in (self.rows or [])[:_ROWS]]
+        heads = [_label(name) for name in (self.columns or [])[:_COLUMNS]]
+        width = max((cell_len(cell) for row in [*cells, heads] for cell in row), default=1) + 1
+        margin = max((cell_len(name) for name in names), default=0)
+        across = max((options.max_width - margin - 3) // width, 1)
+        count = min(self.matrix.shape[1], _COLUMNS)
+        for start in range(0, count, across):
+            stop = min(start + across, count)
+            if heads:
+                yield Text(" " * margin + "".join(right(head, width) for head in heads[start:stop]), style="bold")
+            elif count > across:
+                yield Text(f"{' ' * margin} columns {start} to {stop - 1}:", style="dim")
+            more = "  …" if stop == count < self.matrix.shape[1] else ""
+            for place, row in enumerate(cells):
+                line = Text(
+                    right(names[place] if names else "", margin), style="bold", no_wrap=True, overflow="ellipsis"
+                )
+                yield line.append("".join(right(cell, width) for cell in row[start:stop]) + more, style="not bold")
+        left = [f"{self.matrix.shape[a] - most} more {what}" for a, most, what in _AXES if self.matrix.shape[a] > most]
+        if left:
+            yield Text("… " + " and ".join(left), style="dim")
 
 
 _AXES = ((0, _ROWS, "rows"), (1, _COLUMNS, "columns"))
@@ -81,4 +94,4 @@ _AXES = ((0, _ROWS, "rows"), (1, _COLUMNS, "columns"))
 
 def _label(name: str) -> str:
     shown = visible(name)
-    return shown if len(shown) <= _LABEL else shown[: _LABEL - 1] + "…"
+    return cut_to_cells(shown, _LABEL)

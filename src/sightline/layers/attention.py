@@ -207,7 +207,7 @@ def _show_scores(
     """Q Kᵀ, the same scaled (`plain`), what the distances add, and the scores made of both."""
     formula = score.formula
     if score.scale != 1.0:
-        formula, heads = "Q Kᵀ / √K", repeat_heads(key, query.shape[1], 1)
+        formula, heads = "Q Kᵀ / √d_k", repeat_heads(key, query.shape[1], 1)
         factors = {"a": query, "b": heads.mT}
         products = tap("products", plain / score.scale, "Q Kᵀ", ["query", "key"], "matmul", factors)
         scaled = {"a": products, "b": score.scale}

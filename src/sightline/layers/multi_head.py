@@ -120,7 +120,7 @@ class MultiHeadAttention(TapModule):
         tap = self.explicit_tap
         if self.listened:
             heads = (("query", query), ("key", key), ("value", value))
-            query, key, value = (self.tap(name, tensor, self._formula(name)) for name, tensor in heads)
+            query, key, value = (self._tap_heads(name, tensor, layout is not None) for name, tensor in heads)
         look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
         if self.span is not None and layout is not None:
             context = self.span(query, key, value, layout[0], look, causal, tap)
@@ -134,6 +134,12 @@ class MultiHeadAttention(TapModule):
         if self.output is None:
             return self.tap("output", joined, "[context_1 ; … ; context_H]", ["context"])
         return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
+
+    def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
+        """Tap (B, H, T, K) in every model, also where the heads of a token lie side by side: (B, T, H, K)."""
+        turned = tokens_first and tensor.dim() == 4
+        tapped = self.tap(name, tensor.transpose(1, 2) if turned else tensor, self._formula(name))
+        return tapped.transpose(1, 2) if turned else tapped
 
     def _formula(self, name: str) -> str:
         plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"

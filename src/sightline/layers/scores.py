@@ -44,9 +44,9 @@ class Dot(Score):
 
 
 class ScaledDot(Score):
-    """q·h / √K (Vaswani et al. 2017)."""
+    """q·h / √d_k (Vaswani et al. 2017)."""
 
-    formula = "q·h / √K"
+    formula = "q·h / √d_k"
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ class Additive(Score, TapModule):
 
 
 class LinearScore(Score):
-    """q·h / √K with no softmax after it: the context is linear in the states (mean over the N real keys)."""
+    """q·h / √d_k with no softmax after it: the context is linear in the states (mean over the N real keys)."""
 
     softmax = False
-    formula = "q·h / √K"
+    formula = "q·h / √d_k"
 
     def __init__(self, width: int, *, scaled: bool = True) -> None:
         super().__init__()
