@@ -100,6 +100,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("decoding.length_penalty", "-1", "expected greater than or equal to 0"),
     ("data.train.0.share", "[.nan, 1.0]", "expected a finite number"),
     ("seed", "-1", "expected greater than or equal to 0"),
+    ("task", "{}", "task: expected 'seq2seq'"),
+    ("task", "[tag]", "task: expected 'seq2seq'"),
 ]
 
 

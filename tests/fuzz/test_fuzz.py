@@ -139,6 +139,8 @@ def corpora() -> dict[str, tuple[dict[str, Any], dict[str, str]]]:
 
 def naive(kind: str, files: dict[str, bytes]) -> list[tuple[str, str]] | None:
     """What a few lines of Python read from the same bytes; None for kinds that take more than that."""
+    if kind not in ("text", "tsv", "pattern", "jsonl", "plain"):
+        return None
     lines = [content.decode("utf-8-sig").split("\n") for content in files.values()]
     lines = [each[:-1] if each[-1] == "" else each for each in lines]
     lines = [[line.removesuffix("\r") for line in each] for each in lines]

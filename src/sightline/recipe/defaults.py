@@ -64,7 +64,8 @@ class TextSize:
 
 def with_model(values: Any) -> Any:
     """The content of a recipe, with the parts that its task needs where it names none of them."""
-    if not isinstance(values, dict) or (task := values.get("task", "seq2seq")) not in MODELS:
+    task = values.get("task", "seq2seq") if isinstance(values, dict) else None
+    if not isinstance(task, str) or task not in MODELS:
         return values
     model, data = values.get("model") or {}, values.get("data")
     if not isinstance(model, dict) or any(model.get(key) for key in ("encoder", "decoder", "init_from")):

@@ -91,7 +91,8 @@ class Recipe(Section):
     def _metrics_of_the_task(cls, values: Any) -> Any:
         """The task's own metrics, where the recipe names none."""
         values = with_current_names(values)
-        if isinstance(values, dict) and (task := values.get("task", "seq2seq")) in TASK_METRICS:
+        task = values.get("task", "seq2seq") if isinstance(values, dict) else None
+        if isinstance(task, str) and task in TASK_METRICS:
             section = values.get("evaluation") or {}
             if isinstance(section, dict) and "metrics" not in section:
                 data = values.get("data")
