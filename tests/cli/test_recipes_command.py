@@ -77,7 +77,8 @@ def test_a_prefix_chooses_a_key_or_a_section() -> None:
     schedule = out("keys", "training.schedule")
     assert "training.schedule.warmup = 0.1" in schedule and "training.lr" not in schedule
     one = out("keys", "training.lr")
-    assert one.splitlines()[1:] == ["  training.lr = 0.0005", "      number > 0 — the largest learning rate"]
+    assert one.splitlines()[1] == "  training.lr = 0.0005" and one.count(" = ") == 1
+    assert one.splitlines()[2].startswith("      number > 0 — ")
     assert reference("data.train.0.columns") == reference("data.train.N.columns") != ""
     assert "data.train.N.columns = [1, 2]" in reference("data.train.3.columns")
     assert "data.tests.NAME" in reference("data.tests.dev.file")
