@@ -98,6 +98,8 @@ def fuzz(family: str, default: int, case: Callable[[random.Random], str]) -> Non
     count, first = int(os.environ.get("SIGHTLINE_FUZZ", default)), int(os.environ.get("SIGHTLINE_FUZZ_SEED", 0))
     failures, outcomes = [], dict[str, int]()
     for seed in range(first, first + count):
+        if seed > first and (seed - first) % 100 == 0:
+            print(f"{family}: {seed - first} of {count} cases, {len(failures)} failures", flush=True)
         try:
             with watchdog():
                 outcome = case(random.Random(f"{family}:{seed}"))
@@ -108,5 +110,6 @@ def fuzz(family: str, default: int, case: Callable[[random.Random], str]) -> Non
             failures.append(
                 f"SIGHTLINE_FUZZ=1 SIGHTLINE_FUZZ_SEED={seed} pytest -m fuzz -k {family}\n    {note}\n    {what}"
             )
+            print(failures[-1], flush=True)
     print(f"{family}: {count} cases, {outcomes}, {len(failures)} failures")
     assert not failures, f"{len(failures)} of {count}:\n" + "\n".join(failures[:25])
