@@ -171,6 +171,21 @@ def test_a_classifier_gives_no_label_to_an_empty_line(tasks: Runs) -> None:
         run.trace("")
 
 
+def test_a_column_of_a_csv_file_is_predicted_row_by_row(tasks: Runs, tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text('id,review\n1,"the dog,\ngood"\n2,the cat bad\n3,\n')
+    for column in ("review", "2"):
+        found = predict(tasks["classify-mean"], str(path), "--column", column).stdout
+        assert found == "positive\nnegative\n\n"
+    with pytest.raises(ValueError, match=r"in\.csv has the columns id, review; say with --column"):
+        predict(tasks["classify-mean"], str(path))
+    with pytest.raises(ValueError, match=r"there is no column 'reviw'; did you mean 'review'\?"):
+        predict(tasks["classify-mean"], str(path), "--column", "reviw")
+    assert predict(tasks["classify-mean"], str(path), "--format", "text").stdout.count("\n") == 5
+    path.write_text("words\nthe dog\n")
+    assert predict(tasks["tag-gru"], str(path)).stdout == "DET NOUN\n"
+
+
 # --- taggers -----------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
+from sightline.cli.csv_files import csv_texts, is_csv
 from sightline.cli.input_length import InputLength, MaxInputLength, is_long
 from sightline.cli.lines import Companion, escaped, lines_of, windows
 from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
@@ -95,10 +96,10 @@ def predict(
     ] = False,
     form: Annotated[
         str | None,
-        typer.Option("--format", help="Taggers: conllu, columns or text; by default what the file's name says."),
+        typer.Option("--format", help="csv, text or, for taggers, conllu or columns; by default by name and content."),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Taggers: where labels are written, if not where they were learned.")
+        str | None, typer.Option(help="CSV: the column of the texts, by name. Taggers: where labels are written.")
     ] = None,
     midi: Annotated[
         Path | None, typer.Option(help="Models of chorales: write the first piece there, or all into a folder.")
@@ -130,6 +131,8 @@ def predict(
     Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
     .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
 
+    Of a CSV file, the texts of one column are read (`--column NAME`), and each row gives a line.
+
     An empty line gives an empty line, whatever the task. An empty file is an error, empty standard input is none.
 
     Models that learned from spoilt text mend it: each `[MASK]` is a gap to fill, for a masked-words model of one piece.
@@ -154,6 +157,7 @@ def predict(
     - `sightline predict runs/shakespeare --prompt "ROMEO:" --sample --temperature 0.8`
     - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
     - `sightline predict runs/sst2 reviews.txt --nbest 2`
+    - `sightline predict runs/sst2 reviews.csv --column review > labels.txt`
     - `echo "Two [MASK] play in the snow." | sightline predict runs/masked-words --nbest 5`
     - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
@@ -188,7 +192,10 @@ def predict(
     check_alignments(alignments, alignment_format, alignment_heads, shift)
     files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
     check_apart({"--alignments": alignments}, {"the input": file, "--target": target, **files})
-    of_tasks = {"--target": target, "--prompt": prompt, "--format": form, "--column": column, "--midi": midi}
+    of_csv = is_csv(file, form)
+    of_tasks = {"--target": target, "--prompt": prompt, "--midi": midi}
+    if not of_csv and (form != "text" or column is not None):
+        of_tasks |= {"--format": form, "--column": column}
     check_task(loaded, of_tasks, nbest=nbest, alignments=alignments)
     if target is not None:
         several = None if nbest == 1 else nbest  # one is what there is
@@ -212,12 +219,15 @@ def predict(
     asked = Predictor(loaded, options, several, as_json)
     if prompt is not None:
         _go_on(asked, prompt, pieces)
-    elif loaded.recipe.task != "tag" or not _tagged(
-        loaded, file, form, column, max_input_length, {"--nbest": nbest, "--json": as_json}
+    elif (
+        loaded.recipe.task != "tag"
+        or of_csv
+        or not _tagged(loaded, file, form, column, max_input_length, {"--nbest": nbest, "--json": as_json})
     ):
         looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
         limit = InputLength.of(loaded, max_input_length)
-        _each_line(asked, file, Beside.of(prefixes, target, phrases), looks, pieces, limit)
+        texts = csv_texts(loaded.recipe, file, column) if of_csv else lines_of(file, limit.bytes)
+        _each_line(asked, file, texts, Beside.of(prefixes, target, phrases), looks, pieces, limit)
         if limit.refused:
             raise typer.Exit(code=1)
 
@@ -336,6 +346,7 @@ class Beside:
 def _each_line(
     asked: Predictor,
     file: Path | None,
+    texts: Iterator[str],
     beside: Beside,
     alignments: AlignmentFile | None,
     pieces: Pieces | None,
@@ -347,7 +358,7 @@ def _each_line(
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else open_output(alignments.path)
     with opened as looks, counting(file) as answered, phrases_told():
-        for lines in windows(lines_of(file, limit.bytes)):
+        for lines in windows(texts):
             window = limit.bounded(lines, done)
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
