@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections import Counter
@@ -124,7 +125,8 @@ def test_a_grid_is_drawn_in_any_script(suffix: str, tmp_path: Path) -> None:
 def test_a_grid_shows_every_kind_of_attention_with_every_token(tmp_path: Path) -> None:
     found = heads("transformer")
     draw_head_grid(found, tmp_path / "heads.svg", title=TEXT)
-    comments = re.findall(r"<!-- (.*?) -->", (tmp_path / "heads.svg").read_text(), flags=re.S)
+    text = (tmp_path / "heads.svg").read_text()
+    comments = [html.unescape(comment) for comment in re.findall(r"<!-- (.*?) -->", text, flags=re.S)]
     shown = "\n".join(comments)
     for kind in ("encoder self-attention", "decoder self-attention", "attention to the source"):
         assert kind in shown
