@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +21,11 @@ SECTIONS: dict[str, AnyTokenizer] = {
     "unigram": UnigramTokenizer(size=60),
     "character": CharacterTokenizer(min_count=1),
 }
+
+
+@cache
+def trained(kind: str) -> Tokenizer:
+    return Tokenizer.train(SECTIONS[kind], COMMANDS + QUERIES)
 
 
 def tokenizer(**changes: bool) -> Tokenizer:
@@ -62,7 +69,7 @@ def test_an_older_run_copies_a_word_only_as_it_is_joined_in_the_source() -> None
     ],
 )
 def test_a_word_of_the_source_is_never_unknown_in_the_target(kind: str, source: str, target: str) -> None:
-    own = Tokenizer.train(SECTIONS[kind], COMMANDS + QUERIES)
+    own = trained(kind)
     forms = Forms.of(own.all_pieces)
     known = read(own, source, forms)
     (ids,) = number_copied(own, [target], own.encode_many([target]), [known], forms)
@@ -74,7 +81,7 @@ def test_a_word_of_the_source_is_never_unknown_in_the_target(kind: str, source: 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: str, data: st.DataObject) -> None:
-    own = Tokenizer.train(SECTIONS[kind], COMMANDS + QUERIES)
+    own = trained(kind)
     words = data.draw(st.lists(st.sampled_from(["petra", "7474", "犬", "zorba", "anna", "0"]), min_size=1, max_size=5))
     marks = data.draw(st.lists(st.sampled_from(["{}", "'{}'", "({})", "('{}')"]), min_size=len(words)))
     source = " ".join(words)
