@@ -137,9 +137,9 @@ TEXTS = [
 ]
 OPTIONS: dict[str, list[tuple[list[str] | None, str]]] = {  # values, and the options they are for
     "predict": [
-        (NUMBERS, "beam nbest length-penalty max-length groups diversity no-repeat min-length temperature top-k top-p"),
+        (NUMBERS, "beam nbest length-penalty groups diversity no-repeat min-length temperature top-k top-p"),
         (NUMBERS, "seed coverage-penalty max-input-length max-ratio"),
-        (COUNTS, "mbr threads"),
+        (COUNTS, "mbr threads max-length"),
         (FILES, "prefixes target with alignments require forbid"),
         (
             TEXTS,

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.fuzz
 
 SHIPPED = sorted(shipped_recipes().values())
 # Keys that other keys take their defaults from, so that those may change too.
-_LEADING = ("task", "kind", "noise", "model", "init_from", "data", "validation")
+_LEADING = ("task", "kind", "noise", "model", "init_from", "data", "validation", "length_penalty")
 
 
 def differing(one: Any, other: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
