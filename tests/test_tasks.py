@@ -98,7 +98,7 @@ def answer_fits(run: Run, text: str, answer: str) -> bool:
         return len(labels) == len(words) and set(labels) <= {"DET", "NOUN", "VERB", "PUNCT"}
     if task == "classify":
         return answer in ("one thing", "that thing")
-    return task != "language-model" or answer.startswith(run.vocabulary.target.decode(run.encode_sources([text])[0]))
+    return task != "language-model" or answer.startswith(" ".join(text.split()))  # a prompt is shown as given
 
 
 @pytest.mark.parametrize("name", CASES)

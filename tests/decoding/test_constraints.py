@@ -78,7 +78,7 @@ def constrained(model: Any, sources: list[list[int]], demands: Sequence[Demands]
 
 @pytest.mark.parametrize("demands", DEMANDS)
 def test_a_wide_beam_finds_the_best_outputs_that_keep_to_the_rules(tiny: Seq2Seq, demands: Demands) -> None:
-    options = Decoding(beam=1111, nbest=8, max_length=4)
+    options = Decoding(beam=1111, nbest=8, max_length=4, length_penalty=1.0, stopping="bound")
     for source in SOURCES[:2]:
         (found,) = constrained(tiny, [source], [demands], options)
         assert found == best(tiny, source, lambda words: keeps(words, demands), 4)[:8]
@@ -278,7 +278,8 @@ def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_without_repeats_and_with_a_least_length_it_is_an_exhaustive_search(tiny: Seq2Seq, count: int) -> None:
-    options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2)
+    exhaustive = {"length_penalty": 1.0, "stopping": "bound"}
+    options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2, **exhaustive)
     (found,) = generate(tiny, Request(SOURCES[:1]), options)
     wanted = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
     assert [h.tokens for h in found] == wanted[:6]
@@ -304,7 +305,7 @@ def test_an_output_that_has_nothing_left_to_say_ends(script: type[Any]) -> None:
 
 def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any]) -> None:
     model = script(lambda first, said: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
-    options = Decoding(beam=2, min_length=3, max_length=8)
+    options = Decoding(beam=2, min_length=3, max_length=8, length_penalty=0.0)
     found = generate(model, Request(prefixes=[[7, 7], [8]]), options)
     assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]
 

@@ -275,7 +275,7 @@ def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any
             return {END: 1.0}
         return {4: 1.0} if len(said) < 6 else {END: 1.0}
 
-    options = Decoding(beam=2, nbest=2, length_penalty=2.0)
+    options = Decoding(beam=2, nbest=2, length_penalty=2.0, stopping="count")
     (alone,) = generate(script(rule), Request([[5]]), options)
     assert sorted(h.tokens for h in alone) == [[], [6]]
     found = generate(script(rule), Request([[5], *[[9]] * 30]), options)[0]

@@ -96,7 +96,7 @@ def test_groups_do_not_depend_on_the_batch(model: Seq2Seq, diversity: float) -> 
 
 
 def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
-    shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": 0.5, "max_length": 6}
+    shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": 0.5, "max_length": 6, "length_penalty": 1.0}
     options = Decoding(coverage_penalty=0.2, stopping="count", **shape)  # no rule that looks at scores
     plain = generate(looking_model, Request(SOURCES), options.model_copy(update={"coverage_penalty": 0.0}))
     lower = 0

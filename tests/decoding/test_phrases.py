@@ -61,7 +61,8 @@ def written(
 ) -> tuple[str, list[str]]:
     """The best output for one source and the warnings that came with it."""
     request = Request([[5]], prefixes=None if given is None else [given]).counted_from(6)
-    chosen = Decoding.model_validate({"beam": 6, "max_length": 60, "max_ratio": 60.0, **options})
+    shape = {"beam": 6, "max_length": 60, "max_ratio": 60.0, "length_penalty": 1.0, **options}
+    chosen = Decoding.model_validate(shape)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         found = generate_with_phrases(model, request, chosen, cutter(kind), [phrases])
@@ -160,7 +161,7 @@ def test_phrases_are_taken_as_the_tokenizer_sees_text(script: type[Any]) -> None
     def rule(first: int, said: list[int]) -> dict[int, float]:
         return {**dict.fromkeys(range(4, own.tokenizer.size), 0.01), wish[min(len(said), 3)]: 0.5}
 
-    options = Decoding(beam=4, forbid=("SAT",), max_length=9)
+    options = Decoding(beam=4, forbid=("SAT",), max_length=9, length_penalty=1.0)
     phrases = [Phrases(required=("  DOG ", " "), forbidden=("Cat", " "))]
     model = script(rule, own.tokenizer.size)
     with warnings.catch_warnings():

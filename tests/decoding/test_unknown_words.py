@@ -295,7 +295,10 @@ def test_a_dictionary_has_words_as_the_tokenizers_see_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": {"kind": "bpe"}}, r"replace_unknown: copy .* tokenizer\.kind: word, not seq2seq with bpe"),
+        (
+            {"tokenizer": {"kind": "bpe"}},
+            r"replace_unknown: copy .* tokenizer\.kind: word or whitespace, not seq2seq with bpe",
+        ),
         (
             {"model": {"decoder": {"kind": "recurrent", "attention": {"kind": "none"}}}},
             r"needs a decoder with attention",

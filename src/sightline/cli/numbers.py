@@ -8,7 +8,18 @@ from typing import Any
 
 from sightline.recipe.limits import ANY_INT, MOST
 
-_POSITIVE = ("beam", "nbest", "groups", "top_k", "top", "max_length", "max_tokens", "jobs", "threads", "count")
+_POSITIVE: tuple[str, ...] = (
+    "beam",
+    "nbest",
+    "groups",
+    "top_k",
+    "top",
+    "max_length",
+    "max_tokens",
+    "jobs",
+    "threads",
+    "count",
+)
 _POSITIVE += ("dim", "window", "epochs", "min_count", "size", "negatives")  # of vectors
 _LARGEST: dict[str, int] = {
     "jobs": 1_024,

@@ -60,7 +60,7 @@ MOST: dict[str, int | float] = {
     "context": 1_048_576,
     "accumulate": 1_000_000,
     "keep": 100_000,
-    "samples": 10_000,
+    "samples": 100_000,
     "threads": 1_024,
     "lr": 1_000,
     # decoding

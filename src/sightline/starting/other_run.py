@@ -59,16 +59,22 @@ class Start:
 
 
 def with_start(recipe: Recipe) -> Recipe:
-    """The recipe with the run it starts from made absolute, and that run's tokenizer section where it has none."""
+    """The recipe with the run it starts from made absolute, and that run's tokenizer section, or its size,
+    where the recipe has none."""
     start = recipe.model.init_from
     if start is None:
         return recipe
     folder = Path(start.run).expanduser().resolve()
     changed = start.model_copy(update={"run": str(folder)})
     found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init_from": changed})})
-    if "tokenizer" in recipe.model_fields_set or not folder.is_dir():
+    if not folder.is_dir():
         return found
-    return found.model_copy(update={"tokenizer": _recipe_of(folder).tokenizer})
+    own, theirs = recipe.tokenizer, _recipe_of(folder).tokenizer
+    if "tokenizer" in recipe.model_fields_set:
+        if own.kind != theirs.kind or "size" in own.model_fields_set:
+            return found
+        theirs = own.model_copy(update={"size": theirs.size})
+    return found.model_copy(update={"tokenizer": theirs})
 
 
 def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
