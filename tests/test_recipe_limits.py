@@ -72,7 +72,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("training.threads", "100000", "at most 1,024"),
     ("training.samples", "1000000", "at most 10,000"),
     ("decoding.beam", "99999999999999999999", "at most 10,000"),
-    ("decoding.nbest", "1000000", "at most 10,000"),
+    ("decoding.nbest", "1000000", "at most 100,000"),
     ("decoding.max_length", "1000000000", "at most 1,048,576"),
     ("decoding.mbr.candidates", "99999999999999999999", "at most 100,000"),
     ("decoding.max_ratio", "1e300", "at most 1,000,000"),
@@ -143,6 +143,7 @@ def _numbers(section: type, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), True, "5", 10**30, -(10**30), 1e300])
 def test_no_number_of_any_section_can_be_any_of_these(value: Any) -> None:
+    from sightline.recipe.annotations import alternatives
     from sightline.recipe.sections import Section
 
     def every(section: type[Section]) -> list[type[Section]]:
@@ -151,6 +152,8 @@ def test_no_number_of_any_section_can_be_any_of_these(value: Any) -> None:
     by_name = {section.__name__: section for section in every(Section)}
     for place in set(_numbers(Recipe)):
         name, key = place.split(".")
+        if value == "5" and str in alternatives(by_name[name].model_fields[key].annotation):
+            continue  # the name of a column
         with pytest.raises(ValueError, match=rf"{key}[.\n]"):
             by_name[name].model_validate({key: value})
 

@@ -123,7 +123,7 @@ def test_the_loss_of_validation_is_the_perplexity_of_evaluation(name: str, train
     best = min((record for record in records(run) if record["kind"] == "validation"), key=lambda each: each["loss"])
     loaded = Run.load(run, device="cpu")
     scores = {score.name: score.value for score in loaded.evaluate("validation").scores}
-    if "stopping" not in CASES[name]["training"]:
+    if loaded.recipe.training.stopping.on == "loss":
         assert scores["perplexity"] == pytest.approx(best["perplexity"], rel=1e-4)
     else:
         candidates = [record["perplexity"] for record in records(run) if record["kind"] == "validation"]
@@ -225,9 +225,10 @@ def test_counting_says_what_it_counts(tmp_path: Path) -> None:
     display = Silent()
     sightline.train(write(tmp_path, CASES["language model, counted"]), out=tmp_path / "run", display=display)
     texts = FILES["language-model"]
-    assert display.notes[0] == f"{len(texts)} training and {len(texts[::7])} validation examples"
-    assert display.notes[1].startswith("vocabulary ")
-    assert display.notes[2].startswith(f"{sum(map(len, texts))} tokens of text, end marks included, counted once")
+    assert display.notes[0].startswith("by default, ")
+    assert display.notes[1] == f"{len(texts)} training and {len(texts[::7])} validation examples"
+    assert display.notes[2].startswith("vocabulary ")
+    assert display.notes[3].startswith(f"{sum(map(len, texts))} tokens of text, end marks included, counted once")
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_what_has_no_such_vectors_says_so() -> None:
         run.embed(TEXTS, layer=-1)
     with pytest.raises(ValueError, match="pooling none keeps those apart"):
         run.embed_units(TEXTS, words=True)
-    with pytest.raises(ValueError, match="embed_units"):
+    with pytest.raises(TypeError, match=r"embed takes a list of texts"):
         run.embed("Ein Hund")
     with pytest.raises(ValueError, match="embed with one of them"):
         embed_texts(replace(run.answerer, members=(run.answerer,)), TEXTS, Wanted())

@@ -138,7 +138,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(trained: Callable[[str], Trained], c
 
 
 def test_a_loss_that_is_not_finite_stops_and_saves_the_batch(cache: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, body=TRANSFORMER, lr=1e30, schedule={"kind": "constant", "warmup": 0}, save_every=1)
+    recipe = write_recipe(tmp_path, body=TRANSFORMER, lr=1e20, schedule={"kind": "constant", "warmup": 0}, save_every=1)
     with pytest.raises(NotFinite, match=r"bad-batch\.json, the last good checkpoint is step \d.*Lower training\.lr"):
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
     bad = json.loads((tmp_path / "run" / "bad-batch.json").read_text())
