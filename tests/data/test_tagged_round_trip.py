@@ -60,7 +60,9 @@ def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: s
     assert [line for block in parts for line in block.lines] == lines
 
 
-@given(lines=conllu_lines(), label=DENSE)
+@given(
+    lines=conllu_lines(), label=DENSE.filter(lambda label: label == label.strip("\u00a0"))
+)  # at an end it is padding
 def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: list[str], label: str) -> None:
     tagged = [line for block in sentences(lines, "conllu") for line in block.tagged([label] * len(block.words))]
     for old, new in zip(lines, tagged, strict=True):
