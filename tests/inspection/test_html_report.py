@@ -110,13 +110,13 @@ def test_the_lecture_example_is_reported_without_a_run(tmp_path: Path) -> None:
     page = (tmp_path / "lecture.html").read_text(encoding="utf-8")
     assert set(read(page).titles) == {"Output", "Alignment", "Heads", "Walk-through"}
     assert "3.08093" in page  # the loss
-    assert '<annotation encoding="application/x-tex">Q K^{\\top} / \\sqrt {K}</annotation>' in page
+    assert '<annotation encoding="application/x-tex">Q K^{\\top} / \\sqrt {d_{k}}</annotation>' in page
 
 
 def test_numbers_of_small_matrices_can_be_read_without_scripts() -> None:
     page = report(gather(Subject(given=lecture_trace()), "lecture-example"))
     weight = float(lecture_trace()["decoder.0.cross.weights"][0, 0, 0, 1])
-    assert f'title="a · dog: {weight:.6g}">{weight:.3g}</td>' in page
+    assert f'title="we → predicts a · dog: {weight:.6g}">{weight:.3g}</td>' in page
 
 
 def test_numbers_of_a_picture_are_those_of_the_trace() -> None:
