@@ -19,10 +19,9 @@ def test_a_heading_has_three_lines_at_most() -> None:
 
 
 @pytest.mark.parametrize("view", ["heads", "beam"])
-def test_the_heading_of_a_long_text_is_cut(tmp_path: Path, view: str) -> None:
+def test_the_heading_of_a_long_text_has_three_lines_at_most(tmp_path: Path, view: str) -> None:
     text = "Zwei Männer " * 90 + "Schach"
     look(view, Subject(untrained("recurrent"), text)).picture(tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    texts = re.findall("<!-- (.*?) -->", drawn)  # of the heading, and of the tokens along the axes
-    assert any("Zwei Männer Zwei" in line for line in texts)
-    assert not any("Zwei" in line and "Schach" in line for line in texts) and max(map(len, texts)) < len(text) / 2
+    heading = [line for line in re.findall("<!-- (.*?) -->", drawn) if "Zwei Männer Zwei" in line]
+    assert 1 <= len(heading) <= 3  # however wide the picture is
