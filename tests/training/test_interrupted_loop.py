@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "own-saves": {"save_every": 3, "validate_every": None},
     "last": {"result": "last", "averaging": {"kind": "ema", "decay": 0.9}},
 }
+
+
+@pytest.fixture(autouse=True)
+def _hangups_are_not_ignored() -> Iterator[None]:
+    """Whatever started the tests: nohup ignores SIGHUP for all that it runs."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
