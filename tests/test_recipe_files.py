@@ -73,6 +73,11 @@ def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     assert type(read) is type(value)
 
 
+@pytest.mark.parametrize("text", ["\x85", "a\x85b", "\u2028", "x\u2029y"])
+def test_line_breaks_that_are_no_newline_are_read_back(text: str) -> None:
+    assert read_yaml(write_yaml({"value": text, text: 1}), "x").value == {"value": text, text: 1}
+
+
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
     | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -74,6 +74,10 @@ class _Dumper(yaml.SafeDumper):
         flat = not any(isinstance(item, dict | list) for item in items)
         return super().represent_sequence(tag, items, flow_style=flat)
 
+    def represent_scalar(self, tag: str, value: str, style: str | None = None) -> yaml.ScalarNode:
+        """Escape other line breaks than a newline: unescaped, they are folded into spaces when they are read."""
+        return super().represent_scalar(tag, value, '"' if set(value) & set("\x85\u2028\u2029") else style)
+
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
