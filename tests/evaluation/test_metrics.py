@@ -154,7 +154,7 @@ def test_bits_per_character_are_of_one_text_and_have_four_digits() -> None:
 def test_drawing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = np.random.default_rng(0).random((7, 3))
     whole = resampled_sums(statistics, 50, seed=3)
-    monkeypatch.setattr("sightline.evaluation.intervals._DRAWN_AT_ONCE", 21)
+    monkeypatch.setattr("sightline.evaluation.intervals._INDICES_AT_ONCE", 21)
     np.testing.assert_array_equal(resampled_sums(statistics, 50, seed=3), whole)
     drawn = np.random.default_rng(3).choice(7, size=(50, 7))
     np.testing.assert_allclose(whole, statistics[drawn].sum(axis=1))

@@ -118,7 +118,7 @@ def test_drawing_coin_flips_in_pieces_changes_nothing(monkeypatch: pytest.Monkey
     pair = measure("bleu", output(wanted, 0.8, 1), wanted), measure("bleu", output(wanted, 0.77, 2), wanted)
     whole = approximate_randomization(*pair, trials=500)
     for few in (37 * 50, 1):
-        monkeypatch.setattr("sightline.evaluation.significance._DRAWN_AT_ONCE", few)
+        monkeypatch.setattr("sightline.evaluation.significance._FLIPS_AT_ONCE", few)
         assert approximate_randomization(*pair, trials=500) == whole
     assert 0.01 < whole.p < 0.99
 

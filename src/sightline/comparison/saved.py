@@ -50,7 +50,7 @@ def _refusal(path: Path, why: str) -> str:
 
 def _comparison(saved: Plain) -> Comparison:
     test, metrics = saved["test"], saved["metrics"]
-    systems = [_system(each, test["sentences"]) for each in saved["systems"]]
+    systems = [_saved_system(each, test["sentences"]) for each in saved["systems"]]
     nowhere = Where.nowhere(metrics[0], {each.name: each.name for each in systems})
     return Comparison(
         test=TestSet(
@@ -71,7 +71,7 @@ def _comparison(saved: Plain) -> Comparison:
     )
 
 
-def _system(saved: Plain, sentences: int) -> System:
+def _saved_system(saved: Plain, sentences: int) -> System:
     return System(
         name=saved["name"],
         members=[_member(each, sentences) for each in saved["runs"]],

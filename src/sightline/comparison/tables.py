@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sightline.comparison import wording
 from sightline.comparison.results import Comparison, Member, Quality, System, Verdict
 from sightline.comparison.seeds import SAMPLES, SEED, TRIALS
 from sightline.comparison.where import Contrast
-from sightline.comparison.wording import NOTHING
+from sightline.comparison.wording import NOTHING, count_text, duration_text, memory_text, power_text, probability_text, rate_text, share_text
 from sightline.evaluation.metrics import METRICS, Score
 from sightline.plural import plural
 
@@ -59,12 +58,12 @@ def _costs(comparison: Comparison, system: System | Member) -> list[str]:
     """The cells below `_COSTS`."""
     cost = system.cost
     return [
-        wording.count(system.parameters),
-        wording.count(cost.tokens),
-        wording.power(cost.flops),
-        wording.duration(cost.seconds),
-        *([] if comparison.of_text else [wording.rate(system.sentences_per_second)]),
-        wording.memory(cost.peak_memory),
+        count_text(system.parameters),
+        count_text(cost.tokens),
+        power_text(cost.flops),
+        duration_text(cost.seconds),
+        *([] if comparison.of_text else [rate_text(system.sentences_per_second)]),
+        memory_text(cost.peak_memory),
     ]
 
 
@@ -118,7 +117,7 @@ def _value(quality: Quality) -> str:
 def _change(verdict: Verdict) -> str:
     digits = METRICS[verdict.metric].digits
     mark = "*" if verdict.significant else ""
-    return f"{verdict.difference:+.{digits}f}{mark} ({wording.probability(verdict.p)})"
+    return f"{verdict.difference:+.{digits}f}{mark} ({probability_text(verdict.p)})"
 
 
 def _best(comparison: Comparison) -> Iterable[tuple[int, int]]:
@@ -151,11 +150,11 @@ def luck_table(comparison: Comparison) -> Table:
         for metric, verdict in system.verdicts.items():
             first, second = verdict.randomization, verdict.seeds
             row = [system.name, METRICS[metric].label, f"{verdict.difference:+.{METRICS[metric].digits}f}"]
-            row += [wording.probability(first.p), wording.probability(first.p_with_ties)]
-            row += [NOTHING if second is None else wording.probability(second.p)] if with_seeds else []
-            row += [wording.probability(verdict.bootstrap.p)]
+            row += [probability_text(first.p), probability_text(first.p_with_ties)]
+            row += [NOTHING if second is None else probability_text(second.p)] if with_seeds else []
+            row += [probability_text(verdict.bootstrap.p)]
             exact = verdict.mcnemar
-            row += [NOTHING if exact is None else wording.probability(exact.p)] if with_answers else []
+            row += [NOTHING if exact is None else probability_text(exact.p)] if with_answers else []
             rows.append([*row, judgement(verdict)])
     decide = "With ties, it decides" + (
         " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
@@ -252,7 +251,7 @@ def _frequency_table(comparison: Comparison) -> Table:
         [
             bucket.label,
             f"{max(quality.wanted for quality in bucket.systems.values()):,}",
-            *(wording.share(quality.f1) for quality in bucket.systems.values()),
+            *(share_text(quality.f1) for quality in bucket.systems.values()),
         ]
         for bucket in where.frequencies
     ]
@@ -262,7 +261,7 @@ def _frequency_table(comparison: Comparison) -> Table:
 def _position_table(comparison: Comparison) -> Table:
     columns = [Column("fifth of the sentence", number=False), *(Column(system.name) for system in comparison.systems)]
     rows = [
-        [_ORDINALS[part.part - 1], *(wording.share(recall.recall) for recall in part.systems.values())]
+        [_ORDINALS[part.part - 1], *(share_text(recall.recall) for recall in part.systems.values())]
         for part in comparison.where.positions
     ]
     return Table("Words of the reference produced, by their place", columns, rows)
@@ -289,9 +288,9 @@ def word_table(comparison: Comparison, contrast: Contrast, *, ahead: bool, most:
         [
             each.word,
             f"{each.wanted:,}",
-            wording.share(each.baseline_recall),
-            wording.share(each.system_recall),
-            wording.probability(each.p),
+            share_text(each.baseline_recall),
+            share_text(each.system_recall),
+            probability_text(each.p),
         ]
         for each in found[:most]
     ]

@@ -8,7 +8,7 @@ NOTHING = "–"  # not known, not measured, or not there
 UNSET = "not set"  # a key of a recipe that is null, or in a section that is
 
 
-def count(value: float | None) -> str:
+def count_text(value: float | None) -> str:
     """13035840 → 13.0M."""
     if value is None:
         return NOTHING
@@ -18,7 +18,7 @@ def count(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def power(value: float | None) -> str:
+def power_text(value: float | None) -> str:
     """Floating-point operations as the published tables have them: 3.3·10^18."""
     if value is None:
         return NOTHING
@@ -31,7 +31,7 @@ def power(value: float | None) -> str:
     return f"{digits}·10^{exponent}"
 
 
-def duration(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """330 → 5.5 min."""
     if seconds is None:
         return NOTHING
@@ -41,25 +41,25 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def memory(size: float | None) -> str:
+def memory_text(size: float | None) -> str:
     """1610612736 → 1.5 GiB."""
     if size is None:
         return NOTHING
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def rate(value: float | None) -> str:
+def rate_text(value: float | None) -> str:
     """Sentences a second."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def probability(p: float) -> str:
+def probability_text(p: float) -> str:
     """0.0123, or <0.0001."""
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def share(value: float) -> str:
+def share_text(value: float) -> str:
     """0.4213 → 42.1%."""
     return f"{100 * value:.1f}%"

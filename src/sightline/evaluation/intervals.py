@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
-_DRAWN_AT_ONCE = 4_000_000  # indices held in memory
+_INDICES_AT_ONCE = 4_000_000  # indices held in memory
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def resampled_sums(statistics: Numbers, bootstrap: int, seed: int) -> Numbers:
     rows, width = statistics.shape
     generator = np.random.default_rng(seed)
     sums = np.empty((bootstrap, width))
-    step = max(1, _DRAWN_AT_ONCE // rows)
+    step = max(1, _INDICES_AT_ONCE // rows)
     for start in range(0, bootstrap, step):
         size = min(step, bootstrap - start)
         drawn = generator.choice(rows, size=(size, rows), replace=True)  # (r, N)

@@ -33,7 +33,7 @@ from sightline.evaluation.intervals import Numbers, resampled_sums
 from sightline.evaluation.measurement import Measurement, aligned
 
 LEVEL = 0.05
-_DRAWN_AT_ONCE = 4_000_000  # coin flips held in memory
+_FLIPS_AT_ONCE = 4_000_000  # coin flips held in memory
 _FLIPS_IN_A_WORD = 32  # NumPy cuts coin flips from words of 32 bits; what is left of one is lost after a call
 
 
@@ -214,7 +214,7 @@ def finite_scores(measurement: Measurement, sums: Numbers) -> Numbers:
 def coin_flips(trials: int, sentences: int, seed: int) -> Iterator[NDArray[np.bool_]]:
     """`trials` rows of `sentences` coin flips, a few rows at a time, the same as if drawn at once."""
     generator = np.random.default_rng(seed)
-    rows = max(1, _DRAWN_AT_ONCE // sentences // _FLIPS_IN_A_WORD) * _FLIPS_IN_A_WORD
+    rows = max(1, _FLIPS_AT_ONCE // sentences // _FLIPS_IN_A_WORD) * _FLIPS_IN_A_WORD
     for start in range(0, trials, rows):
         yield generator.integers(2, size=(min(rows, trials - start), sentences), dtype=np.bool_)
 

@@ -42,13 +42,13 @@ def latex(formula: str) -> str:
     text = re.sub(r"√\(([^()]*)\)", r"√{\1}", formula)
     text = re.sub(r"√(\w(?:_\w)?)", r"√{\1}", text)
     text = re.sub(r"_(\w+(?:[−+,]\w+)*)", lambda found: "_{" + found[1] + "}", text)
-    text = _WORDS.sub(_word, text)
+    text = _WORDS.sub(_latex_word, text)
     for sign, command in _SIGNS.items():
         text = text.replace(sign, command)
     return re.sub(r"\s+", " ", text).strip()
 
 
-def _word(found: re.Match[str]) -> str:
+def _latex_word(found: re.Match[str]) -> str:
     word = found[1]
     if word in _FUNCTIONS:
         return f"\\{word} "

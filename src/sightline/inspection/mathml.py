@@ -83,7 +83,7 @@ def _atom(text: str, at: int) -> tuple[str, int]:
         inside, at = _row(text, at + 1, _OPEN[sign])
         base = f"<mrow>{_operator(sign)}{inside}{_operator(_OPEN[sign])}</mrow>"
     elif word is not None:
-        base, at = _word(text, word)
+        base, at = _mathml_word(text, word)
     else:
         token = _TOKEN.match(text, at)
         assert token is not None
@@ -97,7 +97,7 @@ def _root(text: str, at: int) -> tuple[str, int]:
     return _atom(text, at)
 
 
-def _word(text: str, word: re.Match[str]) -> tuple[str, int]:
+def _mathml_word(text: str, word: re.Match[str]) -> tuple[str, int]:
     """A name, and in brackets what it is a function of; or a few words."""
     name, at = word[0], word.end()
     space = '<mspace width="0.25em"></mspace>' if _FOLLOWED.match(text, at) else ""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.recipe.yaml import Located, Path, dotted
+from sightline.recipe.yaml import KeyPath, Located, dotted
 
 # old → new, oldest first; an old key that is null says nothing
-ALIASES: dict[Path, Path] = {
+ALIASES: dict[KeyPath, KeyPath] = {
     ("training", "start_from"): ("model", "init_from"),
     ("model", "start_from"): ("model", "init_from"),
 }
 
 
-def current_name(path: Path) -> Path:
+def current_name(path: KeyPath) -> KeyPath:
     """The path of a key under its present name."""
     for old, new in ALIASES.items():
         if path[: len(old)] == old:
@@ -49,7 +49,7 @@ def rename_keys(document: Located) -> bool:
     return bool(old_names)
 
 
-def _value(values: Any, path: Path) -> Any:
+def _value(values: Any, path: KeyPath) -> Any:
     for key in path:
         values = values.get(key) if isinstance(values, dict) else None
     return values

@@ -13,7 +13,7 @@ from sightline.recipe.aliases import current_name
 from sightline.recipe.defaults import with_model
 from sightline.recipe.sections import Section
 from sightline.recipe.shape import chosen, inner, kinds
-from sightline.recipe.yaml import Key, Located, Path, dotted, read_yaml
+from sightline.recipe.yaml import Key, KeyPath, Located, dotted, read_yaml
 
 
 def key_of(override: str) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def apply_override(document: Located, override: str) -> None:
 def _put(document: Located, keys: list[str], new: Located, at: str) -> None:
     here: Any = document.value
     annotation: Any = Recipe
-    walked: Path = ()
+    walked: KeyPath = ()
     for name in keys[:-1]:
         key = _key_in(here, name, walked)
         below = inner(annotation, key, here)
@@ -66,7 +66,7 @@ def _put(document: Located, keys: list[str], new: Located, at: str) -> None:
     document.places.update({(*target, *place): at for place in new.places})
 
 
-def _key_in(here: Any, name: str, path: Path) -> Key:
+def _key_in(here: Any, name: str, path: KeyPath) -> Key:
     """`name` as a key of the mapping or an index of the list `here`."""
     if isinstance(here, dict):
         return name
@@ -82,7 +82,7 @@ def _lacks(here: Any, key: Key) -> bool:
     return isinstance(here, dict) and here.get(str(key)) is None
 
 
-def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: Path) -> None:
+def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: KeyPath) -> None:
     """`init_from: RUN` as `init_from: {run: RUN}`, so that other keys can stand beside it."""
     section = chosen(annotation, here[key])
     if isinstance(here[key], str) and section is not None and section.short_for is not None:
@@ -103,7 +103,7 @@ def _default(annotation: Any, key: Key, here: Any) -> Any:
     return {}
 
 
-def _drop_keys_of_the_old_kind(document: Located, here: dict[str, Any], annotation: Any, kind: Any, path: Path) -> None:
+def _drop_keys_of_the_old_kind(document: Located, here: dict[str, Any], annotation: Any, kind: Any, path: KeyPath) -> None:
     old, new = chosen(annotation, here), kinds(annotation).get(kind) if isinstance(kind, str) else None
     if old is None or new is None:
         return

@@ -31,7 +31,7 @@ class UnknownKey(ValueError):
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyInfo:
     """One key of a section."""
 
     path: str  # data.train.N.file
@@ -47,7 +47,7 @@ class Part:
     path: str
     kind: str | None
     meaning: str
-    keys: list[Key] = field(default_factory=list)
+    keys: list[KeyInfo] = field(default_factory=list)
     kinds: list[tuple[str, str]] = field(default_factory=list)  # that may stand here, each with its meaning
     same_as: str | None = None  # the path of an earlier part with the same keys
 
@@ -150,7 +150,7 @@ def _union(annotation: Any, path: str, written: dict[type[Section], str] | None,
     }
     bases = [base for base in next(iter(members.values())).__mro__ if base is not Section and issubclass(base, Section)]
     base = next((each for each in bases if all(issubclass(member, each) for member in members.values())), Section)
-    chosen = Key(f"{path}.kind", " | ".join(members), None, "which of these stands here")
+    chosen = KeyInfo(f"{path}.kind", " | ".join(members), None, "which of these stands here")
     common = [_key(f"{path}.{name}", info) for name, info in base.model_fields.items()]
     told = [(kind, _meaning(member)) for kind, member in members.items()]
     yield Part(path, None, "one of these kinds.", [chosen, *common], told)
@@ -169,8 +169,8 @@ def _place(path: str, annotation: Any) -> tuple[str, Any]:
     return path, annotation
 
 
-def _key(path: str, info: FieldInfo) -> Key:
-    return Key(path, _type(info.annotation, info.metadata), _default(info), info.description or "")
+def _key(path: str, info: FieldInfo) -> KeyInfo:
+    return KeyInfo(path, _type(info.annotation, info.metadata), _default(info), info.description or "")
 
 
 def _meaning(section: type[Section]) -> str:

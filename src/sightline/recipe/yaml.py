@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 Key = str | int
-Path = tuple[Key, ...]
+KeyPath = tuple[Key, ...]
 
 # Bounds of a document; aliases count as what they repeat. A resolved recipe has 5 kB and 200 values, six levels deep.
 MAX_BYTES, MAX_DEPTH, MAX_VALUES = 1_000_000, 50, 20_000
@@ -87,10 +87,10 @@ class Located:
     """A YAML document: its value, where each part of it stands, and what is wrong with it."""
 
     value: Any = None
-    places: dict[Path, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def place(self, path: Path) -> str:
+    def place(self, path: KeyPath) -> str:
         """Where `path` stands, or the nearest thing around it that is written down."""
         while path and path not in self.places:
             path = path[:-1]
@@ -140,7 +140,7 @@ class _Reader:
     def _place(self, line: int) -> str:
         return self.at or f"{self.name}:{line}"
 
-    def value(self, node: yaml.Node | None, path: Path, line: int, around: tuple[int, ...]) -> Any:
+    def value(self, node: yaml.Node | None, path: KeyPath, line: int, around: tuple[int, ...]) -> Any:
         self.count += 1
         if self.count > MAX_VALUES:
             raise _TooLarge(
@@ -163,7 +163,7 @@ class _Reader:
             ]
         return self._scalar(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path, around: tuple[int, ...]) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...]) -> dict[str, Any]:
         values: dict[str, Any] = {}
         first: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -181,10 +181,10 @@ class _Reader:
             values[key] = self.value(value_node, (*path, key), line, around)
         return values
 
-    def _problem(self, path: Path, what: str) -> None:
+    def _problem(self, path: KeyPath, what: str) -> None:
         self.document.problems.append(f"{self.document.places[path]}: {dotted(path)}: {what}")
 
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
         text = str(node.value)
         if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
             self._problem(path, "a NUL or half a surrogate pair, which is no text; take it away")
@@ -213,6 +213,6 @@ def write_yaml(value: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """`("data", "train", 0, "weight")` as `data.train.0.weight`, the way overrides write it."""
     return ".".join(str(key) for key in path) or "the recipe"

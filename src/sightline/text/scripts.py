@@ -13,9 +13,9 @@ UNSPACED = (
     r"\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
     r"\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
 )
-_UNSPACED = re.compile(f"[{UNSPACED}]")
+_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 
 
 def unspaced(character: str) -> bool:
     """Whether a character is of a script that sets no space between words."""
-    return _UNSPACED.match(character) is not None
+    return _UNSPACED_CHARACTER.match(character) is not None

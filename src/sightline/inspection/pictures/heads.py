@@ -24,7 +24,7 @@ _CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 po
 _LEAST_CELL = 0.07  # inches; labels are then of 4 points
 _SMALLEST = 1.3  # inches of a panel
 _TALLEST = 2 * LARGEST  # inches of all kinds, one below the other
-_LONGEST_LABEL = 16
+_LONGEST_HEAD_LABEL = 16
 _HEADING, _BELOW = 0.55, 0.55  # inches over a kind's tokens, and below its last panels
 _GAP = 0.32  # inches between panels, with room for a title
 _ROWS = {  # what the rows of each kind stand for
@@ -174,4 +174,4 @@ def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float]) ->
 
 
 def _caption(token: str) -> str:
-    return shortened(visible(token), _LONGEST_LABEL)
+    return shortened(visible(token), _LONGEST_HEAD_LABEL)
