@@ -18,6 +18,7 @@ from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # in commands that tests start, too
 torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, so before any is imported

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from sightline import threads
+from sightline import experiment, threads
+from sightline.training import threads as training_threads
+from sightline.training.threads import CpuTimes, busy_cores, share_of_threads, threads_by_load
 
 
 @pytest.fixture
@@ -72,3 +75,67 @@ main()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.stderr.splitlines()[-1] in ("5000 False", "0 False")
+
+
+@pytest.mark.parametrize(
+    ("default", "others", "expected"),
+    [(2, 0.0, 2), (2, 0.4, 2), (2, 0.5, 1), (2, 2.0, 1), (8, 0.9, 8), (8, 1.0, 4), (16, 1.5, 16), (16, 15.0, 8)],
+)
+def test_a_training_beside_other_programs_uses_half_of_the_threads(default: int, others: float, expected: int) -> None:
+    assert share_of_threads(default, others) == expected
+
+
+@pytest.mark.parametrize(
+    ("default", "environment", "others", "expected"),
+    [(2, {}, 1.0, 1), (2, {}, 0.0, None), (1, {}, 1.0, None), (2, {"OMP_NUM_THREADS": "2"}, 1.0, None)],
+)
+def test_the_number_of_threads_follows_the_load_unless_chosen(
+    default: int, environment: dict[str, str], others: float, expected: int | None
+) -> None:
+    found = threads_by_load(default, None, environment, lambda since: others)
+    assert (None if found is None else found[0]) == expected
+    assert found is None or (found[1].startswith("other programs keep 1.0 cores busy") and "threads=2" in found[1])
+
+
+def test_busy_cores_are_those_of_other_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(training_threads, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(training_threads, "_SHORTEST", 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
+
+    def stat(core0: int, core2: int) -> None:  # core 1 is not ours
+        rows = [f"cpu  9 9 9 9 9 9 9 9\ncpu0 {core0} 0 0 7 7 0 0 0", "cpu1 99999999 0 0 7 7 0 0 0"]
+        (tmp_path / "stat").write_text("\n".join([*rows, f"cpu2 0 0 {core2} 7 7 0 0 0", "intr 0"]) + "\n")
+
+    stat(0, 0)
+    now = CpuTimes.now()
+    assert now is not None and now.everybody == 0
+    since = CpuTimes(now.at - 10, now.everybody, now.own - 3)  # this process used 3 CPU seconds in 10 s
+    stat(8 * ticks, 5 * ticks)
+    assert busy_cores(since) == pytest.approx(1.0, abs=0.1)
+
+
+def test_without_proc_nobody_else_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(training_threads, "_STAT", tmp_path / "stat")
+    assert CpuTimes.now() is None and busy_cores(None) == 0.0
+
+
+def test_fewer_threads_are_saved_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A training that starts beside others saves its number of threads; its resumption on a free machine uses it."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    load = {"others": 1.0}
+    monkeypatch.setattr(training_threads.threads_by_load, "__defaults__", (lambda since: load["others"],))
+    options = ["training.limits.steps=2", "training.device=cpu", "training.validate_every=2", "training.samples=0"]
+    torch.set_num_threads(2)
+    try:
+        run = experiment.train("dates", options, out=tmp_path / "run")
+        assert torch.get_num_threads() == 1 and "threads: 1" in (run / "recipe.yaml").read_text()
+        torch.set_num_threads(2)
+        load["others"] = 0.0
+        experiment.train("dates", [*options, "training.limits.steps=3"], out=run, resume=True)
+        assert torch.get_num_threads() == 1
+        torch.set_num_threads(2)
+        free = experiment.train("dates", options, out=tmp_path / "free")
+        assert torch.get_num_threads() == 2 and "threads: 2" not in (free / "recipe.yaml").read_text()
+    finally:
+        torch.set_num_threads(1)

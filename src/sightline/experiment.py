@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ from sightline.training.loop import fit
 from sightline.training.noised import NoisePlan
 from sightline.training.plan import EpochPlan, choose_layout
 from sightline.training.step import CarriedGradients, Gradients, PlainGradients, step_seed
+from sightline.training.threads import CpuTimes, threads_by_load
 from sightline.training.windows import WindowPlan
 from sightline.validation import build_validator
 
@@ -129,6 +132,7 @@ def train(
     `recipe` is a Recipe, a path, or the name of a shipped recipe; `overrides` are `section.key=value`. With `resume`,
     a run that was interrupted goes on where its newest whole checkpoint stands, and ends as if nothing had happened.
     """
+    started = CpuTimes.now()
     loaded, name = open_recipe(recipe, overrides)
     run = Path(out) if out is not None else Path(name)
     display = display or PlainDisplay()
@@ -138,7 +142,7 @@ def train(
         loaded, notes = complete_recipe(loaded, run, resume=resume)
         for line in notes:
             display.note(line)
-        _train_locked(loaded, run, resume, display, progress)
+        _train_locked(loaded, run, resume, display, progress, started)
     return run
 
 
@@ -171,7 +175,14 @@ def _resumable(run: Path, recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, progress: ExampleCounter | None) -> None:
+def _train_locked(
+    recipe: Recipe,
+    run: Path,
+    resume: bool,
+    display: Display,
+    progress: ExampleCounter | None,
+    started: CpuTimes | None,
+) -> None:
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     device = choose_device(recipe.training.device)
@@ -187,7 +198,25 @@ def _train_locked(recipe: Recipe, run: Path, resume: bool, display: Display, pro
     ):
         if begun:
             _check_text(run, prepared)
+        elif device.type == "cpu":
+            prepared = _with_threads(prepared, started, display)
         _train_prepared(prepared, run, resume, display, device)
+
+
+def _with_threads(prepared: Prepared, started: CpuTimes | None, display: Display) -> Prepared:
+    """Leave cores to other programs, and record it in the recipe, so that a resumed training does the same."""
+    training = prepared.recipe.training
+    if training.threads is not None or training.deterministic:
+        return prepared
+    prepared.train(0)  # tokenizes the text; the load is measured until now
+    fewer = threads_by_load(torch.get_num_threads(), started, os.environ)
+    if fewer is None:
+        return prepared
+    threads, note = fewer
+    display.note(note)
+    torch.set_num_threads(threads)
+    training = training.model_copy(update={"threads": threads})
+    return replace(prepared, recipe=prepared.recipe.model_copy(update={"training": training}))
 
 
 def _with_precision(recipe: Recipe, run: Path, device: torch.device) -> Recipe:

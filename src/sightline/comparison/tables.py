@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from sightline.comparison.results import Comparison, Member, Quality, System, Verdict
 from sightline.comparison.seeds import SAMPLES, SEED, TRIALS
 from sightline.comparison.where import Contrast
-from sightline.comparison.wording import NOTHING, count_text, duration_text, memory_text, power_text, probability_text, rate_text, share_text
+from sightline.comparison.wording import (
+    NOTHING,
+    count_text,
+    duration_text,
+    memory_text,
+    power_text,
+    probability_text,
+    rate_text,
+    share_text,
+)
 from sightline.evaluation.metrics import METRICS, Score
 from sightline.plural import plural
 

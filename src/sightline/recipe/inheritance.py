@@ -10,8 +10,7 @@ from sightline.files import read_bounded
 from sightline.recipe.aliases import rename_keys
 from sightline.recipe.model import Model
 from sightline.recipe.recipe import PARTS
-from sightline.recipe.yaml import MAX_BYTES, Located, read_yaml
-from sightline.recipe.yaml import KeyPath
+from sightline.recipe.yaml import MAX_BYTES, KeyPath, Located, read_yaml
 
 # what says how a model was made, not what it is
 _NOT_INHERITED = {"init_from", "adapters", "word_vectors"}

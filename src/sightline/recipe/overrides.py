@@ -103,7 +103,9 @@ def _default(annotation: Any, key: Key, here: Any) -> Any:
     return {}
 
 
-def _drop_keys_of_the_old_kind(document: Located, here: dict[str, Any], annotation: Any, kind: Any, path: KeyPath) -> None:
+def _drop_keys_of_the_old_kind(
+    document: Located, here: dict[str, Any], annotation: Any, kind: Any, path: KeyPath
+) -> None:
     old, new = chosen(annotation, here), kinds(annotation).get(kind) if isinstance(kind, str) else None
     if old is None or new is None:
         return

@@ -1,0 +1,85 @@
+"""The number of CPU threads of a training, by the load of other programs when it starts.
+
+Two trainings that each use all cores spend most of their time waiting for each other: an operation ends when its
+slowest thread ends, and that thread waits for a core. Half of the cores for each is several times faster.
+benchmarks/busy_machine.py measures this.
+
+The number of threads changes the order of sums and so the last bits of the weights. It is therefore chosen once, when a
+training starts, and saved in the recipe of the run: a resumed training uses the same number.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_STAT = Path("/proc/stat")
+_SHORTEST = 0.4  # seconds; shorter measurements of the load are mostly noise
+_CHOSEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # the user, or a sweep, has chosen a number
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU seconds on the cores that this process may use, by everybody and by this process, at one time."""
+
+    at: float
+    everybody: float
+    own: float
+
+    @classmethod
+    def now(cls) -> CpuTimes | None:
+        """The current times; None where the system does not report them."""
+        try:
+            cores = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+            rows = [line.split() for line in _STAT.read_text(encoding="ascii").splitlines()]
+            ticks = os.sysconf("SC_CLK_TCK")
+        except (AttributeError, OSError, ValueError):
+            return None
+        # user, nice, system, idle, iowait, irq, softirq
+        busy = [sum(int(row[field]) for field in (1, 2, 3, 6, 7)) / ticks for row in rows if row[0] in cores]
+        if len(busy) != len(cores):
+            return None
+        times = os.times()
+        return cls(time.monotonic(), sum(busy), times.user + times.system + times.children_user + times.children_system)
+
+
+def busy_cores(since: CpuTimes | None) -> float:
+    """How many cores other programs kept busy, on average, since then; 0 where the system does not report it."""
+    if since is None:
+        return 0.0
+    time.sleep(max(0.0, _SHORTEST - (time.monotonic() - since.at)))
+    now = CpuTimes.now()
+    if now is None:
+        return 0.0
+    return max(0.0, (now.everybody - since.everybody) - (now.own - since.own)) / (now.at - since.at)
+
+
+def share_of_threads(default: int, others: float) -> int:
+    """Half of the default number of threads where other programs compute, else all of them.
+
+    Programs compute where they keep an eighth of the cores busy, and at least half a core: a second training that
+    starts at the same time is still reading its text, on one core.
+    """
+    return max(1, default // 2) if others >= max(0.5, default / 8) else default
+
+
+def threads_by_load(
+    default: int,
+    since: CpuTimes | None,
+    environment: Mapping[str, str],
+    others: Callable[[CpuTimes | None], float] = busy_cores,
+) -> tuple[int, str] | None:
+    """A smaller number of threads than the default and the note for the user; None if the default fits."""
+    if default == 1 or any(name in environment for name in _CHOSEN):
+        return None
+    load = others(since)
+    threads = share_of_threads(default, load)
+    if threads == default:
+        return None
+    return threads, (
+        f"other programs keep {load:.1f} cores busy, so this training uses {threads} of {default} CPU threads; "
+        f"training.threads={default} uses all of them"
+    )
