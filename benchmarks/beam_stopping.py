@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.answering.answerer import Prediction
 from sightline.decoding.batch import Considered
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Decoding
 from sightline.run import Run
+from sightline.tasks.answerer import Prediction
 from sightline.text.tokenizer import END
 
 CLOSE = 5e-5  # sums of float32 in batches of different shapes

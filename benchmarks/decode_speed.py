@@ -237,8 +237,8 @@ def compare(workers: list[Worker], loaded: Any, folder: Path) -> dict[str, dict[
 def train_run(run: Path, minutes: float) -> None:
     """A run to decode with: 3+3 layers, width 256, trained for so many minutes."""
     import corpus
-    from sightline.experiment import train
     from sightline.recipe import Recipe
+    from sightline.training.train import train
 
     body = {
         "kind": "transformer",

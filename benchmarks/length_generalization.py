@@ -30,7 +30,7 @@ import torch
 from sightline.files import write_atomically
 from sightline.recipe.files import load_recipe
 from sightline.run import Run
-from sightline.sweeping import plan, sweep
+from sightline.sweeps import plan, sweep
 
 RECIPE = "lengths/transformer"
 KINDS = ("sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none")
@@ -183,8 +183,8 @@ def _means(rows: list[dict[str, Any]], change: str, kind: str, metric: str) -> I
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Tasks side by side; above how many are all right, below how many symbols are wrong."""
-    from sightline.inspection.pictures.figure_files import chart_style, new_figure, write_figure
-    from sightline.inspection.pictures.fonts import drawing, fonts_for
+    from sightline.plots.figure_files import chart_style, new_figure, write_figure
+    from sightline.plots.fonts import drawing, fonts_for
 
     rows = result["rows"]
     changes = list(dict.fromkeys(row["change"] for row in rows))

@@ -24,9 +24,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
+from sightline.plots.lines import Line, Panel, draw_lines
 from sightline.recipe.model import Model
 from sightline.text.tokenizer import SPECIALS, START
 

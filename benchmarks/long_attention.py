@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from sightline.inspection.pictures.lines import Line, Panel, draw_lines
 from sightline.layers.layout import Packed
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.models.recomputing import recompute_layers
-from sightline.models.transformer import TransformerDecoder
+from sightline.models.gradient_checkpointing import recompute_layers
+from sightline.models.transformer.modules import TransformerDecoder
+from sightline.plots.lines import Line, Panel, draw_lines
 from sightline.recipe.bodies import TransformerBody
 
 FULL: dict[str, Any] = {"kind": "full"}

@@ -216,7 +216,7 @@ class Sightline(Contestant):
         )
 
     def run(self, after_step: Callable[[int], None]) -> None:
-        from sightline.experiment import train
+        from sightline.training.train import train
 
         class Counter:
             """A display that shows nothing and counts tokens."""

@@ -93,7 +93,7 @@ class FineTuning(threading.Thread):
 
 def train(options: argparse.Namespace, table: Path) -> None:
     """All systems, and GNMT once more."""
-    from sightline.sweeping.sweep import sweep
+    from sightline.sweeps.sweep import sweep
 
     changes = [*options.changes, f"training.device={options.device}"]
     tuning = FineTuning(
@@ -138,7 +138,7 @@ def main() -> None:
 
     from sightline.comparison import compare, print_comparison, write_comparison
     from sightline.progress import shown
-    from sightline.sweeping.plan import trained_runs
+    from sightline.sweeps.plan import trained_runs
 
     systems = table / "systems"
     known = {tuple(sorted(names)): names for names in (SEEDS, chosen) if len(names) > 1}

@@ -11,7 +11,7 @@ import pytest
 
 FAULTS = """
 import resource, torch
-from sightline.allocation import keep_freed_memory
+from sightline.layers.devices import keep_freed_memory
 torch.set_num_threads(1)
 granted = keep_freed_memory()
 def step():

@@ -15,13 +15,12 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import sightline
+from sightline.augment.merging import average_run
 from sightline.cli.app import app
 from sightline.files import write_atomically
-from sightline.manifest import seal
-from sightline.merging import average_run
 from sightline.recipe.data import TsvSource
 from sightline.recipe.files import load_recipe
-from sightline.run_folder import RunError, read_config
+from sightline.run_folder import RunError, read_config, seal
 from sightline.training.averages import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from task_runs import trained_tasks

@@ -12,10 +12,10 @@ import yaml
 from typer.testing import CliRunner
 
 import sightline
-from sightline.baselines.extracts import lead, oracle
-from sightline.baselines.written import write_baseline
 from sightline.cli.app import app
 from sightline.comparison import compare
+from sightline.comparison.baselines import write_baseline
+from sightline.comparison.extracts import lead, oracle
 from sightline.evaluation.rouge import scorer
 from sightline.recipe import Recipe
 from sightline.run import Run

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.compression import open_bytes, packed
 from sightline.data.sources import DataError, read_lines
+from sightline.files import open_bytes, packed
 
 SUFFIXES = [".gz", ".bz2", ".xz", ".zst"]
 

@@ -13,17 +13,17 @@ import yaml
 from typer.testing import CliRunner
 
 import sightline
-from sightline.answering.translating import Translator
 from sightline.cli.app import app
 from sightline.data.preparation import run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import recompute
 from sightline.inspection.word_alignment import align_outputs
-from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
+from sightline.tasks.translating import Translator
 from sightline.text.copying import Forms, with_unknown
+from sightline.training.resolve import open_recipe
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SAID = ["my name is {} you know", "they call me {} around here", "well {} is how i am known"]

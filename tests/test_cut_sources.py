@@ -14,9 +14,9 @@ import sightline
 from sightline.cli.app import app
 from sightline.data.preparation import prepare_data
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.experiment import describe, plan_for
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
+from sightline.training.train import describe, plan_for
 
 LONG = "b " * 30 + "c"
 

@@ -12,12 +12,12 @@ import yaml
 import sightline
 from sightline.data.sources import Example
 from sightline.data.text_size import copied_share, measure
-from sightline.dry_run import dry_run
-from sightline.opening import open_recipe
 from sightline.recipe import Recipe
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
 from sightline.recipe.files import load_recipe, shipped_recipes
 from sightline.run_folder import RunError
+from sightline.training.dry_run import dry_run
+from sightline.training.resolve import open_recipe
 from task_cases import FILES
 from watched_runs import Silent, own_cache, records
 

@@ -17,7 +17,7 @@ from sightline.recipe.files import load_recipe, shipped_recipes
 from sightline.recipe.shape import alternatives, sections
 from sightline.recipe.trainable import check_trainable
 from sightline.recipe.yaml import read_yaml
-from sightline.sweeping.grid import as_text, combinations, read_variants
+from sightline.sweeps.grid import as_text, combinations, read_variants
 
 SHIPPED = shipped_recipes()
 GROUP = typer.main.get_command(app)

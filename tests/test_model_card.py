@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sightline.model_card import write_model_card
 from sightline.recipe import Recipe
+from sightline.training.model_card import write_model_card
 
 TEXT = {"kind": "plain", "file": "text.txt"}
 

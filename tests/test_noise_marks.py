@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from sightline.data.preparation import prepare_data
-from sightline.experiment import build_model
 from sightline.inspection.beam_record import record_beam
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
-from sightline.reward import expected_reward
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
-from sightline.validation import TextValidator
+from sightline.training.reward import expected_reward
+from sightline.training.validation import TextValidator
 
 CPU = torch.device("cpu")
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}

@@ -12,7 +12,7 @@ from pathlib import Path
 CHILD = """
 import signal, sys, time
 from pathlib import Path
-from sightline.parent import watch_parent
+from sightline.sweeps.parent import watch_parent
 def stop(number, frame):
     Path(sys.argv[1]).write_text(signal.Signals(number).name)
     sys.exit(0)
@@ -25,7 +25,7 @@ PARENT = """
 import sys, threading
 from pathlib import Path
 from types import SimpleNamespace
-from sightline.sweeping.pool import Job, Pool
+from sightline.sweeps.pool import Job, Pool
 board = SimpleNamespace(changed=lambda job: None, tick=lambda: None, note=lambda text: None)
 folder = Path(sys.argv[2])
 training = SimpleNamespace(threads=None)
@@ -52,13 +52,13 @@ def test_a_killed_sweep_leaves_no_training_running(tmp_path: Path) -> None:
 
 
 def test_without_the_wish_standard_input_is_left_alone() -> None:
-    code = "import sys; from sightline.parent import watch_parent; watch_parent(); print(sys.stdin.read())"
+    code = "import sys; from sightline.sweeps.parent import watch_parent; watch_parent(); print(sys.stdin.read())"
     done = subprocess.run([sys.executable, "-c", code], input="a line", capture_output=True, text=True, check=False)
     assert done.stdout == "a line\n"
 
 
 def test_the_wish_is_not_inherited() -> None:
-    code = "import os; from sightline.parent import watch_parent; watch_parent(); print(sorted(os.environ))"
+    code = "import os; from sightline.sweeps.parent import watch_parent; watch_parent(); print(sorted(os.environ))"
     environment = {**os.environ, "SIGHTLINE_WATCH_PARENT": "1"}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 
 @pytest.mark.parametrize(

@@ -18,20 +18,20 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner, Result
 
 import sightline
-from sightline.answering.filling import best_fillings
 from sightline.cli import errors
 from sightline.cli.app import app
 from sightline.cli.corpus import corpus_view
 from sightline.comparison import compare
-from sightline.experiment import build_model
 from sightline.inspection.samples import sample_batches
 from sightline.inspection.views import Subject, look
+from sightline.models.build import build_model
 from sightline.models.labellers import Tagger
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
 from sightline.run_folder import RunError
+from sightline.tasks.filling import best_fillings
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
 from watched_runs import Silent, own_cache

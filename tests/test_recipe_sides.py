@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.recipe.trainable import check_trainable
+from sightline.training.resolve import open_recipe
 from task_cases import LSTM, TRANSFORMER, WRITER, case, write
 
 TRANSLATOR = case("seq2seq", {"encoder": LSTM, "decoder": LSTM})

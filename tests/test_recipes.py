@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import sightline
-from sightline.experiment import build_model
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.recipe.data import (
     ChoralesSource,

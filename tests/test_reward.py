@@ -16,16 +16,21 @@ import torch
 import yaml
 
 import sightline
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import translation
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
-from sightline.dry_run import dry_run
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.dropout import Dropout
 from sightline.models.seq2seq import Seq2Seq
-from sightline.models.transformer import TransformerDecoder
-from sightline.opening import open_recipe
+from sightline.models.transformer.modules import TransformerDecoder
 from sightline.recipe import Recipe, Reward
-from sightline.reward import (
+from sightline.text.tokenizer import END, PAD, START
+from sightline.training.dry_run import dry_run
+from sightline.training.flops import count_flops
+from sightline.training.interruption import Interrupted
+from sightline.training.resolve import open_recipe
+from sightline.training.reward import (
     Judge,
     RewardGradients,
     advantages,
@@ -35,11 +40,6 @@ from sightline.reward import (
     pair_batch,
     weighted_nll,
 )
-from sightline.text.tokenizer import END, PAD, START
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.flops import count_flops
-from sightline.training.interruption import Interrupted
-from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 from watched_runs import Silent, own_cache, records
 
@@ -309,7 +309,7 @@ def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, mo
         asked.append((request.marks, options.sample.seed))
         return [[SimpleNamespace(tokens=[5]), SimpleNamespace(tokens=[6])]]
 
-    monkeypatch.setattr("sightline.reward.generate", listed)
+    monkeypatch.setattr("sightline.training.reward.generate", listed)
     recipe = Recipe.model_validate({**a_recipe(reward=REWARD, stopping={"on": "reward"}), "seed": 7})
     vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(2))))
     assert expected_reward(run.model, recipe, vocabulary, [[5]], [[5]], CPU) == 0.5

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sightline.opening import open_recipe
 from sightline.recipe.files import RecipeError, load_recipe
+from sightline.training.resolve import open_recipe
 from task_cases import CASES, LEARNED, LSTM, TRANSFORMER, WRITER, case, metrics, write
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 import sightline
 from sightline.cli.train import _show
 from sightline.comparison.test_sets import from_files
-from sightline.dry_run import dry_run
-from sightline.opening import open_recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
+from sightline.training.dry_run import dry_run
+from sightline.training.resolve import open_recipe
 from task_cases import CASES, FILES, NEURAL, write
 from watched_runs import Killed, Silent, own_cache, pull_the_plug, records
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sightline import experiment, threads
+from sightline.training import threads
 from sightline.training import threads as training_threads
+from sightline.training import train as experiment
 from sightline.training.threads import CpuTimes, busy_cores, share_of_threads, threads_by_load
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from sightline.data.collate import sides_of
 from sightline.data.preparation import prepare_data
-from sightline.experiment import build_model
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
-from sightline.training.sides import sides_of
-from sightline.validation import Validator
+from sightline.training.validation import Validator
 
 BODIES: dict[str, dict[str, Any]] = {
     "recurrent": {"kind": "recurrent", "dropout": 0.0},

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from sightline.data.preparation import prepare_data
-from sightline.experiment import build_model
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END
-from sightline.validation import Validator
+from sightline.training.validation import Validator
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1}
 LONG = {"beam": 4, "max_length": 800, "min_length": 300, "max_ratio": 200.0}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shared_models import shared
-from sightline.experiment import build_model
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary

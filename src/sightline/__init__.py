@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sightline.inspection.trace import Trace, record
     from sightline.recipe import Recipe
     from sightline.run import Run
-    from sightline.sweeping.sweep import sweep
+    from sightline.sweeps.sweep import sweep
     from sightline.training.display import Display
 
     __version__: str
@@ -32,7 +32,7 @@ _LAZY = {  # public name → the module that has it; each is imported at its fir
     "Trace": "sightline.inspection.trace",
     "compare": "sightline.comparison",
     "record": "sightline.inspection.trace",
-    "sweep": "sightline.sweeping.sweep",
+    "sweep": "sightline.sweeps.sweep",
 }
 
 
@@ -51,8 +51,8 @@ def train(
     (`run.folder`) is `out`, by default runs/NAME. With `resume`, an interrupted training continues at its newest
     checkpoint.
     """
-    from sightline.experiment import train as train_recipe
     from sightline.run import Run
+    from sightline.training.train import train as train_recipe
 
     source: Any = Path(recipe) if isinstance(recipe, os.PathLike) else recipe
     where = None if out is None else Path(out)
@@ -82,7 +82,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     if name == "__version__":
-        from sightline.version import version
+        from sightline.registry import version
 
         return version()
     raise AttributeError(f"module 'sightline' has no attribute {name!r}")

@@ -15,13 +15,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from sightline.allocation import keep_freed_memory
-from sightline.answering.answerer import Answerer, Prediction, Score
-from sightline.answering.continuing import Continuer
-from sightline.answering.incomplete import Incomplete
-from sightline.answering.labelling import Classifying, Probabilities, Tagging
-from sightline.answering.tasks import build_answerer
-from sightline.answering.translating import Translator
 from sightline.data.preparation import LABELS, data_folder, line_bound, run_recipe, with_preprocessing
 from sightline.data.sources import Example, read
 from sightline.data.target_lengths import TargetLengths
@@ -36,30 +29,33 @@ from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
 from sightline.evaluation.metrics import Measurement, look_at_outputs, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
-from sightline.experiment import build_model
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
-from sightline.layers.devices import choose_device
+from sightline.layers.devices import choose_device, keep_freed_memory
 from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
-from sightline.manifest import verified_later
+from sightline.models.build import build_model
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
+from sightline.models.weights import load_parameters
 from sightline.progress import Progress
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
-from sightline.recipe.changes import without_adapters
+from sightline.recipe.changes import carries, without_adapters
 from sightline.recipe.recipe import check_replacing
-from sightline.run_checks import check_text, check_texts, wrong_task
-from sightline.run_folder import RunError, need, read_config, stopped_before_validation
+from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
+from sightline.tasks.answerer import Answerer, Prediction, Score
+from sightline.tasks.continuing import Continuer
+from sightline.tasks.incomplete import Incomplete
+from sightline.tasks.labelling import Classifying, Probabilities, Tagging
+from sightline.tasks.tasks import build_answerer
+from sightline.tasks.translating import Translator
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
-from sightline.training.checkpoints import load_parameters
-from sightline.training.ending import saved_progress
-from sightline.training.windows import carries
 
 if TYPE_CHECKING:
-    from sightline.embedding.contextual import Embedded, Layer, Pooling, Vectors
+    from sightline.inspection.contextual import Embedded, Layer, Pooling, Vectors
+from typing import Protocol
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 # what a run has only once it is loaded
@@ -403,7 +399,7 @@ class Run:
         self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "none", words: bool = False
     ) -> list[Embedded]:
         """The pieces of each text, each with its vector in this context; with `words` and a pooling, its words."""
-        from sightline.embedding.contextual import Wanted, embed_texts
+        from sightline.inspection.contextual import Wanted, embed_texts
 
         check_texts("embed_units", texts)
         return embed_texts(self.answerer, texts, Wanted(layer, pooling, words))
@@ -630,3 +626,38 @@ def _load_pickled(folder: Path, device: str, precision: str, lazy: bool) -> Run:
 
 def _ensemble_pickled(members: Sequence[Run], weights: Sequence[float], mean: Mean) -> Run:
     return Run.ensemble(members, weights=weights, mean=mean)
+
+
+class _Run(Protocol):
+    folder: Path
+    recipe: Recipe
+
+
+def check_text(method: str, text: Any, *, name: str = "text") -> None:
+    """Refuse what is not a string."""
+    if not isinstance(text, str):
+        what = "one text, not a list of them" if isinstance(text, list | tuple) else "a string"
+        raise TypeError(f"{method}: {name} must be {what}, not {_named(text)}")
+
+
+def check_texts(method: str, texts: Any, *, name: str = "texts") -> None:
+    """Refuse what is not a list of strings; the first wrong item is named by its index."""
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"{method} takes a list of texts; put the one text into a list: [text]")
+    try:
+        items = list(enumerate(texts))
+        len(texts)
+    except TypeError:
+        raise TypeError(f"{method} takes a list of texts as {name}, not {_named(texts)}") from None
+    for index, text in items:
+        if not isinstance(text, str):
+            raise TypeError(f"{method}: {name}[{index}] must be a string, not {_named(text)}")
+
+
+def wrong_task(run: _Run, method: str, tasks: str, remedy: str) -> ValueError:
+    """The error of a method that is not for the task of a run."""
+    return ValueError(f"{method} is for task: {tasks}, and {run.folder} is task: {run.recipe.task}; {remedy}")
+
+
+def _named(value: Any) -> str:
+    return "None" if value is None else f"{type(value).__name__} ({str(value)[:40]})"

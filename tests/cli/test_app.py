@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from sightline.cli import demo
 from sightline.cli.app import app
+from sightline.registry import version
 from sightline.training.interruption import Interrupted
-from sightline.version import version
 
 
 def test_the_version_is_printed() -> None:
@@ -66,7 +66,7 @@ def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pyte
     def interrupted(*_: object, **__: object) -> None:
         raise Interrupted
 
-    monkeypatch.setattr("sightline.experiment.train", interrupted)
+    monkeypatch.setattr("sightline.training.train.train", interrupted)
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "run")])
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1].endswith(f"sightline train {tmp_path / 'run'} --resume")

@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 
 from sightline.cli import doctor as command
-from sightline.inspection.doctor import Finding
+from sightline.cli.doctor import Finding
 
 
 def reports(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
-    monkeypatch.setattr("sightline.inspection.doctor.report", lambda: list(findings))
+    monkeypatch.setattr("sightline.cli.doctor.report", lambda: list(findings))
 
 
 def test_what_is_not_a_terminal_gets_plain_lines(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import sightline.run
-from sightline.answering.answerer import Answerer
 from sightline.cli.align import align
 from sightline.cli.embed import embed
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.recipe.data import ConlluSource
 from sightline.run import Run
+from sightline.tasks.answerer import Answerer
 from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = [source for source, _ in PAIRS]

@@ -18,9 +18,9 @@ from sightline.cli.app import app
 from sightline.cli.evaluate import _other_search, _print_confusion
 from sightline.evaluation.confusion import Confusion
 from sightline.evaluation.test_set import Report
-from sightline.manifest import seal
 from sightline.recipe import Decoding
 from sightline.run import Run
+from sightline.run_folder import seal
 from untrained_runs import PAIRS, by_folder, untrained
 
 Runs = dict[str, Path]

@@ -129,7 +129,7 @@ def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.Captu
 
 def test_pairs_that_were_made_say_what_a_swapped_corpus_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"read": 2, "kept": 2}
-    monkeypatch.setattr("sightline.synthetic.backtranslation.backtranslate", lambda *a, **k: made)
+    monkeypatch.setattr("sightline.augment.backtranslation.backtranslate", lambda *a, **k: made)
     said = CliRunner().invoke(app, ["backtranslate", "transformer", "text", "--out", "back.tsv"]).stderr
     assert f"{{kind: tsv, file: {folder.resolve()}/back.tsv, weight: 1.0}} (and columns: [2, 1] where" in said
 

@@ -10,7 +10,7 @@ import typer
 
 from sightline.cli.app import app
 from sightline.cli.numbers import check_numbers
-from sightline.spreadsheet import csv_text
+from sightline.files import csv_text
 
 GROUP: Any = typer.main.get_command(app)
 NUMERIC = [

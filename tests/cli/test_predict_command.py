@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from sightline.cli.app import app
 from sightline.cli.lines import escaped
-from sightline.manifest import seal
 from sightline.run import Run
+from sightline.run_folder import seal
 from task_runs import columns, conllu
 
 Runs = dict[str, Path]

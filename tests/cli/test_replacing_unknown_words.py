@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.manifest import seal
+from sightline.run_folder import seal
 from sightline.text.tokenizer import UNK
 from watched_runs import Silent, own_cache
 

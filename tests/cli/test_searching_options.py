@@ -19,10 +19,9 @@ from sightline.cli.app import app
 from sightline.data.sources import Example
 from sightline.decoding.phrases import Phrases
 from sightline.evaluation import test_set
-from sightline.manifest import seal
 from sightline.recipe.decoding import Sampling
 from sightline.run import Run
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, seal
 from untrained_runs import PAIRS, untrained
 
 Runs = dict[str, Path]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.answering.answerer import Answerer, Prediction
-from sightline.answering.filling import Filling
-from sightline.answering.restoring import Restorer
 from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell, tell_unknown_target
 from sightline.recipe import Decoding
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
+from sightline.tasks.answerer import Answerer, Prediction
+from sightline.tasks.filling import Filling
+from sightline.tasks.restoring import Restorer
 from sightline.text.tokenizer import Tokenizer, Vocabulary
 
 

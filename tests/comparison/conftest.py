@@ -13,7 +13,7 @@ import yaml
 
 import sightline
 from sightline.comparison import Comparison
-from sightline.manifest import seal
+from sightline.run_folder import seal
 from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
 

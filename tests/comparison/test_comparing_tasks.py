@@ -21,9 +21,8 @@ from sightline.comparison.page import page
 from sightline.comparison.tables import luck_table, main_table, where_tables
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import measure
-from sightline.manifest import seal
 from sightline.run import Run
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, seal
 
 Runs = dict[str, Path]
 

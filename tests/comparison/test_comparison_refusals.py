@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 import sightline
-from sightline.answering.answerer import Answerer, TooLong
 from sightline.comparison import test_sets
 from sightline.comparison.quality import choose_scoring
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
-from sightline.manifest import seal
 from sightline.recipe import Evaluation
 from sightline.run import Run
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, seal
+from sightline.tasks.answerer import Answerer, TooLong
 
 Copy = Callable[..., Path]
 

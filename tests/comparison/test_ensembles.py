@@ -20,9 +20,8 @@ from sightline.comparison.figures import draw
 from sightline.comparison.sentences import answers
 from sightline.comparison.systems import folders_of
 from sightline.comparison.tables import differences_table, main_table, runs_table
-from sightline.manifest import seal
 from sightline.run import Run
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, seal
 
 Copy = Callable[..., Path]
 

@@ -15,7 +15,7 @@ import pytest
 from sightline.comparison import Comparison, write_comparison
 from sightline.comparison.exports import Export, ExportError, csv_text, escaped, json_text, latex, markdown
 from sightline.comparison.tables import main_table
-from sightline.sweeping.sweep import compare_runs
+from sightline.sweeps.sweep import compare_runs
 
 HOSTILE = "a|b_c & 50% $x^2$ #1 {~} \\end [*] <b>--`"
 

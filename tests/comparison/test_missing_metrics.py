@@ -14,17 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 import sightline
-from sightline.baselines.written import write_baseline
 from sightline.cli.app import app
 from sightline.comparison import Comparison, figures
+from sightline.comparison.baselines import write_baseline
 from sightline.comparison.exports import csv_text, json_text, latex, markdown
 from sightline.comparison.figures import draw
 from sightline.comparison.page import page
 from sightline.comparison.tables import luck_table, main_table, narrow_tables, runs_table
 from sightline.comparison.terminal import plain_text
-from sightline.manifest import seal
 from sightline.recipe.files import load_recipe
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, seal
 
 Copy = Callable[..., Path]
 NOTE = "perplexity: lead and oracle have no model."

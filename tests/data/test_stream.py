@@ -14,9 +14,9 @@ from sightline.data import store as stores
 from sightline.data.ingredients import Ingredients
 from sightline.data.store import Store, prepare
 from sightline.data.stream import FullWindows, TextStream, full_windows
+from sightline.data.windows import stream_of
 from sightline.recipe.data import CharacterTokenizer, PlainSource, TsvSource
 from sightline.text.tokenizer import END, Vocabulary
-from sightline.training.windows import stream_of
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,12 @@ from sightline.data.ingredients import Ingredients
 from sightline.data.sources import DataError
 from sightline.data.store import Stopped, prepare
 from sightline.data.variants import Variants
-from sightline.dry_run import dry_run
-from sightline.experiment import train
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.text.tokenizer import Vocabulary
+from sightline.training.dry_run import dry_run
 from sightline.training.interruption import Interrupted
+from sightline.training.train import train
 from watched_runs import Silent, own_cache
 
 LINES = 120

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from sightline.answering.answerer import chosen
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.risk import UTILITIES, Utility, least_risk
 from sightline.recipe import Decoding
+from sightline.tasks.answerer import chosen
 
 SCORERS: dict[Utility, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 TEXTS = [

@@ -11,8 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.answering.answerer import Answerer
-from sightline.answering.tasks import build_answerer
 from sightline.data.sources import Example
 from sightline.decoding.scoring import attention_to_source, strongest_links
 from sightline.decoding.unknown_words import (
@@ -29,6 +27,8 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
 from sightline.run_folder import RunError
+from sightline.tasks.answerer import Answerer
+from sightline.tasks.tasks import build_answerer
 from sightline.text.tokenizer import END, UNK, Tokenizer, Vocabulary
 
 # --- links ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sightline.inspection.alignment import Alignment, render_terminal, visible
-from sightline.inspection.pictures.fonts import MissingGlyphs
+from sightline.plots.fonts import MissingGlyphs
 
 DATE = [*"Donnerstag, der 23. September 2021", "</s>"]
 

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Head, find_head, head_names, heads_table, trace_heads
-from sightline.inspection.pictures.heads import draw_head_grid
 from sightline.layers.tap import TapModule
+from sightline.plots.heads import draw_head_grid
 from untrained_runs import MODELS, untrained
 
 TEXT = "Ein Hund lacht über 漢字 🙂."

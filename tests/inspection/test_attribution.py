@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import padded_batch
+from sightline.data.collate import labels, tags, translation, windows
 from sightline.data.sources import Example
 from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Method, Question, attribute
-from sightline.inspection.pictures.attribution import draw_attribution
 from sightline.inspection.samples import example_batch, sample_batches
 from sightline.layers.embedding import Embedding
 from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
+from sightline.plots.attribution import draw_attribution
 from sightline.recipe.model import Model
 from sightline.text.tokenizer import END
-from sightline.training.batches import padded_batch
-from sightline.training.sides import labels, tags, translation, windows
 from untrained_runs import PAIRS, untrained
 
 SIZE = 12

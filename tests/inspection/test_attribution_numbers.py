@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sightline.inspection.attributed import Attribution
-from sightline.inspection.pictures.attribution import draw_attribution
+from sightline.plots.attribution import draw_attribution
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline.answering.answerer import Prediction
-from sightline.answering.translating import Translator
 from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import occurrences
 from sightline.decoding.request import Request
-from sightline.experiment import build_model
 from sightline.inspection.beam_record import BeamRecord, Fate, Node, record_beam
-from sightline.inspection.pictures.beam import draw_beam
+from sightline.models.build import build_model
+from sightline.plots.beam import draw_beam
 from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
+from sightline.tasks.answerer import Prediction
+from sightline.tasks.translating import Translator
 from sightline.text.copying import ReadSource
 from sightline.text.tokenizer import END, Tokenizer, Vocabulary
 from untrained_runs import READER, WRITER, untrained

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sightline.evaluation.confusion import Confusion
-from sightline.inspection.pictures.confusion import TerminalConfusion, confusion_text, draw_confusion, percentage
+from sightline.plots.confusion import TerminalConfusion, confusion_text, draw_confusion, percentage
 
 LONG = "business and financial news from all around the world, daily edition"
 
@@ -44,7 +44,7 @@ def test_long_labels_get_room_around_the_same_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["日本語", "خبر", "новости", "$a$b$", "", " ", "x_{y"])
-@pytest.mark.filterwarnings("error", "ignore::sightline.inspection.pictures.fonts.MissingGlyphs")  # test_fonts.py
+@pytest.mark.filterwarnings("error", "ignore::sightline.plots.fonts.MissingGlyphs")  # test_fonts.py
 def test_labels_in_any_script_and_with_signs_of_formulas_are_drawn(label: str, tmp_path: Path) -> None:
     draw_confusion(confused([label, "b"]), tmp_path / "picture.png", title=f"$ {label} $")
     assert size(tmp_path / "picture.png")

@@ -26,9 +26,9 @@ from sightline.inspection.corpus_view import (
     sentence_table,
     token_table,
 )
-from sightline.inspection.pictures import corpus
-from sightline.inspection.pictures.lines import Panel
 from sightline.models.seq2seq import Seq2Seq
+from sightline.plots import corpus
+from sightline.plots.lines import Panel
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
 from sightline.text.tokenizer import END, Vocabulary

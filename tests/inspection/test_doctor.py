@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sightline.inspection import doctor
-from sightline.inspection.doctor import Finding, report
+from sightline.cli import doctor
+from sightline.cli.doctor import Finding, report
 from sightline.layers import kernels
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.inspection.pictures.figure_files import (
+from sightline.plots.figure_files import (
     FORMATS,
     chart_style,
     check_figure,
@@ -16,7 +16,7 @@ from sightline.inspection.pictures.figure_files import (
     power_of_ten,
     write_figure,
 )
-from sightline.inspection.pictures.fonts import drawing
+from sightline.plots.fonts import drawing
 
 
 def test_a_figure_is_refused_by_its_name_before_it_is_drawn() -> None:

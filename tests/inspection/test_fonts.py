@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from sightline.inspection.alignment import Alignment
-from sightline.inspection.pictures import fonts
-from sightline.inspection.pictures.captions import breadth, shortened
-from sightline.inspection.pictures.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
+from sightline.plots import fonts
+from sightline.plots.captions import breadth, shortened
+from sightline.plots.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
 
 
 @pytest.fixture

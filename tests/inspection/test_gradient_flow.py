@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import translation, windows
 from sightline.inspection.gradient_flow import Curve, Flow, flow_lines, gradient_flow
-from sightline.inspection.pictures.flow import draw_flows
 from sightline.inspection.states import keep_states
 from sightline.layers.embedding import Embedding
 from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
+from sightline.plots.flow import draw_flows
 from sightline.recipe.model import Model
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.sides import translation, windows
 
 SIZE = 20
 

@@ -10,8 +10,8 @@ from xml.dom.minidom import parseString
 import numpy as np
 import pytest
 
-from sightline.inspection.heat_map import LEVELS, HeatMap, Scale, indexed_png, palette
 from sightline.inspection.mathml import mathml
+from sightline.plots.heat_map import LEVELS, HeatMap, Scale, indexed_png, palette
 
 
 def pixels(png: bytes) -> tuple[list[tuple[int, ...]], np.ndarray]:

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sightline.inspection.gradient_flow import Curve, Flow
-from sightline.inspection.pictures import flow as flow_pictures
-from sightline.inspection.pictures.layer_norms import draw_layer_norms, read_layer_norms
-from sightline.inspection.pictures.lines import Line, Panel, _between, _draw_panel, _power
+from sightline.plots import flow as flow_pictures
+from sightline.plots.layer_norms import draw_layer_norms, read_layer_norms
+from sightline.plots.lines import Line, Panel, _between, _draw_panel, _power
 
 X = [0, 1, 2, 3]
 

@@ -17,7 +17,6 @@ import yaml
 
 import sightline
 import task_runs
-from sightline.answering.continuing import Continuer
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.numpy_script import export_script, recompute
 from sightline.inspection.trace import Trace
@@ -25,6 +24,7 @@ from sightline.inspection.tracing import _unknown_shown
 from sightline.layers.layout import Padded
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
+from sightline.tasks.continuing import Continuer
 from sightline.text.labels import label_tokenizer
 from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
 from untrained_runs import untrained

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.models.bytenet import ByteNetDecoder, fit_ratio, unfold
+from sightline.models.convolutional.bytenet import ByteNetDecoder, fit_ratio, unfold
 from sightline.models.protocol import FitsLengths
 from sightline.recipe.bodies import ByteNetBody
 

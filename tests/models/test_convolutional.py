@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import sightline
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.models.bytenet import fit_ratio
-from sightline.models.convolutional import GatedBlock
+from sightline.models.convolutional.bytenet import fit_ratio
+from sightline.models.convolutional.convs2s import GatedBlock
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe

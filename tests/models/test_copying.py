@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import translation
 from sightline.decoding.ensemble import Ensemble
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
@@ -22,9 +24,7 @@ from sightline.recipe import Decoding
 from sightline.recipe.model import Model
 from sightline.text.copying import Forms
 from sightline.text.tokenizer import SPECIALS
-from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.copying import copying_loss
-from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 
 SIZE = 13  # so 13, 14, ... are words of the source that the vocabulary does not hold

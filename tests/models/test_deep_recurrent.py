@@ -1,6 +1,7 @@
 """Deep recurrent stacks against the formulas written out a second time: one sentence, one step after the other.
 
-GNMT is Wu et al. 2016, Deep-Att is Zhou et al. 2016; what differs from the papers stands in models/recurrent.py.
+GNMT is Wu et al. 2016, Deep-Att is Zhou et al. 2016; what differs from the papers is in
+models/recurrent/modules.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sightline.layers.layout import Padded
 from sightline.layers.links import FastForward, Link, Residual, build_link
 from sightline.layers.recurrent import BackwardRecurrence, Recurrence, turned
 from sightline.layers.tap import listen
-from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
 from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe

@@ -14,14 +14,14 @@ from silent_parameters import silent_parameters
 from torch import Tensor
 
 from shared_models import own_copy, shared
+from sightline.data.batches import StaticShape, packed_batch, padded_batch
+from sightline.data.collate import translation
 from sightline.layers.experts import Experts
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
 from sightline.recipe.model import Model
-from sightline.training.batches import StaticShape, packed_batch, padded_batch
 from sightline.training.routing import expert_layers
-from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}

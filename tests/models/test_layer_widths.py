@@ -13,7 +13,7 @@ from torch import nn
 from sightline.inspection.trace import record
 from sightline.layers.layout import Padded
 from sightline.layers.tap import listen
-from sightline.models.convolutional import ConvolutionalDecoder, WidthMap
+from sightline.models.convolutional.convs2s import ConvolutionalDecoder, WidthMap
 from sightline.models.seq2seq import Seq2Seq, parameter_count
 from sightline.recipe.bodies import ConvolutionalBody
 from sightline.recipe.model import Model

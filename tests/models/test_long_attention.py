@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import listen
 from sightline.models.language_model import DecoderOnly
-from sightline.models.pasts import CompressedSlots, LocalSlots
+from sightline.models.transformer.kv_cache import CompressedSlots, LocalSlots
 from sightline.recipe.model import Model
 
 WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep

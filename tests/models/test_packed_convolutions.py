@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import translation
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.models.bytenet import unfold, unfold_packed
+from sightline.models.convolutional.bytenet import unfold, unfold_packed
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 from sightline.text.tokenizer import PAD
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import _from_tensors, _shapes, _tensors
-from sightline.training.sides import translation
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}  # float64, some layers of sums of tens of products
 LONGEST, COUNT = 12, 6

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline import experiment
 from sightline.layers import attention
 from sightline.layers.collector import collect
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.tap import Tapped, listen
+from sightline.models.gradient_checkpointing import recompute_layers
 from sightline.models.language_model import LanguageModel
-from sightline.models.recomputing import recompute_layers
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.model import Model
 from sightline.recipe.trainable import check_trainable
+from sightline.training import train as experiment
 
 EXPERTS = {"count": 3, "top": 2, "every": 2, "capacity": 1.0}
 

@@ -13,8 +13,8 @@ from sightline.models.labellers import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transfer import Model, not_taken, plan_transfer, summary, transfer
+from sightline.models.weights import weights_of
 from sightline.recipe.model import Model as Recipe
-from sightline.training.averages import weights_of
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "c"]
 LABELS = ["<pad>", "<unk>", "<s>", "</s>", "NOUN", "VERB", "ADJ"]  # as many, and others

@@ -16,7 +16,13 @@ from sightline.layers.relative_positions import Buckets, RelativeKeys
 from sightline.layers.tap import Tapped, listen
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
-from sightline.models.transformer import DecoderLayer, EncoderLayer, Seen, TransformerDecoder, TransformerEncoder
+from sightline.models.transformer.modules import (
+    DecoderLayer,
+    EncoderLayer,
+    Seen,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from sightline.recipe.bodies import HeadAttention, TransformerBody
 
 WIDTH, HEADS, INNER = 8, 2, 12

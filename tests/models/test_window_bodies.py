@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sightline.layers.layout import Padded
 from sightline.models.protocol import Memory
-from sightline.models.window import WindowDecoder, WindowEncoder
+from sightline.models.window.modules import WindowDecoder, WindowEncoder
 from sightline.recipe.bodies import WindowBody
 
 WIDTH = 4

@@ -46,6 +46,6 @@ def finished(trained: Callable[[str], Trained], tmp_path: Path) -> Path:
 def command(cache: Path, tmp_path: Path) -> Server:
     """Call the command line: `command("train", recipe, "--out", run)`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sightline.experiment", "sightline.run", "sightline.cli.app", "torch._dynamo"])
+    context.set_forkserver_preload(["sightline.training.train", "sightline.run", "sightline.cli.app", "torch._dynamo"])
     (tmp_path / "processes").mkdir()
     return Server(tmp_path / "processes", {"SIGHTLINE_CACHE": str(cache), "SIGHTLINE_CORPORA": ""}, context)

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sightline
-from sightline import experiment
 from sightline.cli.app import app
+from sightline.training import train as experiment
 from task_cases import LSTM, case, write
 from watched_runs import Silent, own_cache
 

@@ -13,20 +13,21 @@ from typer.testing import CliRunner
 
 import sightline
 from dated_runs import write_recipe
+from sightline.augment.merging import average_run
 from sightline.cli.app import app
 from sightline.files import checksum
-from sightline.manifest import (
+from sightline.run_folder import (
     JOURNAL,
     MANIFEST,
     SEALED,
     WEIGHTS,
     ManifestError,
+    journal,
+    read_config,
     read_manifest,
     replace_file,
     rewriting,
 )
-from sightline.merging import average_run
-from sightline.run_folder import journal, read_config
 from watched_runs import Killed, Silent, pull_the_plug
 
 PLACES = 40  # bits that are flipped, evenly spread over the file

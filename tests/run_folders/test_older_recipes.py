@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import sightline
-from sightline.manifest import seal
 from sightline.recipe.files import RecipeError
+from sightline.run_folder import seal
 
 DRY = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
 OLDER: dict[str, tuple[dict[str, Any], str]] = {

@@ -28,7 +28,7 @@ MOMENTS = {
     "while the first checkpoint is written": Moment("open", "progress.json"),
     "after a step": Moment("sightline.step", "<3>"),
     "before a checkpoint gets its name": Moment("os.rename", "step-00000004"),
-    "after a validation, before its checkpoint": Moment("sightline.validation", "<4>"),
+    "after a validation, before its checkpoint": Moment("sightline.training.validation", "<4>"),
     "after a checkpoint got its name, before others go": Moment("shutil.rmtree", "checkpoints/step-"),
     "between validations": Moment("sightline.step", "<11>"),
     "while the model is written": Moment("os.rename", "model.safetensors"),
@@ -93,7 +93,7 @@ def test_counting_operations_changes_nothing_that_is_learned(
     trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = trained("transformer-ema")
-    monkeypatch.setattr("sightline.experiment.step_cost", lambda model, plan, device: lambda batch: 0)
+    monkeypatch.setattr("sightline.training.train.step_cost", lambda model, plan, device: lambda batch: 0)
     uncounted = sightline.train(whole.recipe, out=tmp_path / "uncounted", display=Silent()).folder
     assert (uncounted / "model.safetensors").read_bytes() == whole.model()
     counted = records(whole.run)

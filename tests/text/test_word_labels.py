@@ -11,10 +11,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sightline.answering.tasks import build_answerer
-from sightline.experiment import build_model
 from sightline.layers.layout import Padded
+from sightline.models.build import build_model
 from sightline.recipe import Decoding, Recipe
+from sightline.tasks.tasks import build_answerer
 from sightline.text.tokenizer import PAD, UNK, TokenizerError, Vocabulary
 
 PAIRS = [

@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from sightline import files
 from sightline.files import TEMPORARY
 from sightline.models.seq2seq import Seq2Seq
+from sightline.models.weights import load_parameters, parameters_of
 from sightline.recipe import Training
 from sightline.training import checkpoints as module
 from sightline.training.averages import RunningAverage
-from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
+from sightline.training.checkpoints import Checkpoints, Progress
 from sightline.training.optimizers import build_optimizer
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}

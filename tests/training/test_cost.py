@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.batches import TrainingBatch
+from sightline.data.plan import EpochPlan
 from sightline.layers import cuts
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
 from sightline.training import cost as cost_module
-from sightline.training.batches import TrainingBatch
 from sightline.training.cost import peak_memory, step_cost, step_flops
-from sightline.training.plan import EpochPlan
 
 pytestmark = pytest.mark.usefixtures("nothing_is_unknown")
 

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import translation
+from sightline.data.plan import EpochPlan
 from sightline.layers import scores
 from sightline.layers.attention import attend
 from sightline.layers.layout import Packed, Padded
@@ -18,11 +21,8 @@ from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import Model
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.cost import peak_memory, step_cost, step_flops
 from sightline.training.flops import count_flops
-from sightline.training.plan import EpochPlan
-from sightline.training.sides import translation
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.3}
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.3}

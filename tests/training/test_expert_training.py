@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import sightline
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import translation, windows
 from sightline.layers.collector import collect
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.opening import open_recipe
 from sightline.recipe import Training
 from sightline.recipe.files import RecipeError
 from sightline.recipe.model import Model
-from sightline.training.batches import TrainingBatch, padded_batch
 from sightline.training.objectives import Loss, cross_entropy
+from sightline.training.resolve import open_recipe
 from sightline.training.routing import routing_record
-from sightline.training.sides import translation, windows
 from sightline.training.step import CarriedGradients, PlainGradients, batch_loss, training_loss
 
 CPU = torch.device("cpu")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from tiny_jobs import Job, assert_equal
 
+from sightline.data.batches import TrainingBatch
 from sightline.layers.dropout import Dropout
-from sightline.training.batches import TrainingBatch
-from sightline.training.checkpoints import parameters_of
+from sightline.models.weights import parameters_of
 from sightline.training.objectives import Loss
 from sightline.training.readings import NotFinite
 from sightline.training.step import batch_loss

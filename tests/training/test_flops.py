@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from sightline.data.batches import TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import translation
 from sightline.layers.attention import attend, explicit_attention
 from sightline.layers.embedding import Output
 from sightline.layers.layout import Packed, Padded
@@ -21,10 +23,8 @@ from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.text.tokenizer import PAD
-from sightline.training.batches import TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import FORMULAS, FlopCount, count_flops
 from sightline.training.objectives import cross_entropy
-from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 
 GATES = {"elman": 1, "gru": 3, "lstm": 4}

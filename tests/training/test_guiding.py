@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from sightline.cli.align import align
-from sightline.experiment import train
+from sightline.data.batches import padded_batch
+from sightline.data.collate import translation
+from sightline.data.links import guide_of
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen
@@ -21,10 +23,9 @@ from sightline.recipe import Recipe, Training
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
-from sightline.training.batches import padded_batch
-from sightline.training.guiding import GuidedHead, alignment_loss, guide_of
-from sightline.training.sides import translation
+from sightline.training.guiding import GuidedHead, alignment_loss
 from sightline.training.step import batch_loss, training_loss
+from sightline.training.train import train
 from watched_runs import Silent
 
 WORDS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]

@@ -11,13 +11,14 @@ import pytest
 from tiny_jobs import Job, assert_equal
 from torch import nn
 
+from sightline.models.weights import parameters_of
+from sightline.recipe.seeds import step_seed
 from sightline.training import loop
 from sightline.training.averages import mean_weights
-from sightline.training.checkpoints import Checkpoints, parameters_of
+from sightline.training.checkpoints import Checkpoints
 from sightline.training.interruption import Interrupted
 from sightline.training.job import Validation
 from sightline.training.journal import Journal
-from sightline.training.step import step_seed
 from watched_runs import Killed, pull_the_plug, records
 
 KINDS: dict[str, dict[str, Any]] = {

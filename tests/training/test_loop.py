@@ -14,10 +14,11 @@ import pytest
 import torch
 from tiny_jobs import Job, TinyPlan, assert_equal
 
+from sightline.data.batches import TrainingBatch
+from sightline.models.weights import parameters_of
 from sightline.training import loop
 from sightline.training.averages import mean_weights
-from sightline.training.batches import TrainingBatch
-from sightline.training.checkpoints import Checkpoints, parameters_of
+from sightline.training.checkpoints import Checkpoints
 from sightline.training.objectives import Loss
 from sightline.training.readings import NotFinite
 from sightline.training.step import batch_loss

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.batches import padded_batch
+from sightline.data.collate import translation
 from sightline.layers.layout import Padded
 from sightline.layers.precision import autocast
 from sightline.layers.recurrent import Recurrence
 from sightline.models.seq2seq import Seq2Seq
-from sightline.training.batches import padded_batch
-from sightline.training.sides import translation
 from sightline.training.step import batch_loss
 
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.batches import TrainingBatch
+from sightline.data.noised import NoisePlan, Spoiler, fixed_windows
 from sightline.data.preparation import Prepared, prepare_data
-from sightline.experiment import build_model
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD
-from sightline.training.batches import TrainingBatch
 from sightline.training.compiled import GraphedGradients, _from_tensors, _shapes, _tensors
 from sightline.training.cost import step_cost, step_flops
-from sightline.training.noised import NoisePlan, Spoiler, fixed_windows
 from sightline.training.step import batch_loss, training_loss
 
 CPU = torch.device("cpu")

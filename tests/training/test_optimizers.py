@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from sightline.models.weights import weights_of
 from sightline.recipe import Training
-from sightline.training.averages import RunningAverage, mean_weights, weights_of
+from sightline.training.averages import RunningAverage, mean_weights
 from sightline.training.optimizers import build_optimizer
 
 

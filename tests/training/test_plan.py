@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.plan import EpochPlan, choose_layout
 from sightline.recipe import Recipe
-from sightline.training.plan import EpochPlan, choose_layout
 
 
 class Examples:

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.data.batches import TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import translation
 from sightline.layers.dropout import Dropout
 from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.training import rdrop as module
-from sightline.training.batches import TrainingBatch, packed_batch, padded_batch
 from sightline.training.cost import step_flops
 from sightline.training.objectives import Loss
 from sightline.training.rdrop import ProjectedRDrop, rdrop, rdrop_from_logits
-from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, batch_loss, training_loss
 
 CPU = torch.device("cpu")

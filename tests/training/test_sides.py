@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.decoding.request import Request, make_batch
-from sightline.recipe import Decoding, Recipe
-from sightline.training.batches import packed_batch, padded_batch
-from sightline.training.sides import (
+from sightline.data.batches import packed_batch, padded_batch
+from sightline.data.collate import (
     Side,
     Sides,
     labels,
@@ -23,6 +21,8 @@ from sightline.training.sides import (
     translation,
     windows,
 )
+from sightline.decoding.request import Request, make_batch
+from sightline.recipe import Decoding, Recipe
 
 PAD, START, END = 0, 2, 3
 SOURCE, TARGET = [5, 6, 7], [8, 9]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import translation
 from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.layers.precision import autocast
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.adapting import Adapters
 from sightline.recipe.model import Model
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.compiled import GraphedGradients, compiled_loss
-from sightline.training.sides import translation
 from sightline.training.step import PlainGradients, batch_loss, training_loss
 
 pytestmark = pytest.mark.cuda

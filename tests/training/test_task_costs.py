@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from sightline.data.plan import EpochPlan
 from sightline.data.preparation import Prepared
-from sightline.experiment import build_model, plan_for
+from sightline.data.windows import WindowPlan
+from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.training.cost import step_cost, step_flops
 from sightline.training.flops import count_flops
-from sightline.training.plan import EpochPlan
 from sightline.training.step import CarriedGradients
-from sightline.training.windows import WindowPlan
+from sightline.training.train import plan_for
 
 pytestmark = pytest.mark.usefixtures("nothing_is_unknown")
 

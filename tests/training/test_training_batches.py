@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.data.batches import StaticShape, TrainingBatch, ahead, packed_batch, padded_batch
+from sightline.data.collate import Side, labels, masked_words, tags, translation, windows
 from sightline.layers.layout import Packed, Padded
-from sightline.training.batches import StaticShape, TrainingBatch, ahead, packed_batch, padded_batch
-from sightline.training.sides import Side, labels, masked_words, tags, translation, windows
 
 PAD, START, END = 0, 2, 3
 SEQUENCES = st.lists(st.lists(st.integers(4, 60_000), max_size=6), min_size=1, max_size=8)

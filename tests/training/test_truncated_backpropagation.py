@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.data.batches import TrainingBatch
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
 from sightline.recipe.model import Model
-from sightline.training.batches import TrainingBatch
 from sightline.training.step import CarriedGradients
 
 CPU = torch.device("cpu")

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.data.windows import WindowPlan, stream_of
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import RecurrentDecoder
-from sightline.training.windows import WindowPlan, carries, stream_of
+from sightline.recipe.changes import carries
 
 START, END = 2, 3
 BODIES: dict[str, dict[str, Any]] = {

@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import translation
 from sightline.models.seq2seq import Seq2Seq
+from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.checkpoints import Progress, parameters_of
+from sightline.training.checkpoints import Progress
 from sightline.training.job import Fit, Validation
 from sightline.training.loop import fit
 from sightline.training.objectives import Loss
-from sightline.training.sides import translation
 from sightline.training.step import PlainGradients
 from watched_runs import Silent
 

@@ -11,8 +11,8 @@ from types import FrameType
 def main() -> None:
     """Entry point of the `sightline` command."""
     from sightline.cli.errors import error_boundary
-    from sightline.parent import watch_parent
-    from sightline.threads import choose_waiting
+    from sightline.sweeps.parent import watch_parent
+    from sightline.training.threads import choose_waiting
 
     watch_parent()
     choose_waiting(os.environ)

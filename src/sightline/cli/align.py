@@ -16,7 +16,7 @@ from sightline.cli.input_length import InputLength
 from sightline.cli.lines import MOST
 from sightline.cli.options import Device
 from sightline.cli.refusals import check_apart
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.run import Run

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.answering.answerer import Prediction
     from sightline.evaluation.alignment_error import Gold, Links
     from sightline.evaluation.intervals import Score
     from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
+    from sightline.tasks.answerer import Prediction
 
 Symmetrize = Annotated[
     str | None,

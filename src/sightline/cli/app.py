@@ -94,7 +94,7 @@ app.add_typer(corpora)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from sightline.version import version
+        from sightline.registry import version
 
         print(version())
         raise typer.Exit

@@ -25,7 +25,7 @@ def average(
     - `sightline average runs/en-de --count 5 --out runs/en-de-mean`
     - `sightline average runs/en-de --out runs/mean && sightline compare runs/en-de runs/mean --on validation`
     """
-    from sightline.merging import average_run
+    from sightline.augment.merging import average_run
 
     steps = average_run(run, out, count)
     fewer = f" (all there are, of the {count} asked for)" if len(steps) < count else ""

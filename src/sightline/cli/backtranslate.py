@@ -63,8 +63,8 @@ def backtranslate(
     - `sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv`
     - `sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume`
     """
-    from sightline.synthetic.backtranslation import backtranslate as write_pairs
-    from sightline.synthetic.translation import Limits, told
+    from sightline.augment.backtranslation import backtranslate as write_pairs
+    from sightline.augment.translation import Limits, told
 
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     use_threads(threads)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sightline.cli.options import Overrides
-from sightline.plural import plural
+from sightline.terminal import plural
 
 
 def baseline(
@@ -34,8 +34,8 @@ def baseline(
     - `sightline baseline oracle runs/transformer-ed --on test --out runs/oracle`
     - `sightline compare runs/transformer-ed runs/lead-8 runs/oracle --metrics rouge-1,rouge-2,rouge-l`
     """
-    from sightline.baselines.written import write_baseline
-    from sightline.opening import open_recipe
+    from sightline.comparison.baselines import write_baseline
+    from sightline.training.resolve import open_recipe
 
     if kind not in ("lead", "oracle"):
         raise ValueError(f"there is no baseline {kind!r}; use lead or oracle")

@@ -81,7 +81,7 @@ def compare(
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
     from sightline.files import check_place
-    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.plots.figure_files import check_figure
     from sightline.progress import shown
 
     if saved is not None:
@@ -147,7 +147,7 @@ def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
 
 def _with_those_of_sweeps(runs: Sequence[Path]) -> list[Path]:
     """The runs, with all that have a model in place of a sweep."""
-    from sightline.sweeping.plan import is_sweep, trained_runs
+    from sightline.sweeps.plan import is_sweep, trained_runs
 
     return [each for run in runs for each in (trained_runs(run) if is_sweep(run) else [run])]
 

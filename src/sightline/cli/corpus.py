@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.breakdowns import LengthBucket
@@ -34,7 +34,7 @@ def show_corpus(
     from sightline.evaluation.metrics import METRICS
     from sightline.files import check_place, write_atomically, write_json
     from sightline.inspection.corpus_view import length_table, sentence_table, token_table
-    from sightline.inspection.pictures.corpus import draw_lengths
+    from sightline.plots.corpus import draw_lengths
     from sightline.terminal import console
 
     if csv_file is not None:
@@ -80,7 +80,7 @@ def _check_quality(run: Run) -> None:
 
 def _check_lengths(run: Run, figure: Path) -> None:
     """Before anything is measured: whether there are lengths to draw, and a file for it."""
-    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.plots.figure_files import check_figure
 
     check_figure(figure)
     if run.recipe.task == "language-model":

@@ -18,9 +18,9 @@ def demo(
 
     from sightline.cli.train import train_or_tell
     from sightline.inspection.alignment import render_terminal
-    from sightline.opening import open_recipe
     from sightline.run import Run
     from sightline.terminal import console
+    from sightline.training.resolve import open_recipe
 
     screen = console()
     recipe, _ = open_recipe("dates")

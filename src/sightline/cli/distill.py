@@ -49,12 +49,12 @@ def distill(
     - `sightline distill runs/big multi30k/lstm-dot --beam 8 --choose chrf --mix 1 --out runs/small`
     - `sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume`
     """
+    from sightline.augment.distillation import Distilling
+    from sightline.augment.distillation import distill as write_distilled
+    from sightline.augment.translation import Limits, told
     from sightline.cli.train import run_training
-    from sightline.opening import open_recipe
-    from sightline.synthetic.distillation import Distilling
-    from sightline.synthetic.distillation import distill as write_distilled
-    from sightline.synthetic.translation import Limits, told
     from sightline.training.interruption import Interrupted
+    from sightline.training.resolve import open_recipe
 
     if choose not in (None, "bleu", "chrf"):
         raise ValueError(f"--choose {choose}: there is no such choice; use bleu or chrf")

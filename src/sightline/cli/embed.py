@@ -15,12 +15,12 @@ from sightline.cli.input_length import InputLength
 from sightline.cli.lines import named, windows
 from sightline.cli.options import Device
 from sightline.cli.tagged_files import texts_of
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.embedding.contextual import Embedded, Layer, Wanted
-    from sightline.embedding.nearest import Nearest
-    from sightline.embedding.vector_files import VectorWriter
+    from sightline.inspection.contextual import Embedded, Layer, Wanted
+    from sightline.inspection.nearest import Nearest
+    from sightline.inspection.vector_files import VectorWriter
     from sightline.run import Run
 
 _TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
@@ -65,8 +65,8 @@ def embed(
     - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
     """
-    from sightline.embedding.vector_files import check_vector_file, files_of
-    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.inspection.vector_files import check_vector_file, files_of
+    from sightline.plots.figure_files import check_figure
     from sightline.run import Run
 
     if out is None and nearest is None and figure is None and word is None:
@@ -106,7 +106,7 @@ def _check_used(nearest: str | None, figure: Path | None, top: int | None, most:
 
 
 def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
-    from sightline.embedding.contextual import Wanted
+    from sightline.inspection.contextual import Wanted
 
     chosen: Layer = int(layer) if layer.isdecimal() else layer  # type: ignore[assignment]
     return Wanted(chosen, pooling, words)  # type: ignore[arg-type]
@@ -114,10 +114,10 @@ def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
 
 def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, text: str | None, top: int) -> None:
     """All lines, block by block: to a file, to the search for neighbours, or to both."""
-    from sightline.answering.answerer import TooLong
-    from sightline.embedding.contextual import embed_texts, layer_width
-    from sightline.embedding.nearest import Nearest
-    from sightline.embedding.vector_files import vector_file
+    from sightline.inspection.contextual import embed_texts, layer_width
+    from sightline.inspection.nearest import Nearest
+    from sightline.inspection.vector_files import vector_file
+    from sightline.tasks.answerer import TooLong
 
     near: Nearest | None = None
     if text is not None:
@@ -168,8 +168,8 @@ def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near
 
 
 def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
-    from sightline.embedding.occurrences import find_occurrences
-    from sightline.embedding.senses_picture import draw_senses
+    from sightline.inspection.occurrences import find_occurrences
+    from sightline.plots.senses import draw_senses
 
     found = find_occurrences(run.answerer, texts_of(run.recipe, file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")

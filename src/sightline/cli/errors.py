@@ -19,7 +19,7 @@ from sightline.terminal import printable
 
 FAILURE, USAGE, INTERNAL_ERROR, INTERRUPTED = 1, 2, 70, 130  # usage errors are typer's; 70 is EX_SOFTWARE of sysexits.h
 
-_HOUSE = Path(__file__).parents[1]  # the package
+_PACKAGE = Path(__file__).parents[1]  # the package
 _LONGEST = 500  # characters of an unexpected error's own message
 _EXPECTED = (ValueError, ArithmeticError, OSError, ImportError, EOFError)  # raised on purpose, or by what a user gave
 
@@ -81,15 +81,15 @@ def _place(error: Exception) -> str:
     place = "unknown place"
     for frame, line in traceback.walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(_HOUSE):
-            place = f"{path.relative_to(_HOUSE).as_posix()}, line {line}"
+        if path.is_relative_to(_PACKAGE):
+            place = f"{path.relative_to(_PACKAGE).as_posix()}, line {line}"
     return place
 
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     """Print warnings of Sightline (of a class or file of its own) in one line; others are shown as ever."""
-    house = str(_HOUSE) + os.sep
+    house = str(_PACKAGE) + os.sep
     with warnings.catch_warnings():
         before = warnings.showwarning
 

@@ -35,7 +35,7 @@ from sightline.cli.searching import (
     searching,
 )
 from sightline.cli.shortfalls import tell
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
@@ -348,7 +348,7 @@ def _size(report: Report, task: str) -> str:
 
 def _print_confusion(confusion: Confusion, items: str) -> None:
     """The whole matrix, or of many labels only what goes wrong most."""
-    from sightline.inspection.pictures.confusion import TerminalConfusion, confusion_text
+    from sightline.plots.confusion import TerminalConfusion, confusion_text
 
     if len(confusion.labels) > _LARGEST_MATRIX:
         found = confusion.mistakes(_MISTAKES)
@@ -369,7 +369,7 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
 
 def _check_confusion(path: Path, task: str) -> None:
     """Better known before the work than after it."""
-    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.plots.figure_files import check_figure
 
     if task not in ("classify", "tag"):
         raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not task: {task}")
@@ -378,7 +378,7 @@ def _check_confusion(path: Path, task: str) -> None:
 
 def _draw(reports: list[Report], path: Path, run: Path) -> None:
     """A picture for each test set."""
-    from sightline.inspection.pictures.confusion import draw_confusion
+    from sightline.plots.confusion import draw_confusion
 
     for report in reports:
         place = _place(path, report, reports)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.run import Run

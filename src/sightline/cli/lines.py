@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
@@ -80,8 +80,8 @@ def whole_lines(file: Path | None) -> Iterator[str]:
 
     An empty file is an error, as in `lines_of`.
     """
-    from sightline.compression import BROKEN, open_bytes
     from sightline.data.text_lines import DataError
+    from sightline.files import BROKEN, open_bytes
 
     if (path := named(file)) is None:
         yield from _marked(_decoded(standard_input(), "standard input"))

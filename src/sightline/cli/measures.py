@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 import typer
 
 from sightline.cli.shortfalls import tell_unknown_target
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
+    from sightline.data.batches import TrainingBatch
     from sightline.inspection.attributed import Attribution
     from sightline.inspection.attribution import Method
     from sightline.inspection.gradient_flow import Flow
     from sightline.inspection.views import Subject
     from sightline.progress import Progress
     from sightline.run import Run
-    from sightline.training.batches import TrainingBatch
 
 
 Choice = TypeVar("Choice", bound=str)
@@ -226,8 +226,8 @@ def show_gradient_flow(
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
     from sightline.files import write_json
     from sightline.inspection.gradient_flow import flow_lines
-    from sightline.inspection.pictures.figure_files import check_figure
-    from sightline.inspection.pictures.flow import draw_flows
+    from sightline.plots.figure_files import check_figure
+    from sightline.plots.flow import draw_flows
     from sightline.progress import shown
     from sightline.run_folder import read_config
 
@@ -250,9 +250,9 @@ def show_gradient_flow(
 
 def measure_flows(folder: Path, label: str, on: str, device: str, progress: Progress) -> list[Flow]:
     """One run: the model its recipe describes with fresh weights, and as it was trained."""
-    from sightline.experiment import build_model
     from sightline.inspection.gradient_flow import gradient_flow
     from sightline.inspection.samples import sample_batches
+    from sightline.models.build import build_model
     from sightline.run import Run
 
     run = _with_gradients(Run.load(folder, device=device))
@@ -281,7 +281,7 @@ def _with_gradients(run: Run) -> Run:
 
 def show_layer_norms(run: Path, figure: Path) -> None:
     """The gradient norm of each layer over the training, drawn."""
-    from sightline.inspection.pictures.layer_norms import draw_layer_norms, read_layer_norms
+    from sightline.plots.layer_norms import draw_layer_norms, read_layer_norms
 
     draw_layer_norms(read_layer_norms(run), figure, title=f"{run.name}: gradient norms over training")
     print(f"wrote {figure}", file=sys.stderr)
@@ -289,7 +289,7 @@ def show_layer_norms(run: Path, figure: Path) -> None:
 
 def show_expert_shares(run: Path, figure: Path) -> None:
     """What share of the tokens each expert had over the training, drawn."""
-    from sightline.inspection.pictures.expert_shares import draw_expert_shares
+    from sightline.plots.expert_shares import draw_expert_shares
 
     draw_expert_shares(run, figure)
     print(f"wrote {figure}", file=sys.stderr)
@@ -310,8 +310,8 @@ def show_attribution(
     """Which tokens each answer to a text rests on; the answer is the model's own, if none is given."""
     from sightline.files import write_json
     from sightline.inspection.alignment import render_terminal
-    from sightline.inspection.pictures.attribution import draw_attribution
-    from sightline.inspection.pictures.figure_files import check_figure
+    from sightline.plots.attribution import draw_attribution
+    from sightline.plots.figure_files import check_figure
     from sightline.terminal import console
 
     if figure is not None:

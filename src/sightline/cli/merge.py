@@ -23,7 +23,7 @@ def merge(
     - `sightline merge runs/lora --out runs/merged`
     - `sightline merge runs/lora --out runs/merged && sightline evaluate runs/merged`
     """
-    from sightline.merging import merge_run
+    from sightline.augment.merging import merge_run
 
     merge_run(run, out)
     print(f"done: {out}", file=sys.stderr)

@@ -45,13 +45,13 @@ from sightline.cli.searching import (
 )
 from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
 from sightline.files import open_output
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.answering.answerer import Prediction
     from sightline.cli.midi_files import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run
+    from sightline.tasks.answerer import Prediction
 
 
 def predict(
@@ -243,7 +243,7 @@ class Predictor:
 
     def shown(self, guesses: list[Prediction]) -> str:
         """The outputs for a line, in one line."""
-        from sightline.answering.answerer import one_line
+        from sightline.tasks.answerer import one_line
 
         if self.as_json:
             told = [_record(guess) for guess in guesses]
@@ -283,7 +283,7 @@ def _tagged(
 
 def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
-    from sightline.answering.answerer import TooLong
+    from sightline.tasks.answerer import TooLong
 
     run, options, nbest = asked.run, asked.options, asked.nbest
     short = Shortfalls(run.answerer, options)
@@ -390,7 +390,7 @@ def _answers(
     answered: Callable[[int], None],
 ) -> list[list[Prediction]]:
     """Outputs for some lines: found, or told and judged; `done` lines went before, and `answered` hears of more."""
-    from sightline.answering.translating import Translator
+    from sightline.tasks.translating import Translator
 
     run, found = asked.run, done
 

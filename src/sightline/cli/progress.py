@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sightline.cli.lines import named
-from sightline.plural import plural
+from sightline.terminal import plural
 
 _EVERY = 10.0  # seconds between two lines, at least
 

@@ -19,10 +19,9 @@ def seal(runs: Annotated[list[Path], typer.Argument(help="Run folders.", show_de
     - `sightline seal runs/mine`
     - `sightline seal runs/*`
     """
-    from sightline.manifest import changes, read_manifest
-    from sightline.manifest import seal as write_manifest
     from sightline.recipe.files import load_recipe
-    from sightline.run_folder import locked, need, parse_config
+    from sightline.run_folder import changes, locked, need, parse_config, read_manifest
+    from sightline.run_folder import seal as write_manifest
 
     for run in runs:
         parse_config(run)

@@ -12,7 +12,7 @@ import typer
 
 from sightline.cli.lines import Companion
 from sightline.cli.refusals import refuse
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.decoding.phrases import Phrases

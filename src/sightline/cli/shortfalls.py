@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.answering.answerer import Answerer, Prediction
     from sightline.recipe import Decoding
+    from sightline.tasks.answerer import Answerer, Prediction
     from sightline.text.tokenizer import Vocabulary
 
 _SHOWN = 8  # pieces named, at most
@@ -49,7 +49,7 @@ class Shortfalls:
     """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
 
     def __init__(self, answerer: Answerer, options: Decoding, *, unit: str = "line") -> None:
-        from sightline.answering.incomplete import Incomplete
+        from sightline.tasks.incomplete import Incomplete
 
         self.answerer, self.options, self.unit = answerer, options, unit
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0

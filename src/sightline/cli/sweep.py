@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sightline.sweeping.plan import Plan
+    from sightline.sweeps.plan import Plan
 
 
 def sweep(
@@ -46,8 +46,8 @@ def sweep(
     """
     import shlex
 
-    from sightline.sweeping.plan import COMPARISON, plan_sweep
-    from sightline.sweeping.sweep import carry_out, compare_runs
+    from sightline.sweeps.plan import COMPARISON, plan_sweep
+    from sightline.sweeps.sweep import carry_out, compare_runs
     from sightline.training.interruption import Interrupted
 
     plan = plan_sweep(recipe, overrides or [], variants=variants, out=out)
@@ -69,7 +69,7 @@ def sweep(
 
 
 def _show(plan: Plan) -> None:
-    from sightline.sweeping.sweep import opening
+    from sightline.sweeps.sweep import opening
 
     for line in opening(plan):
         print(line)

@@ -12,7 +12,7 @@ from sightline.cli.options import Overrides
 
 if TYPE_CHECKING:
     from sightline.data.preparation import ExampleCounter
-    from sightline.dry_run import DryRun
+    from sightline.training.dry_run import DryRun
 
 
 def train(
@@ -34,8 +34,8 @@ def train(
     - `sightline train my.yaml --dry-run`
     - `sightline train runs/en-de --resume`
     """
-    from sightline.dry_run import dry_run as try_out
-    from sightline.opening import open_recipe
+    from sightline.training.dry_run import dry_run as try_out
+    from sightline.training.resolve import open_recipe
 
     loaded, folder = open_recipe(recipe, overrides or [])
     run = out or Path(folder)
@@ -64,9 +64,9 @@ def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
 
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
     """Train with a live display in a terminal, and plain lines elsewhere."""
-    from sightline.experiment import complete_recipe
-    from sightline.experiment import train as train_recipe
     from sightline.training.display import LiveDisplay
+    from sightline.training.train import complete_recipe
+    from sightline.training.train import train as train_recipe
 
     if not sys.stderr.isatty():
         train_recipe(recipe, out=run, resume=resume, progress=_counter())

@@ -12,7 +12,7 @@ import typer
 
 from sightline.cli.options import Device, Threads, use_threads
 from sightline.cli.refusals import check_apart
-from sightline.plural import plural
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.training.skipgram import Report, SkipgramProgress

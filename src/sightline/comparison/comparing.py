@@ -30,11 +30,11 @@ from sightline.decoding.ensemble import Mean
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import check_outputs_wanted
 from sightline.evaluation.test_set import TestSet
-from sightline.plural import plural
 from sightline.progress import Progress, silent
 from sightline.recipe import MetricName
 from sightline.recipe.decoding import BleuTokenizer
 from sightline.run_folder import RunError
+from sightline.terminal import plural
 
 
 def compare(

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sightline import spreadsheet
 from sightline.comparison.results import Comparison, System
 from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import Column, Table, differences_table, luck_table, main_table
+from sightline.files import csv_text as csv_rows
 from sightline.files import write_atomically
 
 # --- Markdown ----------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def _number(text: str) -> str:
 def csv_text(comparison: Comparison) -> str:
     """A line for each system, every number in full; what is not known is empty."""
     rows = [_numbers(comparison, system) for system in comparison.systems]
-    return spreadsheet.csv_text(list(rows[0]), rows)
+    return csv_rows(list(rows[0]), rows)
 
 
 def _numbers(comparison: Comparison, system: System) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
 
     A picture that cannot be drawn is an error once all the rest is written.
     """
-    from sightline.inspection.pictures.figure_files import can_draw
+    from sightline.plots.figure_files import can_draw
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

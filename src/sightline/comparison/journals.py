@@ -14,8 +14,8 @@ from typing import Any
 
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
-from sightline.run_folder import journal
-from sightline.training.ending import limit_reached, saved_progress
+from sightline.run_folder import journal, saved_progress
+from sightline.training.ending import limit_reached
 
 Validation = dict[str, float]  # step, tokens, seconds, loss, and, where they were written down, flops and metrics
 

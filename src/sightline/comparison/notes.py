@@ -14,7 +14,7 @@ from sightline.data.origins import Origin
 from sightline.decoding.ensemble import Mean
 from sightline.evaluation.test_set import TestSet
 from sightline.files import checksum
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.training.ending import broken_off_at
 
 _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probabilities"}

@@ -7,7 +7,7 @@ from sightline.comparison.seeds import SEED, TRIALS
 from sightline.evaluation.hearing import WINDOW
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import LEVEL, written_p
-from sightline.plural import plural
+from sightline.terminal import plural
 
 
 def answers(comparison: Comparison) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from sightline.baselines.written import WrittenRun, is_baseline
+from sightline.comparison.baselines import WrittenRun, is_baseline
 from sightline.comparison.recipe_differences import differ_only_in_seed
 from sightline.data.origins import Origin, origins
 from sightline.decoding.ensemble import Mean

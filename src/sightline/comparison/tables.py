@@ -19,7 +19,7 @@ from sightline.comparison.wording import (
     share_text,
 )
 from sightline.evaluation.metrics import METRICS, Score
-from sightline.plural import plural
+from sightline.terminal import plural
 
 _ORDINALS = ("first", "second", "third", "fourth", "last")
 

@@ -10,10 +10,10 @@ from sightline.comparison.systems import Contestant
 from sightline.data.preparation import other_direction
 from sightline.data.sources import DataError, Example, read
 from sightline.evaluation.test_set import TestSet
-from sightline.plural import plural
 from sightline.recipe import Recipe
 from sightline.recipe.data import ColumnsSource, ConlluSource, PlainSource, TextSource
 from sightline.run_folder import RunError
+from sightline.terminal import plural
 from sightline.text.shown import short
 
 _REMEDY = "give a test set that all have with --on, or files with --source and --reference"

@@ -37,9 +37,9 @@ from sightline.evaluation.measurement import aligned
 from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
-from sightline.plural import plural
 from sightline.progress import Progress
 from sightline.recipe import Evaluation, MetricName, TaskName
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.comparison.results import Member

@@ -14,10 +14,9 @@ from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, cast
 
-from sightline.compression import BROKEN, open_bytes
 from sightline.data.sources import DataError
-from sightline.files import MAX_JSON, parse_json, write_atomically
-from sightline.plural import plural
+from sightline.files import BROKEN, MAX_JSON, open_bytes, parse_json, write_atomically
+from sightline.terminal import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")
 REST = "_"

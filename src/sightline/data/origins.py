@@ -1,6 +1,6 @@
 """Who wrote a training text: beside what a model wrote lies FILE.json, with the plan it was made by.
 
-`sightline distill` and `sightline backtranslate` write both (synthetic/parts.py).
+`sightline distill` and `sightline backtranslate` write both (augment/parts.py).
 """
 
 from __future__ import annotations

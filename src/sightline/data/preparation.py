@@ -19,15 +19,14 @@ from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.data.text_size import measure
 from sightline.data.variants import Variants
-from sightline.manifest import verify
-from sightline.plural import plural
 from sightline.recipe import Recipe, TaskName
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
 from sightline.recipe.sides import direction
-from sightline.run_folder import read_config
+from sightline.run_folder import read_config, verify
+from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
 from sightline.text.spelling import Side
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary

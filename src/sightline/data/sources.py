@@ -21,7 +21,6 @@ from sightline.data.text_lines import UNBOUNDED, Bound, LongLine
 from sightline.data.text_lines import DataError as DataError
 from sightline.data.text_lines import read_lines as read_lines
 from sightline.files import parse_json
-from sightline.plural import plural
 from sightline.recipe.data import (
     AnySource,
     ChoralesSource,
@@ -37,6 +36,7 @@ from sightline.recipe.data import (
     TextSource,
     TsvSource,
 )
+from sightline.terminal import plural
 from sightline.text.labels import uneven_labels
 from sightline.text.shown import short
 from sightline.text.spelling import spelled

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sightline.data.text_lines import UNBOUNDED, Bound, DataError, LongLine, read_lines
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.text.shown import short
 
 Header = bool | Literal["auto"]

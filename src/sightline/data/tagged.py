@@ -14,7 +14,7 @@ from pathlib import Path
 from sightline.data.sources import DataError, Example, read_lines
 from sightline.data.text_lines import Bound
 from sightline.data.word_lines import INNER_SPACE, NOT_SPACE, ColumnLines, ConlluLines, Form, cells_of, inside
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.text.shown import short
 
 CONLLU_COLUMNS = {"form": 2, "lemma": 3, "upos": 4, "xpos": 5, "feats": 6, "deprel": 8}  # counted from 1

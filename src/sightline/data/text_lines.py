@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from sightline.compression import BROKEN, looks_packed, open_bytes
+from sightline.files import BROKEN, looks_packed, open_bytes
 
 LONGEST = 2**28  # bytes of a line, where nothing says less: some corpora (text8) are one line
 _BLOCK = 1 << 20

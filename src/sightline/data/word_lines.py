@@ -9,7 +9,7 @@ import re
 from typing import Literal
 
 from sightline.data.sources import DataError
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.text.shown import short
 
 Form = Literal["conllu", "columns"]

@@ -14,8 +14,8 @@ from sightline.decoding.batch import Batch
 from sightline.decoding.padding import pad_tokens
 from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
 from sightline.layers.layout import Padded
-from sightline.plural import plural
 from sightline.recipe import Decoding
+from sightline.terminal import plural
 from sightline.text.tokenizer import END
 
 Texts = Sequence[Sequence[int]]  # each in token ids, without marks

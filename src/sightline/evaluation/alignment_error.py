@@ -18,7 +18,7 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
-from sightline.plural import plural
+from sightline.terminal import plural
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)
 _LINK = re.compile(r"(\d+)([-?])(\d+)")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sightline.evaluation.word_differences import aligned, word_frequencies, words
-from sightline.plural import plural
+from sightline.terminal import plural
 
 CorpusScorer = Callable[[list[str], list[list[str]]], float]  # outputs, references of each -> score
 

@@ -18,7 +18,7 @@ from sightline.evaluation.breakdowns import check_parallel, check_positive
 from sightline.evaluation.gleu import ngrams
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
-from sightline.plural import plural
+from sightline.terminal import plural
 
 SentenceScorer = Callable[[str, list[str]], float]  # output, its references -> score
 Ngram = tuple[str, ...]

@@ -13,8 +13,8 @@ import numpy as np
 
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, fingerprint
-from sightline.plural import plural
-from sightline.version import version
+from sightline.registry import version
+from sightline.terminal import plural
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool) -> Measurement:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sightline.evaluation.errors import conditions, even, exact_match, share
 from sightline.evaluation.intervals import Numbers
 from sightline.evaluation.measurement import Measurement, Rest, fingerprint
-from sightline.plural import plural
+from sightline.terminal import plural
 
 _OUT = ("O", ".")  # tags that no span holds
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import sides_of
+from sightline.data.noised import Spoiler, fixed_windows
 from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
-from sightline.plural import plural
 from sightline.recipe import MetricName, Recipe
 from sightline.recipe.noise import DenoiseNoise, SpanNoise
+from sightline.registry import version
+from sightline.terminal import plural
 from sightline.text.scripts import SCRIPTS
 from sightline.text.sentences import RULES
 from sightline.text.tokenizer import PAD, Vocabulary
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.noised import Spoiler, fixed_windows
-from sightline.training.sides import sides_of
-from sightline.version import version
 
 _TOKENS = 4_096  # of the windows that are looked at together
 

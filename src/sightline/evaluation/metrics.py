@@ -19,10 +19,10 @@ from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.overlap import overlap
 from sightline.evaluation.rouge import LABELS as ROUGE
 from sightline.evaluation.rouge import rouge
-from sightline.plural import plural
 from sightline.recipe import Evaluation, MetricName
+from sightline.registry import version
+from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import resolved
-from sightline.version import version
 
 __all__ = [
     "METRICS",

@@ -43,7 +43,7 @@ class Alignment:
         Labels may be of any script for which a font is installed. To save the figure yourself, without cutting labels:
         `figure.savefig(path, bbox_inches="tight")`. Needs matplotlib: `pip install 'sightline[viz]'`.
         """
-        from sightline.inspection.pictures.alignment import draw_alignment
+        from sightline.plots.alignment import draw_alignment
 
         return draw_alignment(self, None if path is None else Path(path), title=title)
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.answering.answerer import Answerer
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.head_measures import HeadMeasures, measure_head
 from sightline.inspection.trace import Step, Trace
@@ -26,6 +25,7 @@ from sightline.inspection.walk_through import layer_of, looks_at_source
 from sightline.layers.scores import Score
 from sightline.layers.tap import TapModule
 from sightline.recipe import Recipe
+from sightline.tasks.answerer import Answerer
 from sightline.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sightline.inspection.alignment import Alignment
-from sightline.inspection.heat_map import Numbers, row_shares
+from sightline.plots.heat_map import Numbers, row_shares
 from sightline.text.tokenizer import SPACE
 from sightline.text.word_pieces import word_groups
 

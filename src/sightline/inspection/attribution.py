@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch
 from sightline.inspection.attributed import Attribution
 from sightline.inspection.gradient_flow import at_rest
-from sightline.inspection.heat_map import Numbers
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
+from sightline.plots.heat_map import Numbers
 from sightline.text.tokenizer import PAD, UNK, Vocabulary
-from sightline.training.batches import TrainingBatch
 
 Method = Literal["input-gradient", "integrated-gradients", "occlusion"]
 _TOKENS = 4_096  # of all rows of a forward pass together

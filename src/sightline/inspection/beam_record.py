@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.answering.translating import Translator
 from sightline.decoding.batch import Considered, Hypothesis
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
-from sightline.plural import plural
 from sightline.recipe import Decoding
+from sightline.tasks.translating import Translator
+from sightline.terminal import plural
 from sightline.text.tokenizer import END
 
 if TYPE_CHECKING:

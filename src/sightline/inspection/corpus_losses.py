@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import sides_of
 from sightline.data.sources import Example
 from sightline.data.store import Store
 from sightline.decoding.padding import length_batches
 from sightline.inspection.corpus_view import CorpusView, SentenceLoss, TokenLoss
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD, UNK, Vocabulary
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.sides import sides_of
 
 Counts = NDArray[np.int64]
 _COUNTED_AT_ONCE = 65_536  # examples

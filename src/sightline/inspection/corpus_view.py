@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sightline.spreadsheet import csv_text
+from sightline.files import csv_text
 from sightline.text.shown import in_one_line
 
 if TYPE_CHECKING:

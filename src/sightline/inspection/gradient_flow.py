@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch
 from sightline.inspection.states import KeptStates, Side, keep_states
 from sightline.layers.layout import Layout
 from sightline.layers.recurrent import Recurrence
 from sightline.text.tokenizer import PAD
-from sightline.training.batches import TrainingBatch
 
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
 SMALLEST = 1e-37  # what is smaller has lost its digits

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.inspection.heat_map import Numbers, row_shares
+from sightline.plots.heat_map import Numbers, row_shares
 
 
 @dataclass(frozen=True)

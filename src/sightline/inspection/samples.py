@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from sightline.data.batches import TrainingBatch, padded_batch
+from sightline.data.collate import Side, Sides, sides_of, windows
+from sightline.data.noised import Spoiler, fixed_windows
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
+from sightline.recipe.changes import carries
 from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, START, Vocabulary
-from sightline.training.batches import TrainingBatch, padded_batch
-from sightline.training.noised import Spoiler, fixed_windows
-from sightline.training.sides import Side, Sides, sides_of, windows
-from sightline.training.windows import carries
 
 _LONGEST = 256  # tokens of an example that is measured; longer ones are passed over
 

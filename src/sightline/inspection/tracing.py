@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.answering.answerer import Answerer
-from sightline.answering.continuing import Continuer
+from sightline.data.batches import padded_batch
+from sightline.data.collate import sides_of
 from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.layers.spans import Compressed
 from sightline.models.counted import CountedModel
-from sightline.plural import plural
+from sightline.recipe.changes import carries
 from sightline.recipe.noise import MASK
+from sightline.tasks.answerer import Answerer
+from sightline.tasks.continuing import Continuer
+from sightline.terminal import plural
 from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
-from sightline.training.batches import padded_batch
-from sightline.training.sides import sides_of
-from sightline.training.windows import carries
 
 _LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
 OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."

@@ -112,7 +112,7 @@ def _heads(subject: Subject) -> Viewed:
         raise ValueError(_no_head(subject, [each.name for each in trace_heads(subject.trace)]))
 
     def draw(path: Path) -> None:
-        from sightline.inspection.pictures.heads import draw_head_grid
+        from sightline.plots.heads import draw_head_grid
 
         draw_head_grid(heads, path, title=subject.text or None)
 
@@ -135,7 +135,7 @@ def _beam(subject: Subject) -> Viewed:
     record = record_beam(subject.loaded("a search"), subject.text)
 
     def draw(path: Path) -> None:
-        from sightline.inspection.pictures.beam import draw_beam
+        from sightline.plots.beam import draw_beam
 
         draw_beam(record, path, title=subject.text)
 

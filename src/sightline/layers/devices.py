@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -70,3 +71,19 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_… in malloc.h
+_KEPT = 2**30  # bytes
+
+
+def keep_freed_memory() -> bool:
+    """Ask for it, unless the user has set malloc in the environment; whether it was granted. For the whole process."""
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return False
+    if os.name != "posix":
+        return False
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
+        return False
+    return all(libc.mallopt(option, _KEPT) == 1 for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD))

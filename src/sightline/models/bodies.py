@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.models.bytenet import ByteNetDecoder, ByteNetEncoder
-from sightline.models.convolutional import ConvolutionalDecoder, ConvolutionalEncoder
-from sightline.models.recurrent import RecurrentDecoder, RecurrentEncoder
-from sightline.models.transformer import TransformerDecoder, TransformerEncoder
-from sightline.models.window import WindowDecoder, WindowEncoder
+from sightline.models.convolutional.bytenet import ByteNetDecoder, ByteNetEncoder
+from sightline.models.convolutional.convs2s import ConvolutionalDecoder, ConvolutionalEncoder
+from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
+from sightline.models.transformer.modules import TransformerDecoder, TransformerEncoder
+from sightline.models.window.modules import WindowDecoder, WindowEncoder
 from sightline.recipe.model import Model
 
 ENCODERS: dict[str, Any] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sightline.recipe import Recipe
+from sightline.recipe.bodies import RecurrentDecoder
 from sightline.recipe.sections import Section
 
 # What may change between the sittings of one training. Only the limits change what is learned: training longer than
@@ -74,3 +75,11 @@ def _differing(
 def without_adapters(recipe: Recipe) -> Recipe:
     """The recipe of the model that one with adapters becomes when they are merged into its weights."""
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"adapters": None})})
+
+
+def carries(recipe: Recipe) -> bool:
+    """Whether a window goes on from the state of the one before it."""
+    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoder)
+    if wanted and not able:
+        raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
+    return able if wanted is None else wanted

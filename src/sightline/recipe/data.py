@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.plural import plural
 from sightline.recipe.noise import AnyNoise
 from sightline.recipe.sections import Probability, Section
+from sightline.terminal import plural
 
 Column = Annotated[int, Field(ge=1)]
 

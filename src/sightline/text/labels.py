@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.text.tokenizer import SPECIALS, UNK, Tokenizer, TokenizerError
 
 # A label may be spelled like a special, "<s>" say, and one vocabulary cannot hold both; so such a label has a

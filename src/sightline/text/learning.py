@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sightline.plural import plural
 from sightline.recipe.data import (
     AnyTokenizer,
     BpeTokenizer,
@@ -19,6 +18,7 @@ from sightline.recipe.data import (
     WhitespaceTokenizer,
     WordTokenizer,
 )
+from sightline.terminal import plural
 from sightline.text.long_texts import parts
 from sightline.text.tokenizer import OWN_SPACE, SPACE, SPECIALS, UNK, TokenizerError
 

@@ -17,8 +17,8 @@ from typing import IO, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.compression import BROKEN, open_bytes
-from sightline.plural import plural
+from sightline.files import BROKEN, open_bytes
+from sightline.terminal import plural
 from sightline.text.shown import short
 
 Format = Literal["word2vec", "word2vec-binary", "glove"]

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.compression import packed
-from sightline.files import write_atomically
-from sightline.plural import plural
+from sightline.files import packed, write_atomically
+from sightline.terminal import plural
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 from sightline.text.vector_formats import AGAIN, Format, Matrix, WordVectorError, has_surplus, vector_entries
 

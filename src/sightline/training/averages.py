@@ -7,11 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """What makes a model that model: its parameters, shared ones once, and the statistics its norms have gathered."""
-    saved = model.state_dict().keys()  # buffers that are not saved are made again with the model
-    return dict(model.named_parameters()) | {name: part for name, part in model.named_buffers() if name in saved}
+from sightline.models.weights import weights_of
 
 
 class RunningAverage:

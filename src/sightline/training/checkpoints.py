@@ -21,7 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum, make_folder, read_json, refuse_link, remove
-from sightline.training.averages import RunningAverage, weights_of
+from sightline.models.weights import load_parameters, parameters_of
+from sightline.training.averages import RunningAverage
 
 SUMS = "SHA256SUMS"
 
@@ -48,26 +49,6 @@ class Progress:
 
     def after(self, **changes: Any) -> Progress:
         return replace(self, **changes)
-
-
-def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by name, on the host; shared ones once."""
-    return {name: parameter.detach().cpu().contiguous() for name, parameter in weights_of(model).items()}
-
-
-def load_parameters(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into the model; names and shapes must be the model's own."""
-    own = weights_of(model)
-    missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
-    if missing or extra:
-        raise ValueError(f"these weights are of another model: missing {missing[:3]}, not expected {extra[:3]}")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            if parameter.shape != weights[name].shape:
-                raise ValueError(
-                    f"weight {name} has shape {tuple(weights[name].shape)}, the model's is {tuple(parameter.shape)}"
-                )
-            parameter.copy_(weights[name])
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

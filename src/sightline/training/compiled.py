@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch
 from sightline.layers.layout import Packed
 from sightline.layers.precision import autocast
 from sightline.recipe import Training
-from sightline.training.batches import TrainingBatch
 from sightline.training.objectives import Loss
 from sightline.training.step import Gradients, training_loss
 
@@ -33,7 +33,7 @@ def compiled_loss(model: nn.Module, training: Training) -> Callable[[TrainingBat
     # Sums over both sides of a matrix in one kernel: PyTorch 2.10 to 2.13 can leave gradients unwritten there (#193061)
     compiled = torch.compile(run, dynamic=False, options={"triton.mix_order_reduction": False})
     warnings.filterwarnings("ignore", message=r"\s*Online softmax is disabled")  # nothing a user could act on
-    # Layers that are computed twice (models/recomputing.py) hand what they collect on the first time alone
+    # Layers that are computed twice (models/gradient_checkpointing.py) hand what they collect on the first time alone
     once = torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True)  # type: ignore[no-untyped-call]
 
     def loss(batch: TrainingBatch) -> Loss:

@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.layers.devices import fork_rng
 from sightline.layers.experts import Experts as ExpertsLayer
 from sightline.layers.experts import slots_each
 from sightline.layers.layout import Packed
 from sightline.layers.precision import autocast
+from sightline.models.weights import weights_of
 from sightline.recipe import Training
 from sightline.recipe.bodies import Experts
-from sightline.training.averages import weights_of
-from sightline.training.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.training.flops import count_flops
 from sightline.training.job import Plan
 from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes

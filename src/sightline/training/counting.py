@@ -10,8 +10,8 @@ import numpy as np
 from sightline.data.preparation import Prepared
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramModel
-from sightline.plural import plural
 from sightline.recipe.bodies import Ngram
+from sightline.terminal import plural
 from sightline.text.tokenizer import END, START
 from sightline.training.checkpoints import Progress
 from sightline.training.display import Display

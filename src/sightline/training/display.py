@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from sightline.plural import plural
+from sightline.terminal import plural
 from sightline.text.shown import beginning, in_one_line
 
 if TYPE_CHECKING:

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sightline.files import read_json
 from sightline.recipe import Recipe
-
-
-def newest_progress(run: Path) -> Path | None:
-    """The progress.json of a run's newest checkpoint; None where it has no checkpoint (any more)."""
-    checkpoints = sorted((run / "checkpoints").glob("step-" + "[0-9]" * 8))
-    return checkpoints[-1] / "progress.json" if checkpoints else None
+from sightline.run_folder import saved_progress
 
 
 def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
@@ -26,16 +20,6 @@ def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
         (progress["waited"], patience),
     ]
     return any(limit is not None and value >= limit for value, limit in reached)
-
-
-def saved_progress(run: Path) -> dict[str, Any] | None:
-    """What the newest checkpoint says of how far the training was; None where there is none that can be read."""
-    saved = newest_progress(run)
-    try:
-        progress = None if saved is None else read_json(saved)
-    except (OSError, ValueError):
-        return None
-    return progress if isinstance(progress, dict) else None
 
 
 def broken_off_at(run: Path, recipe: Recipe) -> int | None:

@@ -11,13 +11,12 @@ et al. 2020). The weights are those of that head alone: the attention itself goe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from sightline.data.links import Guide
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.softmax import masked_softmax
@@ -25,28 +24,6 @@ from sightline.layers.tap import Tapped, listen
 from sightline.recipe.guiding import GuidedAlignment
 
 _LEAST = 1e-30  # of a weight, before its logarithm
-
-
-class Guide(NamedTuple):
-    """Where a head should look, in a batch: p(s | t) wherever it is more than nothing."""
-
-    places: Tensor  # (3, links): sequence, step of the decoder, source piece
-    shares: Tensor  # (links,) p(s | t): they sum to one for each linked piece t
-
-    def to(self, device: torch.device) -> Guide:
-        """The same on another device."""
-        return Guide(*(part.pin_memory().to(device, non_blocking=True) for part in self))
-
-
-def guide_of(links: Sequence[np.ndarray], *, shift: bool) -> Guide:
-    """From the links (links, 2) of each example: source piece, target piece."""
-    places, shares = [np.empty((3, 0), np.int64)], [np.empty(0, np.float32)]
-    for number, own in enumerate(links):
-        source, target = own[:, 0].astype(np.int64), own[:, 1].astype(np.int64)
-        _, which, counts = np.unique(target, return_inverse=True, return_counts=True)
-        places.append(np.stack([np.full(len(own), number), target + shift, source]))
-        shares.append((1.0 / counts[which]).astype(np.float32))
-    return Guide(torch.from_numpy(np.concatenate(places, axis=1)), torch.from_numpy(np.concatenate(shares)))
 
 
 def alignment_loss(weights: Tensor, guide: Guide) -> Tensor:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import StaticShape, TrainingBatch
+from sightline.data.collate import Sides
 from sightline.recipe import Recipe
-from sightline.training.batches import StaticShape, TrainingBatch
 from sightline.training.display import Display
-from sightline.training.sides import Sides
 from sightline.training.step import Gradients
 
 

@@ -18,11 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.plural import plural
+from sightline.data.batches import TrainingBatch, ahead
+from sightline.models.weights import load_parameters, parameters_of, weights_of
+from sightline.recipe.seeds import step_seed
 from sightline.run_folder import RunError
-from sightline.training.averages import RunningAverage, mean_weights, weights_of
-from sightline.training.batches import TrainingBatch, ahead
-from sightline.training.checkpoints import Checkpoints, Progress, load_parameters, parameters_of
+from sightline.terminal import plural
+from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.checkpoints import Checkpoints, Progress
 from sightline.training.cost import peak_memory
 from sightline.training.ending import limit_reached
 from sightline.training.interruption import Interrupted, stop_signals
@@ -33,7 +35,6 @@ from sightline.training.optimizers import build_optimizer
 from sightline.training.readings import Reading, Readings, not_finite
 from sightline.training.routing import routing_record
 from sightline.training.schedules import factor, warmup_note
-from sightline.training.step import step_seed
 
 _SPEED_STEPS, _SPEED_SHARE = 20, 0.02  # after so many steps, or so much of the training, its speed is known
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from sightline.plural import plural
 from sightline.recipe import Schedule
+from sightline.terminal import plural
 
 _MUCH = 0.3  # of a training that a warm-up may take without a warning
 _LEAST = 10  # steps of a warm-up that is a share of the training: the first steps may take much of a short time limit

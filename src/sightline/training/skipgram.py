@@ -38,8 +38,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, softplus
 
 from sightline.data.sources import read_lines
-from sightline.plural import plural
 from sightline.recipe.data import WordTokenizer
+from sightline.terminal import plural
 from sightline.text.tokenizer import END, SPACE, SPECIALS, Tokenizer, TokenizerError
 from sightline.text.vector_formats import Matrix
 from sightline.text.word_vectors import write_word_vectors

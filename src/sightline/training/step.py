@@ -8,17 +8,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sightline.data.batches import TrainingBatch
 from sightline.layers.collector import Collected, collect
 from sightline.layers.precision import autocast, resolve_precision
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.text.tokenizer import PAD
-from sightline.training.batches import TrainingBatch
 from sightline.training.copying import copying_loss
 from sightline.training.guiding import GuidedHead, alignment_loss
 from sightline.training.objectives import Loss, cross_entropy
@@ -71,11 +70,6 @@ def guided_loss(model: Any, batch: TrainingBatch, guide: GuidedAlignment, smooth
     weights = head.weights(batch.source_layout, batch.target_layout)
     apart = 0.0 * weights.sum() if batch.guide is None else alignment_loss(weights, batch.guide)
     return loss._replace(total=loss.total + guide.weight * apart)
-
-
-def step_seed(seed: int, step: int) -> int:
-    """The seed of all that is random inside one step."""
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Gradients(ABC):

@@ -11,8 +11,9 @@ training starts, and saved in the recipe of the run: a resumed training uses the
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,3 +84,42 @@ def threads_by_load(
         f"other programs keep {load:.1f} cores busy, so this training uses {threads} of {default} CPU threads; "
         f"training.threads={default} uses all of them"
     )
+
+
+FREE, BUSY = "5000", "0"  # turns of the loop
+# what a user, or the process that started this one, may have chosen
+_CHOSEN_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "SIGHTLINE_SPINCOUNT")
+_LOOKS, _PAUSE = 5, 0.005  # looks at the load, and seconds between them
+_LOAD = Path("/proc/loadavg")
+
+
+def choose_waiting(environment: MutableMapping[str, str], busy: Callable[[], bool] | None = None) -> str | None:
+    """Set GOMP_SPINCOUNT by the load found, unless somebody has chosen; what was set.
+
+    The library reads it when PyTorch is imported, and never again. Other OpenMP libraries ignore it.
+    """
+    if "torch" in sys.modules or any(name in environment for name in _CHOSEN_WAITING):
+        return None
+    environment["GOMP_SPINCOUNT"] = BUSY if (busy or machine_is_busy)() else FREE
+    return environment["GOMP_SPINCOUNT"]
+
+
+def machine_is_busy() -> bool:
+    """Whether other threads that want to run take half of this machine's cores or more; False where nobody knows."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = []
+    for number in range(_LOOKS):
+        if number:
+            time.sleep(_PAUSE)
+        if (running := _running()) is None:
+            return False
+        found.append(running)
+    return sum(found) / len(found) >= cores / 2
+
+
+def _running() -> int | None:
+    """How many other threads run or wait for a core now: the fourth field of /proc/loadavg, without this one."""
+    try:
+        return max(0, int(_LOAD.read_text(encoding="ascii").split()[3].split("/")[0]) - 1)
+    except (OSError, ValueError, IndexError):
+        return None

@@ -9,9 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from sightline.compression import BROKEN, open_bytes
 from sightline.data.corpora.catalogue import Corpus, Product, block_digests
-from sightline.plural import plural
+from sightline.files import BROKEN, open_bytes
+from sightline.terminal import plural
 
 BLOCK = 256  # lines
 _DIGITS = 4  # of a block's digest

@@ -13,8 +13,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sightline.compression import BROKEN
 from sightline.data.corpora.catalogue import Corpus, CorpusError, number_lists
+from sightline.files import BROKEN
 
 _BOM = b"\xef\xbb\xbf"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")

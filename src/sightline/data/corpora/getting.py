@@ -7,13 +7,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from sightline.compression import packed
 from sightline.data.corpora.catalogue import Corpus, CorpusError
 from sightline.data.corpora.checking import Check, check
 from sightline.data.corpora.conversion import convert
 from sightline.data.corpora.download import download
 from sightline.data.corpora.places import corpora_folders
-from sightline.files import write_atomically
+from sightline.files import packed, write_atomically
 from sightline.progress import Progress, silent
 
 

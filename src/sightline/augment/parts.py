@@ -1,0 +1,212 @@
+"""A corpus that takes hours to write: in parts, each whole or not there, so that it can go on where it stopped.
+
+Beside FILE lie, while it is being made, `FILE.parts/` with `plan.json` (all that decides what is written) and one file
+for each 2,048 lines read (16,384 where a GPU writes, which waits while it is packed); then `FILE.json`: the plan, and
+how many lines were read, kept, and dropped for which reason. Memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from sightline.data.origins import summary_of
+from sightline.files import (
+    BROKEN,
+    atomic_file,
+    open_bytes,
+    packed,
+    packing,
+    parse_json,
+    read_json,
+    refuse_link,
+    sync_folder,
+    write_atomically,
+)
+from sightline.recipe.changes import changed
+from sightline.run_folder import RunError, locked
+
+Item = TypeVar("Item")
+Pair = tuple[str, str]
+Watch = Callable[[int, int], None]  # lines done, and how many there are
+SIZE = 2_048  # lines a part is made of
+GPU_SIZE = 16_384  # where a GPU writes: it is quicker with thousands of lines at once, each batch of one length
+_LINES = "lines of a part"
+
+
+class NothingLeftError(RunError):
+    """No line was fit to be kept."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What became of some lines: pairs to keep, and how many lines were kept or dropped, by reason."""
+
+    pairs: list[Pair]
+    counts: dict[str, int]
+
+
+def part_size(device: str) -> int:
+    """How many lines are a part, where they are written on a device of this type (`cpu`, `cuda`)."""
+    return SIZE if device == "cpu" else GPU_SIZE
+
+
+def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
+    """How many there are and a digest of all of them: whether a corpus is the one a work was begun with."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    for item in items:
+        digest.update(json.dumps(item, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+        count += 1
+    return {"lines": count, "text": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class Corpus(Generic[Item]):
+    """A file of pairs in the making. `plan` is all that decides what is in it; `lines` of it is how many are read.
+
+    It is made in parts of `size` lines, or of the size that it was begun with.
+    """
+
+    file: Path
+    plan: dict[str, Any]
+    size: int
+
+    @property
+    def parts(self) -> Path:
+        return self.file.with_name(f"{self.file.name}.parts")
+
+    @property
+    def summary(self) -> Path:
+        return summary_of(self.file)
+
+    def make(
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, watch: Watch
+    ) -> dict[str, int]:
+        """Write what is not there yet, put it together, and return the counts. `work` is told its first line's number.
+
+        What is finished is not made again; what another plan made is not gone on with. Where no line was kept, nothing
+        is left behind.
+        """
+        if not self.file.absolute().parent.is_dir():
+            raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
+        if (done := self._finished(resume)) is not None:
+            return done
+        refuse_link(self.parts)
+        try:
+            with locked(self.parts):
+                counts = self._made(items, work, self._begin(resume), watch)
+        except NothingLeftError:  # of which there is nothing to go on with
+            self._tidy()
+            raise
+        self._tidy()
+        return counts
+
+    def _made(
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], size: int, watch: Watch
+    ) -> dict[str, int]:
+        count = 0
+        for number, chunk in enumerate(_chunks(items, size)):
+            path = self._part(number)
+            if not path.exists():
+                part = work(count, chunk)
+                content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
+                write_atomically(path, packed(path, content.encode("utf-8")))
+            count += len(chunk)
+            watch(count, self.plan["lines"])
+        counts = self._join(-(-self.plan["lines"] // size))
+        write_atomically(
+            self._waiting(self.summary), json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n"
+        )
+        for path in (self.file, self.summary):
+            os.replace(self._waiting(path), path)
+            sync_folder(path.absolute().parent)
+        return counts
+
+    def _waiting(self, path: Path) -> Path:
+        """Where a file is written: among the parts, so that no half of it stays beside what is resumed and finished."""
+        return self.parts / f"whole-{path.name}"
+
+    def _tidy(self) -> None:
+        shutil.rmtree(self.parts)
+        sync_folder(self.file.absolute().parent)
+
+    def _finished(self, resume: bool) -> dict[str, int] | None:
+        """The counts of a corpus that is there already."""
+        if not self.file.exists():
+            return None
+        if not resume:
+            raise RunError(f"{self.file} is there already; go on with --resume, give another name, or remove it")
+        if not self.summary.exists():
+            if self.parts.exists():
+                return None  # stopped between its last two files
+            raise RunError(f"{self.file} is there without {self.summary.name}, so nothing says what made it; remove it")
+        saved = read_json(self.summary)
+        self._compare(saved["plan"])
+        if self.parts.exists():  # stopped when all was done but this
+            with locked(self.parts):
+                pass  # nobody is at it
+            self._tidy()
+        counts: dict[str, int] = saved["counts"]
+        return counts
+
+    def _begin(self, resume: bool) -> int:
+        """Write down the plan, or see that it is the one the parts were begun with; the lines of a part."""
+        path = self.parts / "plan.json"
+        if not path.exists():
+            for part in self.parts.glob("part-*"):  # of another plan, whose removal was cut short
+                part.unlink()
+            write_atomically(path, json.dumps({**self.plan, _LINES: self.size}, indent=1) + "\n")
+            return self.size
+        if not resume:
+            raise RunError(f"{self.parts} holds the beginning of {self.file.name}; go on with --resume, or remove it")
+        then = read_json(path)
+        size: int = then.pop(_LINES, SIZE)
+        self._compare(then)
+        return size
+
+    def _compare(self, then: dict[str, Any]) -> None:
+        if differing := changed(then, json.loads(json.dumps(self.plan))):
+            raise RunError(
+                f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(differing)}; ask for the "
+                f"same again, or give another place with --out"
+            )
+
+    def _part(self, number: int) -> Path:
+        return self.parts / f"part-{number:07d}.json.zst"
+
+    def _join(self, parts: int) -> dict[str, int]:
+        """All parts in one file, a pair a line with a tab between."""
+        counts: Counter[str] = Counter()
+        with atomic_file(self._waiting(self.file)) as file, packing(self.file, file) as out:
+            for number in range(parts):
+                part = _read_part(self._part(number))
+                counts.update(part.counts)
+                out.write("".join(f"{left}\t{right}\n" for left, right in part.pairs).encode("utf-8"))
+            if not counts["kept"]:
+                told = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if reason != "kept")
+                remedy = "train the model that writes further, or raise --max-ratio or --max-tokens"
+                what = f"{told}; {remedy}" if counts["read"] else "nothing was read"
+                raise NothingLeftError(f"nothing is left to write to {self.file}: {what}; its name is free again")
+        return dict(counts)
+
+
+def _read_part(path: Path) -> Part:
+    try:
+        with open_bytes(path) as file:
+            content = parse_json(file.read())
+        return Part([(left, right) for left, right in content["pairs"]], content["counts"])
+    except (*BROKEN, ValueError, KeyError) as error:
+        raise RunError(f"{path} is damaged ({error}); remove it and go on with --resume") from error
+
+
+def _chunks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
+    while chunk := list(islice(items, size)):
+        yield chunk

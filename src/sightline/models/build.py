@@ -1,0 +1,45 @@
+"""The model that a recipe describes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sightline.layers.adapters import add_adapters
+from sightline.models.copying import CopyingSeq2Seq
+from sightline.models.counted import CountedModel
+from sightline.models.gradient_checkpointing import recompute_layers
+from sightline.models.labellers import Classifier, Tagger
+from sightline.models.language_model import DecoderOnly, LanguageModel
+from sightline.models.masked_words import MaskedWords
+from sightline.models.seq2seq import Seq2Seq
+from sightline.recipe import Recipe
+from sightline.recipe.bodies import Ngram
+from sightline.recipe.seeds import step_seed
+from sightline.text.copying import Forms
+from sightline.text.tokenizer import Vocabulary
+
+
+def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
+    """The model a recipe describes, with its weights drawn from the recipe's seed; adapters are drawn last."""
+    torch.manual_seed(step_seed(recipe.seed, 0))
+    model = _model_of_task(recipe, vocabulary)
+    if recipe.model.adapters is not None:
+        add_adapters(model, recipe.model.adapters)
+    if recipe.training.recompute_layers:
+        recompute_layers(model)
+    return model
+
+
+def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
+    model, source, target = recipe.model, vocabulary.source.size, vocabulary.target.size
+    if recipe.task in ("tag", "classify"):
+        kind = Tagger if recipe.task == "tag" else Classifier
+        return kind(model, vocabulary.source.pieces(range(source)), target)
+    if recipe.task == "language-model":
+        return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
+    if recipe.task == "masked-words":
+        return MaskedWords(model, source)
+    if model.copying:
+        return CopyingSeq2Seq(model, target, Forms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None)
+    return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)

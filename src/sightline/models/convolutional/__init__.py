@@ -1,0 +1,1 @@
+"""Convolutional encoders and decoders: ConvS2S and ByteNet."""

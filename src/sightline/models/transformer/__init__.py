@@ -1,0 +1,1 @@
+"""Transformer encoders and decoders, and the KV cache of their decoders."""

@@ -1,0 +1,177 @@
+"""All heads in one picture, one kind of attention below the other: layers downwards, heads across, small heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sightline.inspection.alignment import visible
+from sightline.inspection.attention_views import KINDS, Head
+from sightline.plots.captions import breadth, heading_lines, shortened
+from sightline.plots.coloured_cells import colour_bar, coloured_cells
+from sightline.plots.figure_files import INK, LARGEST, new_picture
+from sightline.plots.heat_map import PALE_TO_DEEP
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+_CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
+_LEAST_CELL = 0.07  # inches; labels are then of 4 points
+_SMALLEST = 1.3  # inches of a panel
+_TALLEST = 2 * LARGEST  # inches of all kinds, one below the other
+_LONGEST_HEAD_LABEL = 16
+_HEADING, _BELOW = 0.55, 0.55  # inches over a kind's tokens, and below its last panels
+_GAP = 0.32  # inches between panels, with room for a title
+_ROWS = {  # what the rows of each kind stand for
+    "encoder": "rows: the token that looks; columns: the token looked at",
+    "decoder": "rows: the token that looks, given to the decoder; columns: the token looked at",
+    "cross": "rows: the token that is predicted; columns: the source token looked at",
+}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The heads of one kind: layers downwards, heads across. Sizes in inches."""
+
+    heads: list[Head]
+    wide: float  # of a panel
+    high: float
+    above: float  # of the tokens over the first row
+
+    @property
+    def paths(self) -> list[str]:
+        return list(dict.fromkeys(head.path for head in self.heads))
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted({head.number for head in self.heads})
+
+    @property
+    def width(self) -> float:
+        return len(self.numbers) * (self.wide + _GAP) - _GAP
+
+    @property
+    def height(self) -> float:
+        return len(self.paths) * (self.high + _GAP) - _GAP
+
+
+def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
+    """Draw the heads of a text, one kind of attention below the other; the suffix of the file chooses the format."""
+    if not heads:
+        raise ValueError(f"{path} would have to show no head at all; choose some")
+    words = "".join(visible(token) for head in _of_kinds(heads) for token in (*head.queries, *head.keys))
+    with new_picture(path, words + (title or "") + "…→↓") as figure:
+        _panels(figure, heads, title)
+
+
+def _of_kinds(heads: Sequence[Head]) -> list[Head]:
+    """The first head of each kind."""
+    return [next(head for head in heads if head.kind == kind) for kind in KINDS if any(h.kind == kind for h in heads)]
+
+
+def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
+    """Panels at places in inches; what stands outside them is made room for when the figure is saved."""
+    by_kind = [[head for head in heads if head.kind == first.kind] for first in _of_kinds(heads)]
+    groups = [_group(own, _TALLEST / len(by_kind)) for own in by_kind]
+    tops = list(accumulate((group.above + _HEADING + group.height + _BELOW for group in groups), initial=0.0))
+    total = max(group.width for group in groups), tops[-1] - groups[0].above - _HEADING - _BELOW
+    figure.set_size_inches(*total)
+    peak = max(1.0, *(float(abs(head.weights).max(initial=0.0)) for head in heads))
+    image = None
+    for group, top in zip(groups, tops, strict=False):
+        start = total[1] - (top - groups[0].above - _HEADING) - group.above - _HEADING  # of the panels, from below
+        paths, numbers = group.paths, group.numbers
+        for head in group.heads:
+            row, column = paths.index(head.path), numbers.index(head.number)
+            left, bottom = column * (group.wide + _GAP), start - group.high - row * (group.high + _GAP)
+            place = (left / total[0], bottom / total[1], group.wide / total[0], group.high / total[1])
+            axes = figure.add_axes(place)
+            image = _heat_map(axes, head, peak)
+            leftmost = min(each.number for each in group.heads if each.path == head.path)
+            _label(axes, head, across=row == 0, down=head.number == leftmost, size=(group.wide, group.high))
+        heading = KINDS[group.heads[0].kind] + (": " + title if title and group is groups[0] else "")
+        text = heading_lines(heading, max(40, round(total[0] * 11)))
+        text += f"\n{_ROWS[group.heads[0].kind]}{_unnamed(group)}"
+        at = (start + group.above) / total[1]
+        figure.text(0, at, text, ha="left", va="bottom", fontsize=10, fontweight="bold")
+    assert image is not None
+    _colour_bar(figure, image, total)
+
+
+def _group(heads: list[Head], tallest: float) -> _Group:
+    paths, numbers = {head.path for head in heads}, {head.number for head in heads}
+    wide = _panel_size(len(heads[0].keys), len(numbers), LARGEST)
+    high = _panel_size(len(heads[0].queries), len(paths), tallest)
+    return _Group(heads, wide, high, _above(heads[0], wide))
+
+
+def _unnamed(group: _Group) -> str:
+    """How many tokens are named, where there is no room for all."""
+    columns, rows = len(group.heads[0].keys), len(group.heads[0].queries)
+    named = len(_chosen(columns, group.wide)), len(_chosen(rows, group.high))
+    return "" if named == (columns, rows) else f" ({named[0]} of {columns} columns, {named[1]} of {rows} rows named)"
+
+
+def _panel_size(tokens: int, count: int, most: float) -> float:
+    """Inches of a panel: a label for every token, smaller ones where there would not be room for all panels."""
+    return min(max(tokens * _CELL, _SMALLEST), most / count - _GAP)
+
+
+def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
+    image = coloured_cells(axes, abs(head.weights), PALE_TO_DEEP, 0.0, peak)
+    axes.spines[:].set_color("#cbd2d9")
+    axes.spines[:].set_linewidth(0.6)
+    axes.tick_params(which="both", length=0)
+    return image
+
+
+def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[float, float]) -> None:
+    """Tokens at the outer panels alone: all panels of a kind have the same."""
+    sides = ((axes.xaxis, head.keys, across, size[0], 90), (axes.yaxis, head.queries, down, size[1], 0))
+    axes.xaxis.tick_top()
+    for axis, tokens, wanted, room, turned in sides:
+        places = _chosen(len(tokens), room)
+        labels = [_caption(tokens[place]) for place in places] if wanted else []
+        points = min(7.0, room / max(len(tokens), 1) * 72 * 0.85)
+        axis.set_ticks(places if wanted else [], labels=labels, fontsize=max(points, 4.0), color=INK, rotation=turned)
+    axes.tick_params(axis="both", pad=2)
+    found = head.measures
+    share = "" if found.entropy_share != found.entropy_share else f" · entropy {found.entropy_share:.0%}"
+    axes.set_xlabel(f"head {head.number}{share}", fontsize=7, color=INK, labelpad=3)
+    if down:
+        axes.set_ylabel(_layer(head.path), fontsize=8, color=INK, labelpad=6, fontweight="bold")
+
+
+def _chosen(count: int, room: float) -> list[int]:
+    """The places whose tokens are written: all, unless their labels would be too small to read."""
+    most = max(1, int(room / _LEAST_CELL + 1e-6))
+    step = -(-count // most)
+    return list(range(0, count, step))
+
+
+def _layer(path: str) -> str:
+    """`decoder.layers.3.cross` → `layer 3`, as names count; an attention that is the only one, by its name."""
+    numbers = [part for part in path.split(".") if part.isdigit()]
+    return f"layer {numbers[-1]}" if numbers else path
+
+
+def _above(head: Head, room: float) -> float:
+    """Inches the labels over the first row take, near enough."""
+    places = _chosen(len(head.keys), room)
+    longest = max((breadth(_caption(head.keys[place])) for place in places), default=0)
+    return 0.2 + longest * 0.085
+
+
+def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float]) -> None:
+    across, tall = 0.13 / total[0], min(2.4, total[1]) / total[1]
+    place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
+    colour_bar(figure, image, place, "attention (columns: looked at; rows: looking)", size=7)
+
+
+def _caption(token: str) -> str:
+    return shortened(visible(token), _LONGEST_HEAD_LABEL)

@@ -1,0 +1,146 @@
+"""Lines as a picture: panels side by side, one legend below them, labels in any script there are fonts for."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.plots.captions import breadth
+from sightline.plots.figure_files import around_curves, new_picture, power_of_ten
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe & Ito (2008), told apart by colour-blind readers too; with more lines than colours, markers differ.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#1f2933")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LONGEST_NAME = 48
+_PANEL = 6.2  # inches
+_FEW_TIMES = 100  # a panel that spans less shows few powers of ten
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; `low` and `high` are the edges of a band around it, `look` says which lines share a colour."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    look: int
+    dashed: bool = False
+    low: Sequence[float] = field(default=())
+    high: Sequence[float] = field(default=())
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn into one frame."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line]
+    log_x: bool = False
+    log_y: bool = True
+
+
+def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    if not any(panel.lines for panel in panels):
+        raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
+    names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
+    words = [title or "", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", *names, *(p.title + p.x_label + p.y_label for p in panels)]
+    width = _PANEL * max(len(panels), 1) + 0.6
+    columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
+    height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
+    style = {**around_curves(), "font.size": 10}
+    shape = {"figsize": (width, height), "layout": "constrained"}
+    with new_picture(path, "".join(words), style, dpi=150, margin=0.15, **shape) as figure:
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _draw_panel(axes, panel)
+        _legend(figure, columns)
+        if title:
+            figure.suptitle(textwrap.fill(title, round(width * 11)), fontsize=12, x=0.01, ha="left")
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    for line in panel.lines:
+        _draw_line(axes, line, logarithmic=panel.log_y)
+    if panel.log_y:
+        _scale_by_logarithm(axes, [value for line in panel.lines for value in line.y if value > 0])
+    if panel.log_x:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    elif all(float(value).is_integer() for line in panel.lines for value in line.x):
+        axes.locator_params(axis="x", integer=True)  # nothing stands between two tokens
+    axes.set_title(panel.title, fontsize=11, loc="left")
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+
+
+def _draw_line(axes: Axes, line: Line, *, logarithmic: bool) -> None:
+    x, y = line.x, [value if value > 0 or not logarithmic else math.nan for value in line.y]  # a logarithm has gaps
+    colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        linestyle="--" if line.dashed else "-",
+        linewidth=1.8,
+        marker=marker,
+        markersize=4.5,
+        markerfacecolor="white" if line.dashed else colour,
+        markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # between gaps, a point may stand alone
+        label=_short(line.label),
+    )
+    if line.low and line.high:
+        positive = [value for value in line.low if value > 0]
+        floor = min(positive, default=0.0) if logarithmic else -math.inf  # a logarithm has no zero to reach down to
+        low, there = [max(value, floor) for value in line.low], [not math.isnan(value) for value in y]
+        axes.fill_between(x, low, line.high, where=there, color=colour, alpha=0.12, linewidth=0)
+
+
+def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
+    """The y axis, given all that is above zero; where nothing is, that is said."""
+    if not values:
+        axes.text(0.5, 0.5, "nowhere above zero", transform=axes.transAxes, ha="center", va="center")
+        axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
+        axes.grid(visible=False)
+        return
+    narrow = max(values) < _FEW_TIMES * min(values)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}" if narrow else _power)
+    axes.yaxis.set_minor_formatter(_between if narrow else "")
+
+
+def _power(value: float, _: float | None = None) -> str:
+    """A power of ten as a label: 10⁻⁴, but 0.1, 1 and 10; between powers nothing."""
+    exponent = round(math.log10(value)) if value > 0 else 0
+    if value <= 0 or not math.isclose(value, 10.0**exponent, rel_tol=1e-6):
+        return ""
+    return f"{value:g}" if -2 < exponent < 4 else power_of_ten(value)
+
+
+def _between(value: float, _: float | None = None) -> str:
+    """Where there is hardly a power of ten to be seen: twice and five times one."""
+    first = float(f"{value:e}".split("e")[0])
+    return f"{value:g}" if first in (2.0, 5.0) else ""
+
+
+def _legend(figure: Figure, columns: int) -> None:
+    """Each label once, whatever panels it is in."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]

@@ -1,0 +1,109 @@
+"""A picture of a word's places: a plane for each layer, points numbered, and what stands around each below."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.inspection.alignment import visible
+from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
+from sightline.plots.captions import breadth, shortened
+from sightline.plots.figure_files import GRID, INK, new_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_ACROSS = 3  # panels in a row; four of four
+_PANEL = 3.5  # inches
+_LINE = 0.21  # inches for a line of context
+_CHARACTER = 0.076  # inches a character takes, about
+_LONGEST = 64
+_STYLE = {
+    "axes.edgecolor": GRID,
+    "axes.titlecolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.bottom": False,
+    "ytick.left": False,
+}
+
+
+def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> None:
+    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format.
+
+    Colours follow the first component in the last layer, so that a place can be told in every panel.
+    """
+    planes = _planes(found)
+    contexts = [shortened(visible(context), _LONGEST) for context in found.contexts]
+    across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
+    down = math.ceil(len(planes) / across)
+    width = _PANEL * across
+    columns = max(1, min(int(width / (_CHARACTER * (max(map(breadth, contexts)) + 7))), math.ceil(len(contexts) / 4)))
+    listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
+    heading = title or f"“{found.word}” in {len(contexts)} places"
+    size = (width, _PANEL * down + listed + 0.5)
+    with new_picture(path, heading + "".join(contexts) + "“”…", _STYLE, margin=0.15, figsize=size) as figure:
+        bottom = listed / figure.get_figheight()
+        colours = _colours(planes)
+        grid = figure.add_gridspec(down, across, bottom=bottom + 0.02, top=1 - 0.75 / figure.get_figheight())
+        grid.update(left=0.03, right=0.97, wspace=0.12, hspace=0.2)
+        for number, (name, (places, shares)) in enumerate(planes.items()):
+            axes = figure.add_subplot(grid[number // across, number % across])
+            _draw_plane(axes, name, places, shares, colours)
+        figure.suptitle(heading, fontsize=13, x=0.03, y=1 - 0.12 / figure.get_figheight(), ha="left", va="top")
+        _list(figure, contexts, colours, columns, bottom)
+
+
+def _planes(found: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
+    """Each layer's plane, turned as that of the last."""
+    planes = {name: principal_plane(vectors) for name, vectors in found.layers.items()}
+    last, _ = planes[list(planes)[-1]]
+    return {name: (turned_alike(places, last), shares) for name, (places, shares) in planes.items()}
+
+
+def _colours(planes: dict[str, tuple[Numbers, Numbers]]) -> list[Any]:
+    """From one end of the last layer's first component to the other, in cividis, made for colour-blind readers."""
+    from matplotlib import colormaps
+
+    first = planes[list(planes)[-1]][0][:, 0]
+    spread = float(np.ptp(first)) or 1.0
+    return [colormaps["cividis"](0.05 + 0.85 * (value - first.min()) / spread) for value in first]
+
+
+def _draw_plane(axes: Axes, name: str, places: Numbers, shares: Numbers, colours: list[Any]) -> None:
+    same = not places.any()
+    for number, ((x, y), colour) in enumerate(zip(places, colours, strict=True), 1):
+        over = 2 + number / 100  # a point covers the numbers of those below it
+        axes.scatter([x], [y], s=120, color=[INK if same else colour], edgecolors="white", linewidths=0.8, zorder=over)
+        if not same:
+            ink = "white" if sum(colour[:3]) < 1.5 else INK
+            axes.text(x, y, str(number), color=ink, ha="center", va="center", fontsize=7, zorder=over)
+    told = "all the same" if same else f"{shares[0]:.0%} and {shares[1]:.0%} of the variance"
+    axes.set_title(f"{name}: {told}", fontsize=9.5, loc="left")
+    reach = 1.18 * (float(np.abs(places).max()) or 1.0)
+    axes.set_xlim(-reach, reach)
+    axes.set_ylim(-reach, reach)
+    axes.set_xticks([0.0], [""])
+    axes.set_yticks([0.0], [""])
+    axes.set_aspect("equal")
+
+
+def _list(figure: Figure, contexts: list[str], colours: list[Any], columns: int, bottom: float) -> None:
+    """Number, colour and context of each place, column by column."""
+    axes = figure.add_axes((0.03, 0.0, 0.94, bottom))
+    axes.set_axis_off()
+    rows = math.ceil(len(contexts) / columns)
+    whole = 0.94 * figure.get_figwidth()  # inches
+    axes.set_xlim(0, whole)
+    axes.set_ylim(rows + 0.6, -0.4)
+    for number, context in enumerate(contexts):
+        column, row = divmod(number, rows)
+        left = column * whole / columns
+        axes.scatter([left + 0.07], [row], s=60, color=[colours[number]], edgecolors="white", clip_on=False)
+        axes.text(left + 0.36, row, f"{number + 1}", ha="right", va="center", fontsize=9)
+        axes.text(left + 0.44, row, context, ha="left", va="center", fontsize=9)

@@ -1,0 +1,1 @@
+"""HTML reports of an inspection: one self-contained file."""

@@ -1,0 +1,259 @@
+"""The sections of a report but the walk: output, alignment, heads, beam, attribution, and what some models have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from sightline.inspection.alignment import visible
+from sightline.inspection.attention_views import KINDS, Head
+from sightline.inspection.beam_record import BeamRecord, Children, Node, ending, unbranched
+from sightline.inspection.walk_through import turned_paths
+from sightline.inspection.windows_view import first_seen
+from sightline.plots.heat_map import HeatMap, Scale, palette
+from sightline.report.heat_map_html import Page, name, scale_bar, short
+from sightline.report.report_parts import ReportParts
+
+_GRID, _HEAD = 128, 64  # rows and columns of an alignment, of a head; larger ones are sampled
+_LISTED = 60  # rows of a table, up to which it is open
+_NODES = 2_000  # of a beam, in a table
+
+
+def output_section(parts: ReportParts, page: Page) -> str:
+    """Each token that was written, how likely it was, and what else might have stood there."""
+    chips = "".join(
+        f'<li style="border-bottom:4px solid {_colour(choice.probability)}" title="p = {choice.probability:.6f}">'
+        f"{name(choice.token)}<small>{choice.probability:.2f}</small></li>"
+        for choice in parts.choices
+    )
+    rows = "".join(
+        f'<tr><td class="number">{choice.place}</td><td>{name(choice.token)}</td>'
+        f'<td class="number">{choice.probability:.4f}</td><td class="number">{choice.loss:.3f}</td><td>'
+        + " ".join(f"{name(token)}&nbsp;{share:.3f}&ensp;" for token, share in choice.likeliest)
+        + "</td></tr>"
+        for choice in parts.choices
+    )
+    listed = _table(["place", "token", "p", "−log p", "likeliest"], rows)
+    opened = " open" if len(parts.choices) <= _LISTED else ""
+    scale = scale_bar(HeatMap.of(np.array([[0.0, 1.0]]), scale=Scale(0.0, 1.0)))
+    summary = "<summary>What else might have stood there</summary>"
+    return f'<ol class="chips">{chips}</ol>{scale}<details{opened}>{summary}{listed}</details>'
+
+
+def _colour(share: float) -> str:
+    level = int(Scale(0.0, 1.0).levels(np.array([[share]]))[0, 0])
+    return "#{:02x}{:02x}{:02x}".format(*palette(False)[level])
+
+
+def _table(names: Sequence[str], rows: str, kind: str = "list") -> str:
+    """Rows under the names of their columns."""
+    head = "".join(f'<th scope="col">{escape(each)}</th>' for each in names)
+    return (
+        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>' if text else ""
+
+
+def _grid(whole: HeatMap, page: Page) -> str:
+    """A heat map, sampled where it is too large, with a note that says so."""
+    shown, note = whole.within(_GRID)
+    return _note(note) + page.heat_map(shown)
+
+
+def alignment_section(parts: ReportParts, page: Page) -> str:
+    """The mean of all heads that look at the source."""
+    if parts.alignment is None:
+        return ""
+    found = parts.alignment
+    whole = HeatMap.of(found.weights, found.target, found.source, label="alignment of output and source")
+    told = "<p>What each token of the output (down) looked at in the source (across): the mean of all heads.</p>"
+    return told + _grid(whole, page)
+
+
+def heads_section(parts: ReportParts, page: Page) -> str:
+    """Every head of every layer as a small picture with its measures."""
+    found = []
+    for kind, title in KINDS.items():
+        heads = [head for head in parts.heads if head.kind == kind]
+        if not heads:
+            continue
+        scale = Scale.of(*(head.weights.astype(np.float64) for head in heads))
+        found.append(f"<h3>{escape(title)}</h3>")
+        found.append(scale_bar(HeatMap.of(np.zeros((1, 1)), scale=scale)))
+        note = _head_map(heads[0], scale).within(_HEAD)[1]
+        found.append(_note(note))
+        for path, some in groupby(heads, key=lambda head: head.path):
+            figures = "".join(_head_figure(head, scale, page) for head in some)
+            found.append(f'<p><code>{escape(path)}</code></p><div class="heads">{figures}</div>')
+    if not found:
+        return ""
+    told = (
+        "<p>Rows look, columns are looked at. Entropy is a share of that of even attention; diagonality is 1 on the "
+        "diagonal and 0 where attention is even; confidence is the mean of the largest weights.</p>"
+    )
+    return told + "".join(found)
+
+
+def _head_map(head: Head, scale: Scale) -> HeatMap:
+    return HeatMap.of(head.weights, head.queries, head.keys, label=f"head {head.name}", scale=scale)
+
+
+def _head_figure(head: Head, scale: Scale, page: Page) -> str:
+    shown, _ = _head_map(head, scale).within(_HEAD)
+    found = head.measures
+    measures = (("entropy", found.entropy_share), ("diagonality", found.diagonality), ("confidence", found.confidence))
+    told = "<br>".join(
+        f"{what} {'–' if value != value else f'{value:.2f}'}".replace("-", "−") for what, value in measures
+    )
+    picture = page.heat_map(shown, labels=False, most=200)
+    return f"<figure>{picture}<figcaption><strong>head {head.number}</strong><br>{told}</figcaption></figure>"
+
+
+def attribution_section(parts: ReportParts, page: Page) -> str:
+    """What each answer owes to each token."""
+    found = parts.attribution
+    if found is None:
+        return "".join(_note(each) for each in parts.left_out if each.startswith("Attribution"))
+    both = np.concatenate([found.from_source, found.from_target], axis=1)
+    scale, maps = Scale.of(np.asarray(both, np.float64)), []
+    for title, values, tokens in (
+        ("the source", found.from_source, found.source),
+        ("the output before it", found.from_target, found.target),
+    ):
+        if values.size:
+            whole = HeatMap.of(values, found.outputs, tokens, label=f"attribution to {title}", scale=scale)
+            maps.append(f"<h3>To {title}</h3>{_grid(whole, page)}")
+    told = (
+        f"<p>{escape(found.method)}: what each answer (down) owes to each token (across), in nats of its "
+        f"log-probability. Blue speaks for it, orange against.</p>"
+    )
+    return told + "".join(maps)
+
+
+def experts_section(parts: ReportParts, page: Page) -> str:
+    """Which experts each token was sent to."""
+    found = []
+    for routing in parts.routings:
+        names = [f"expert {number}" for number in range(routing.gates.shape[1])]
+        rows = "".join(
+            f'<tr><td>{each}</td><td class="number">{share:.1%}</td><td class="number">{asked}</td>'
+            f'<td><span class="share" style="width:{share:.2%}"></span></td></tr>'
+            for each, share, asked in zip(names, routing.shares, routing.asked, strict=True)
+        )
+        listed = _table(["expert", "share of the gates", "tokens sent", ""], rows, "list bars")
+        gates = HeatMap.of(routing.gates, routing.tokens, names, label=f"gates of {routing.path}")
+        found.append(f"<h3><code>{escape(routing.path)}</code></h3>{_grid(gates, page)}{listed}")
+    return "".join(found)
+
+
+def gates_section(parts: ReportParts, page: Page) -> str:
+    """How far the gates of a recurrence stood open at each token."""
+    found: dict[str, dict[str, list[torch.Tensor]]] = {}
+    for step in parts.trace:
+        if step.point.endswith("_gate"):
+            mean = step.tensor.float().mean(-1).reshape(-1)  # (T,)
+            found.setdefault(step.path, {}).setdefault(step.point.removesuffix("_gate"), []).append(mean)
+    maps, backward = [], turned_paths(parts.trace)
+    for path, gates in found.items():
+        values = np.stack([torch.cat(means).cpu().numpy() for means in gates.values()], axis=1)  # (T, gates)
+        tokens = parts.trace.read_by(path)
+        values = values[::-1] if path in backward else values  # told in the order in which it was read
+        path += " (reads from the end)" if path in backward else ""
+        heat = HeatMap.of(values, tokens, list(gates), label=f"gates of {path}", scale=Scale(0.0, 1.0))
+        maps.append(f"<figure><figcaption>{escape(path)}</figcaption>{_grid(heat, page)}</figure>")
+    if not maps:
+        return ""
+    told = "<p>How far each gate stood open at each token: 0 shut, 1 open, the mean over its units.</p>"
+    return f'{told}<div class="several">{"".join(maps)}</div>'
+
+
+def windows_section(parts: ReportParts, page: Page) -> str:
+    """What each convolution sees, and from which layer on a token is seen at a place."""
+    found = []
+    for side in ("encoder", "decoder"):
+        windows = [window for window in parts.windows if window.side == side]
+        tokens = parts.trace.read_by(side)
+        if not windows or not tokens:
+            continue
+        rows = "".join(
+            f"<tr><td><code>{escape(window.path)}</code></td>"
+            f"<td>{', '.join(_offset(offset) for offset in window.offsets)}</td>"
+            f"<td>{short(window.reach[0])} … {short(window.reach[1])}</td></tr>"
+            for window in windows
+        )
+        listed = _table(["convolution", "sees the places", "reached through all layers"], rows)
+        label = f"layer at which a place of the {side} first sees a token"
+        seen = HeatMap.of(first_seen(windows, len(tokens)), tokens, tokens, label=label)
+        told = "<p>The layer, from 1, at which each place (down) first sees each token (across); 0: it never does.</p>"
+        found.append(f"<h3>{side}</h3>{listed}{told}{_grid(seen, page)}")
+    return "".join(found)
+
+
+def _offset(places: int) -> str:
+    return f"{places:+d}".replace("-", "−") if places else "0"
+
+
+# --- beam ------------------------------------------------------------------------------------------------------------
+
+
+def beam_section(parts: ReportParts, page: Page) -> str:
+    """The search as a tree, and every hypothesis it considered."""
+    record = parts.beam
+    if record is None or not record.nodes:
+        return "".join(_note(each) for each in parts.left_out if each.startswith("Beam"))
+    children, outputs, best = record.children(), [node.number for node in record.outputs()], record.best()
+    tree = "".join(_branch(node, children, outputs, best) for node in children.get(None, []))
+    own = " The output above was given; this is the run's own search." if parts.trace.about.get("forced") else ""
+    told = f"<p>Beam {record.beam}, {record.steps} steps; numbers are log-probabilities.{own}</p>"
+    return f'{told}<ul class="beam">{tree}</ul>{_hypotheses(record)}'
+
+
+def _branch(node: Node, children: Children, outputs: Sequence[int], best: set[int]) -> str:
+    """Tokens that follow one another in one line, then what branches off."""
+    run = unbranched(node, children, best)
+    last, tokens = run[-1], " ".join(name(each.piece) for each in run)
+    told = " · ".join(filter(None, (f"{last.log_probability:.2f}", ending(last, outputs)))).replace("-", "−")
+    inside = "".join(_branch(each, children, outputs, best) for each in children.get(last.number, []))
+    marked = ' class="best"' if last.number in best else ""
+    return f"<li><span{marked}>{tokens}</span> <small>{told}</small>{f'<ul>{inside}</ul>' if inside else ''}</li>"
+
+
+def _hypotheses(record: BeamRecord) -> str:
+    nodes, note = record.nodes, ""
+    if len(nodes) > _NODES:
+        stride = -(-len(nodes) // _NODES)
+        nodes = [node for node in nodes if node.fate != "outscored" or node.number % stride == 0]
+        note = f"sampled: of those that were outscored 1 in {stride}; {len(nodes)} of {len(record.nodes)} are listed"
+    rows = "".join(
+        f'<tr><td class="number">{node.step}</td><td class="number">{node.number}</td>'
+        f'<td class="number">{"" if node.parent is None else node.parent}</td><td>{name(node.piece)}</td>'
+        f'<td class="number">{short(node.log_probability)}</td><td class="number">{short(node.score)}</td>'
+        f"<td>{node.fate}</td></tr>"
+        for node in nodes
+    )
+    listed = _table(["step", "hypothesis", "continues", "token", "log p", "score", "what became of it"], rows)
+    summary = f"<summary>Every hypothesis at every step ({len(record.nodes)})</summary>"
+    return f"<details>{summary}{_note(note)}{listed}</details>"
+
+
+def about_section(parts: ReportParts) -> str:
+    """What was read, what was written, and how that came about."""
+    about = parts.trace.about
+    told = {
+        "text": about.get("text", ""),
+        "output": about.get("output", ""),
+        "how": "the output was given" if about.get("forced") else "the model's own output",
+        "task": about.get("task", ""),
+        "loss": f"{about['loss']:.4f} nats a token" if "loss" in about else "",
+        "steps": f"{len(parts.trace):,}",
+    }
+    rows = "".join(f'<dt>{key}</dt><dd dir="auto">{escape(str(value))}</dd>' for key, value in told.items() if value)
+    notes = "".join(f'<p class="soft" dir="auto">{escape(visible(note))}</p>' for note in about.get("notes", ()))
+    return f"<dl>{rows}</dl>{notes}"

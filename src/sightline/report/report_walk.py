@@ -1,0 +1,161 @@
+"""The walk-through in a report: a card for each step, with its formula, what went in, and its numbers coloured.
+
+What a decoder computes again for every token is one card, the steps below one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+
+import torch
+from torch import Tensor
+
+from sightline.inspection.mathml import mathml
+from sightline.inspection.trace_display import span
+from sightline.inspection.walk_through import Shown, WalkThrough
+from sightline.plots.heat_map import HeatMap, Numbers, Scale
+from sightline.report.heat_map_html import Page, exact, name
+from sightline.report.report_parts import ReportParts
+
+_NUMBERS = 4_096  # of a step, in a report
+_OF_HEADS = ("query", "key", "value", "products", "scores", "masked", "weights", "context")
+_TOKENS = 2_000  # named one by one
+_OPEN = 80  # steps, up to which all parts of a walk are open from the start
+
+
+@dataclass(frozen=True)
+class Card:
+    """One step, or all of one name."""
+
+    shown: Shown  # the first
+    tensor: Tensor
+    rows: Sequence[str] | None
+    times: int = 1
+    note: str = ""
+
+
+def walk_section(parts: ReportParts, page: Page) -> str:
+    """All steps in focus, by the part of the model they belong to."""
+    cards = [_heads_first(card, parts.walk) for card in _cards(parts.walk.steps(), parts.trace.about)]
+    numbers = {card.shown.step.name: card.shown.number for card in cards}
+    groups: dict[str, list[Card]] = {}
+    for card in cards:
+        groups.setdefault(_part(card.shown.step.name), []).append(card)
+    opened = " open" if len(cards) <= _OPEN else ""
+    found = []
+    for group, some in groups.items():
+        inside = "".join(_card(card, numbers, page) for card in some)
+        count = f"{len(some)} step{'s' if len(some) > 1 else ''}"
+        found.append(f"<details{opened}><summary>{escape(group)}: {count}</summary>{inside}</details>")
+    return "".join(found)
+
+
+def _part(name: str) -> str:
+    """`encoder.layers.0.attention.weights` → `encoder layer 0`."""
+    words = name.split(".")
+    if "layers" in words[:-1] or "attentions" in words[:-1]:
+        at = words.index("layers") if "layers" in words else words.index("attentions")
+        if at + 1 < len(words) and words[at + 1].isdigit():
+            return f"{' '.join(words[:at])} layer {words[at + 1]}"
+    return "the ending" if len(words) == 1 else words[0].replace("_", " ")
+
+
+def _cards(steps: Iterator[Shown], about: Mapping[str, Sequence[str]]) -> Iterator[Card]:
+    by_name: dict[str, list[Shown]] = {}
+    for shown in steps:
+        by_name.setdefault(shown.step.name, []).append(shown)
+    for several in by_name.values():
+        first = several[0]
+        yield Card(first, first.tensor, first.rows) if len(several) == 1 else _joined(several, about)
+
+
+def _joined(several: list[Shown], about: Mapping[str, Sequence[str]]) -> Card:
+    """Steps of one name below one another; where they do not fit together, the last."""
+    first, tensors = several[0], [shown.tensor for shown in several]
+    axis = 2 if first.tensor.dim() == 4 else 1
+    try:
+        tensor = torch.stack(tensors, 1) if first.tensor.dim() < 3 else torch.cat(tensors, axis)
+    except RuntimeError:  # keys that grow with every token
+        note = f"sampled: the last of {len(several)} steps of this name, which differ in shape"
+        return Card(first, tensors[-1], several[-1].rows, len(several), note)
+    written = about.get("target_tokens")
+    rows = written if written is not None and len(written) == tensor.shape[-2] else None
+    return Card(first, tensor, rows, len(several))
+
+
+def _heads_first(card: Card, walk: WalkThrough) -> Card:
+    """(B, T, H, K) → (B, H, T, K): a matrix for each head, not for each token."""
+    step = card.shown.step
+    of_tokens = step.point in ("query", "key", "value") and card.tensor.dim() == 4
+    return replace(card, tensor=card.tensor.transpose(1, 2)) if of_tokens and walk.head_axis(step) == 2 else card
+
+
+def _card(card: Card, numbers: Mapping[str, int], page: Page) -> str:
+    step, number = card.shown.step, card.shown.number
+    shape = "×".join(map(str, card.tensor.shape)) or "1"  # as shown: heads first
+    told = [shape, span(card.tensor)]
+    told += [f"computed {card.times} times"] if card.times > 1 else []
+    told += [card.shown.focus] if card.shown.focus else []
+    formula = f"{mathml(step.formula)}<p><code>{escape(step.formula)}</code></p>" if step.formula else ""
+    inputs = ", ".join(_link(name, numbers) for name in step.inputs)
+    values, notes = _values(card, page)
+    notes = [note for note in (step.note, card.note, *notes) if note]
+    return (
+        f'<section class="step" id="step-{number}"><h3>{number}. <code>{escape(step.name)}</code></h3>'
+        f'<p class="soft">{escape(" · ".join(each for each in told if each))}</p>{formula}'
+        + (f'<p class="soft">from {inputs}</p>' if inputs else "")
+        + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+        + f"{values}</section>"
+    )
+
+
+def _link(name: str, numbers: Mapping[str, int]) -> str:
+    number = numbers.get(name.split("#")[0])
+    code = f"<code>{escape(name)}</code>"
+    return code if number is None else f'<a href="#step-{number}">{code}</a>'
+
+
+def _values(card: Card, page: Page) -> tuple[str, list[str]]:
+    """The numbers as matrices of the last two axes, thinned where they are many."""
+    if card.tensor.dim() == 0:
+        return f"<p><strong>{exact(float(card.tensor))}</strong></p>", []
+    if not card.tensor.is_floating_point() and card.tensor.numel() <= _TOKENS:
+        return _tokens(card), []
+    whole = card.tensor[None] if card.tensor.dim() == 1 else card.tensor
+    thin = replace(card.shown.step, tensor=whole, whole=(), strides=(), note="").sampled(_NUMBERS)
+    down, across = thin.strides[-2:] if thin.strides else (1, 1)
+    rows, columns = card.rows, card.shown.columns
+    if whole.dim() == 2 and whole.shape[0] == 1 and rows is not None:  # one number for each token
+        rows, columns = None, rows
+    sides = [
+        None if names is None or len(names) != size else list(names)[::stride]
+        for names, size, stride in ((rows, whole.shape[-2], down), (columns, whole.shape[-1], across))
+    ]
+    flat = thin.tensor.reshape(-1, *thin.tensor.shape[-2:]).double().cpu().numpy()  # (M, R, C)
+    return _matrices(card, flat, sides, page), [thin.note] if thin.note else []
+
+
+def _tokens(card: Card) -> str:
+    """Numbers of tokens: larger ones are not more, so they have no colours."""
+    numbers = card.tensor.reshape(-1).tolist()
+    names = card.rows if card.rows is not None and len(card.rows) == len(numbers) else [""] * len(numbers)
+    parts = (
+        f"<li>{name(each) if each else ''}<small>{number}</small></li>"
+        for each, number in zip(names, numbers, strict=True)
+    )
+    return f'<ol class="chips">{"".join(parts)}</ol>'
+
+
+def _matrices(card: Card, flat: Numbers, sides: Sequence[Sequence[str] | None], page: Page) -> str:
+    name, scale = card.shown.step.name, Scale.of(flat)
+    if len(flat) == 1:
+        return page.heat_map(HeatMap.of(flat[0], *sides, label=name, scale=scale), most=480)
+    what = "head" if card.shown.step.point in _OF_HEADS else "part"
+    figures = [
+        f"<figure>{page.heat_map(HeatMap.of(matrix, *sides, label=f'{name}, {what} {at}', scale=scale), most=220)}"
+        f"<figcaption>{what} {at}</figcaption></figure>"
+        for at, matrix in enumerate(flat)
+    ]
+    return f'<div class="several">{"".join(figures)}</div>'

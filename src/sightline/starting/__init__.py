@@ -1,1 +1,0 @@
-"""What a training begins with: the tokenizer and the weights of another run, word vectors."""

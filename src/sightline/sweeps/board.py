@@ -1,0 +1,149 @@
+"""What a person sees while a sweep goes on: a live table in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sightline.training.display import clock
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sightline.sweeps.pool import Job
+
+_STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "interrupted": "yellow", "waiting": "dim"}
+_ORDER = ("done", "failed", "interrupted", "running", "waiting")
+_FIRST = ("running", "failed", "interrupted", "done", "waiting")  # what is shown when the table is too long to show all
+_PAUSE = 0.5  # seconds between looks at what the runs have written
+
+
+def count_states(jobs: Sequence[Job]) -> str:
+    """`3 done, 1 failed, 2 waiting`."""
+    states: Counter[str] = Counter(job.state for job in jobs)
+    return ", ".join(f"{states[state]} {state}" for state in _ORDER if states[state]) or "no runs"
+
+
+class PlainBoard:
+    """A line on standard error for everything that begins or ends."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.jobs = jobs
+        self.width = len(str(len(jobs)))
+
+    def changed(self, job: Job) -> None:
+        number = f"[{self.jobs.index(job) + 1:>{self.width}}/{len(self.jobs)}]"
+        if job.state == "running":
+            self.note(f"{number} {job.run.name}: {'goes on' if job.run.state == 'begun' else 'started'}")
+            return
+        job.follower.look()
+        parts = [f"{number} {job.run.name}: {job.state}"]
+        parts += [f"({job.why})"] if job.why else []
+        parts += [f"after {clock(job.seconds)}"]
+        parts += [f"at step {job.follower.step:,}"] if job.follower.step is not None else []
+        self.note(" ".join(parts) + (f", {job.follower.score}" if job.follower.score else ""))
+
+    def tick(self) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
+
+
+class LiveBoard:
+    """A table of all runs that moves, over notes that scroll by; for terminals."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        from rich.live import Live
+
+        from sightline.terminal import console
+
+        self.jobs = jobs
+        self.console = console(stderr=True)
+        self.live = Live(console=self.console, auto_refresh=False)
+        self.looked = 0.0
+
+    def changed(self, job: Job) -> None:
+        job.follower.look()
+        self._show()
+
+    def tick(self) -> None:
+        if time.monotonic() - self.looked >= _PAUSE:
+            for job in self.jobs:
+                if job.state == "running":
+                    job.follower.look()
+            self._show()
+
+    def note(self, text: str) -> None:
+        from rich.text import Text
+
+        self.console.print(Text(text))
+
+    def _show(self) -> None:
+        self.looked = time.monotonic()
+        self.live.update(table(self.jobs, rows=max(3, self.console.height - 6)), refresh=True)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the table while runs are trained."""
+        for job in self.jobs:
+            job.follower.look()
+        self.live.start()
+        self._show()
+        try:
+            yield
+        finally:
+            self.live.update(table(self.jobs), refresh=True)  # in full, to stay
+            self.live.stop()
+
+
+def table(jobs: Sequence[Job], rows: int | None = None) -> Table:
+    """Every run, or as many as fit, with what is known of it."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = list(jobs)
+    if rows is not None and len(shown) > rows:
+        first = sorted(range(len(jobs)), key=lambda place: _FIRST.index(jobs[place].state))[:rows]
+        shown = [jobs[place] for place in sorted(first)]
+    hidden = [job for job in jobs if job not in shown]
+    caption = count_states(jobs) + (f"  (not shown: {count_states(hidden)})" if hidden else "")
+    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    found.add_column("run", overflow="fold")
+    found.add_column("")
+    for name in ("time", "epoch", "step", "validation", "speed"):
+        found.add_column(name, justify="right")
+    for job in shown:
+        found.add_row(*(Text(cell, style=_STYLES[job.state]) for cell in _cells(job)))
+    return found
+
+
+def _cells(job: Job) -> list[str]:
+    limits, follower = job.run.recipe.training.limits, job.follower
+    begun = job.state != "waiting" or job.run.state == "begun"
+    epoch = None if follower.epoch is None else min(follower.epoch + 1, limits.epochs or follower.epoch + 1)
+    seconds = time.monotonic() - job.started if job.state == "running" else job.seconds
+    return [
+        job.run.name,
+        job.state,
+        clock(seconds) if seconds else "",
+        _of(epoch, limits.epochs) if begun else "",
+        _of(follower.step, limits.steps) if begun else "",
+        follower.score if begun else "",
+        follower.speed if job.state == "running" else "",
+    ]
+
+
+def _of(value: int | None, limit: int | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if limit is None else f"{value:,}/{limit:,}"

@@ -1,0 +1,271 @@
+"""What a sweep will do, known and checked before anything starts; and sweep.yaml, which remembers it.
+
+The folder of a sweep holds `sweep.yaml`, a run folder for each combination, `logs/` and `comparison/`. Which runs are
+finished is asked of their folders, so there is no second account of it that could be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from sightline.data.preparation import data_folder, run_recipe
+from sightline.data.sources import source_files
+from sightline.files import write_atomically
+from sightline.recipe import Recipe
+from sightline.recipe.changes import differences, with_unset_from
+from sightline.recipe.yaml import read_yaml, write_yaml
+from sightline.registry import version
+from sightline.sweeps.grid import Axes, Combination, Override, SweepError, as_given, combinations, read_variants
+from sightline.sweeps.names import key_label, name_runs
+from sightline.sweeps.progress import ended
+from sightline.terminal import plural
+from sightline.training.resolve import open_recipe
+
+RECORD, LOGS, COMPARISON = "sweep.yaml", "logs", "comparison"
+FORMAT = 2  # of sweep.yaml: 2 has runs with a recipe of their own
+_TOLD = 8  # most problems told at once
+
+State = Literal["new", "begun", "finished"]
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One combination: an ordinary run, and what it is made with."""
+
+    name: str
+    sweep: Path  # the folder of the sweep
+    given: str  # the recipe, as `sightline train` takes it
+    overrides: tuple[str, ...]
+    recipe: Recipe  # resolved
+    state: State = "new"
+
+    @property
+    def folder(self) -> Path:
+        return self.sweep / self.name
+
+    @property
+    def log(self) -> Path:
+        return self.sweep / LOGS / f"{self.name}.log"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep, ready to be carried out."""
+
+    recipe: str  # of all runs that do not name another
+    folder: Path
+    runs: tuple[SweepRun, ...]  # what was asked for
+    others: tuple[SweepRun, ...] = ()  # what earlier commands have added to the same sweep
+    merged: tuple[str, ...] = ()  # combinations that come to the same recipe as another
+    before: bytes | None = None  # sweep.yaml as it was when this was planned
+
+    def record(self) -> None:
+        """Write sweep.yaml; the caller holds the sweep's lock."""
+        if _content(self.folder) != self.before:
+            raise SweepError(f"{self.folder / RECORD} was changed by another sweep meanwhile; start this one again")
+        runs = [self._entry(run) for run in (*self.others, *self.runs)]
+        document = {"format": FORMAT, "sightline": version(), "recipe": self.recipe, "runs": runs}
+        write_atomically(self.folder / RECORD, write_yaml(document))
+
+    def _entry(self, run: SweepRun) -> dict[str, Any]:
+        own = {} if run.given == self.recipe else {"recipe": run.given}
+        return {"name": run.name, **own, "overrides": list(run.overrides)}
+
+
+def plan_sweep(
+    recipe: str | Path,
+    overrides: Axes = (),
+    *,
+    variants: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    out: str | Path | None = None,
+) -> Plan:
+    """Expand, check, name; find what is there already. Nothing is written."""
+    wanted = combinations(overrides, read_variants(variants) if variants is not None else ())
+    given = as_given(recipe)
+    resolved, merged = _distinct(_checked(given, wanted))
+    folder = Path(out) if out is not None else Path("runs") / f"sweep-{Path(recipe).stem}"
+    content = _content(folder)
+    recorded = _recorded(given, folder, content)
+    names = _known(resolved, recorded)
+    new = [combination for combination in resolved if combination not in names]
+    beside = [[_override(text) for text in run.overrides] for run in recorded]
+    taken = [RECORD, LOGS, COMPARISON, *(run.name for run in recorded)]
+    names |= dict(zip(new, name_runs(new, beside=beside, taken=taken, plain=Path(recipe).stem), strict=True))
+    runs = [
+        SweepRun(
+            names[combination],
+            folder,
+            combination.variant.recipe or given,
+            tuple(map(str, combination.overrides)),
+            found,
+        )
+        for combination, found in resolved.items()
+    ]
+    others = [run for run in recorded if run.name not in names.values()]
+    runs, others = [_looked_at(run) for run in runs], [_looked_at(run) for run in others]
+    return Plan(given, folder, tuple(runs), tuple(others), tuple(merged), content)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep."""
+    return (folder / RECORD).is_file()
+
+
+def trained_runs(folder: Path) -> list[Path]:
+    """The run folders of a sweep that have a model, in its order."""
+    path = folder / RECORD
+    runs = [folder / name for name, *_ in _entries(path, path.read_bytes())]
+    found = [run for run in runs if (run / "model.safetensors").is_file()]
+    if not found:
+        raise SweepError(f"{folder}: none of {plural(len(runs), 'run')} of this sweep has a model yet; go on with it")
+    return found
+
+
+# --- checking ------------------------------------------------------------------------------------------------------
+
+
+def recipe_to_train(given: str, overrides: Sequence[str]) -> Recipe:
+    """The recipe as `sightline train` will see it, its corpora there."""
+    recipe, _ = open_recipe(given, overrides)
+    for source in (*recipe.data.train, recipe.data.validation):
+        source_files(source, data_folder(recipe))
+    return recipe
+
+
+def _checked(given: str, wanted: Sequence[Combination]) -> list[tuple[Combination, Recipe]]:
+    found: list[tuple[Combination, Recipe]] = []
+    problems: dict[str, list[Combination]] = {}
+    for combination in wanted:
+        try:
+            own = combination.variant.recipe or given
+            found.append((combination, recipe_to_train(own, list(map(str, combination.overrides)))))
+        except ValueError as error:
+            problems.setdefault(str(error), []).append(combination)
+    if problems:
+        lines = [_told(problem, where, len(wanted)) for problem, where in problems.items()]
+        more = [f"and {plural(len(lines) - _TOLD, 'more problem')}"] if len(lines) > _TOLD else []
+        raise SweepError("\n".join([*lines[:_TOLD], *more]))
+    return found
+
+
+def _told(problem: str, where: Sequence[Combination], count: int) -> str:
+    if len(where) == count > 1:
+        return f"in every combination: {problem}"
+    more = f" (and {len(where) - 1} more)" if len(where) > 1 else ""
+    return f"combination {where[0]}{more}: {problem}"
+
+
+def _distinct(found: Sequence[tuple[Combination, Recipe]]) -> tuple[dict[Combination, Recipe], list[str]]:
+    """Each resolved recipe once, under the first combination that comes to it; and what was left out."""
+    first: dict[str, tuple[Combination, Recipe]] = {}
+    merged = []
+    for combination, recipe in found:
+        same, _ = first.setdefault(_text(recipe), (combination, recipe))
+        if same is not combination:
+            merged.append(f"{combination} comes to the same as {same}")
+    return dict(first.values()), merged
+
+
+def _text(recipe: Recipe) -> str:
+    return json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
+
+
+# --- what is there already -----------------------------------------------------------------------------------------
+
+
+def _content(folder: Path) -> bytes | None:
+    if (folder / "recipe.yaml").exists():
+        raise SweepError(f"{folder} is the folder of a run; give the sweep another folder with --out")
+    path = folder / RECORD
+    return path.read_bytes() if path.exists() else None
+
+
+def _recorded(given: str, folder: Path, content: bytes | None) -> list[SweepRun]:
+    """The runs of sweep.yaml, as the recipe now given makes them, where they have none of their own."""
+    if content is None:
+        return []
+    runs = []
+    for name, own, overrides in _entries(folder / RECORD, content):
+        recipe = own or given
+        try:
+            runs.append(SweepRun(name, folder, recipe, overrides, recipe_to_train(recipe, overrides)))
+        except ValueError as error:
+            why = f"{folder} is a sweep of another recipe" if own is None else f"{folder / RECORD} names another recipe"
+            raise SweepError(
+                f"{why}: {recipe} cannot make its run {name} ({error}); give this sweep another folder with --out"
+            ) from error
+    return runs
+
+
+def _entries(path: Path, content: bytes) -> Iterator[tuple[str, str | None, tuple[str, ...]]]:
+    """Name, recipe of its own, if any, and overrides of each run."""
+    remedy = "restore it, or give this sweep another folder with --out"
+    try:
+        document = read_yaml(content.decode("utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise SweepError(f"{path} is damaged ({error}); {remedy}") from error
+    value = document.value
+    if isinstance(value, dict) and isinstance(value.get("format"), int) and value["format"] > FORMAT:
+        raise SweepError(
+            f"{path} was written by Sightline {value.get('sightline')} in format {value['format']}, and this is "
+            f"{version()}, which reads up to format {FORMAT}; update with pip install -U sightline"
+        )
+    try:
+        if document.problems:
+            raise ValueError(document.problems[0])
+        for run in value["runs"]:
+            own = run.get("recipe")
+            yield str(run["name"]), None if own is None else str(own), tuple(map(str, run["overrides"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SweepError(f"{path} is damaged ({error}); {remedy}") from error
+
+
+def _known(resolved: Mapping[Combination, Recipe], recorded: Sequence[SweepRun]) -> dict[Combination, str]:
+    """The names of the combinations that are runs of this sweep already.
+
+    That is those that come to the same recipe; and, of the rest, those that one run, and it for them alone, can go on
+    with: `training.limits.steps=2000` in a second command makes the runs of the first one longer.
+    """
+    by_text = {_text(run.recipe): run.name for run in recorded}
+    texts = {combination: _text(recipe) for combination, recipe in resolved.items()}
+    names = {combination: by_text[text] for combination, text in texts.items() if text in by_text}
+    left = [run for run in recorded if run.name not in names.values()]
+    fitting = {
+        combination: [run.name for run in left if _goes_on(run, combination, recipe)]
+        for combination, recipe in resolved.items()
+        if combination not in names
+    }
+    claims = [name for found in fitting.values() for name in found]
+    return names | {c: found[0] for c, found in fitting.items() if len(found) == 1 and claims.count(found[0]) == 1}
+
+
+def _goes_on(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
+    """Whether a run can go on as this combination, and its name stays true: `steps=100` is not made longer."""
+    if differences(run.recipe, recipe):
+        return False
+    changed = {str(override) for override in combination.overrides} ^ set(run.overrides)
+    return not any(f"{key_label(_override(text).key)}=" in run.name for text in changed)
+
+
+def _looked_at(run: SweepRun) -> SweepRun:
+    """With its state; a folder that holds another training than this one is refused."""
+    if not (run.folder / "recipe.yaml").exists():
+        return run
+    before = run_recipe(run.folder)
+    recipe = with_unset_from(run.recipe, before)
+    if differing := differences(before, recipe):
+        raise SweepError(
+            f"{run.folder} was trained with another recipe: {'; '.join(differing)}; give this sweep another folder "
+            f"with --out"
+        )
+    done = before == recipe and ended(run.folder, recipe)
+    return replace(run, recipe=recipe, state="finished" if done else "begun")
+
+
+def _override(text: str) -> Override:
+    key, _, value = text.partition("=")
+    return Override(key, value)

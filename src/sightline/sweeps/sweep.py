@@ -1,0 +1,157 @@
+"""`sightline sweep`: a recipe trained many ways, or several recipes, each an ordinary run, and then compared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sightline.run_folder import RunError, locked
+from sightline.sweeps.board import LiveBoard, PlainBoard, count_states
+from sightline.sweeps.grid import Axes, SweepError
+from sightline.sweeps.plan import COMPARISON, Plan, plan_sweep
+from sightline.sweeps.pool import HEADER, Command, Job, Pool, train_command
+from sightline.terminal import plural
+from sightline.training.interruption import Interrupted, stop_signals
+
+if TYPE_CHECKING:
+    from sightline.comparison import Comparison
+
+_TAIL = 8  # lines of a failed run's log that are shown
+
+# Finished runs, the folder to write what was found into, and the names of the runs that failed.
+Compare = Callable[[Sequence[Path], Path, Sequence[str]], "Comparison"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep has come to."""
+
+    folder: Path
+    finished: tuple[Path, ...]  # run folders, also of earlier commands
+    failed: tuple[Path, ...]
+    comparison: Comparison | None = None  # of the finished, if there are at least two
+
+
+def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> Comparison:
+    """Compare finished runs, and write the tables and figures into `folder`; who reads them is told what is missing."""
+    from sightline.comparison import compare, write_comparison
+    from sightline.progress import shown
+
+    with shown() as progress:
+        found = compare(runs, progress=progress)
+    if missing:
+        found = replace(found, notes=[*found.notes, f"Failed in training, so not compared: {', '.join(missing)}."])
+    write_comparison(found, folder)
+    return found
+
+
+def sweep(
+    recipe: str | Path,
+    overrides: Axes = (),
+    *,
+    variants: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    compare: bool = True,
+) -> Sweep:
+    """Train a recipe with every combination of some overrides, then compare the runs.
+
+    `overrides` are as on the command line (`["seed=1,2", "model.width=128,256"]`) or a mapping of keys to their values
+    (`{"seed": [1, 2]}`; the one value of a key that is itself a list is a list in a list). `variants` is a list of
+    override sets, or a YAML file of one, each multiplied by the grid; a `recipe` in one of them takes the place of this
+    one. The same call again goes on: what is finished stays, what was interrupted is resumed, what failed is tried
+    again. `jobs` runs train at once.
+    """
+    plan = plan_sweep(recipe, overrides, variants=variants, out=out)
+    return carry_out(plan, jobs=jobs, compare=compare_runs if compare else None)
+
+
+def carry_out(
+    plan: Plan, *, jobs: int = 1, compare: Compare | None = compare_runs, command: Command = train_command
+) -> Sweep:
+    """Train what a plan has left to train, then compare what is finished; an interruption raises `Interrupted`."""
+    if jobs < 1:
+        raise SweepError(f"jobs ({jobs}) must be at least 1: it says how many runs train at once")
+    with _alone(plan.folder):
+        plan.record()
+        _train(plan, todo := [Job(run) for run in plan.runs], jobs, command)
+        if any(job.state in ("waiting", "interrupted") for job in todo):
+            raise Interrupted(f"{plan.folder}: {count_states(todo)}")
+        earlier = [run.folder for run in plan.others if run.state == "finished"]
+        finished = [*earlier, *(job.run.folder for job in todo if job.state == "done")]
+        failed = tuple(job.run.folder for job in todo if job.state == "failed")
+        found = None if compare is None else _compared(compare, finished, failed, plan.folder)
+    return Sweep(plan.folder, tuple(finished), failed, found)
+
+
+def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], folder: Path) -> Comparison | None:
+    if len(runs) < 2:
+        print(f"nothing to compare: {len(runs)} of the runs of {folder} is finished, and it takes two", file=sys.stderr)
+        return None
+    try:
+        return compare(runs, folder / COMPARISON, [run.name for run in failed])
+    except ValueError as error:
+        raise SweepError(f"the runs of {folder} are trained, but they cannot be compared: {error}") from error
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the sweep's folder; its runs have locks of their own."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+        except RunError as error:
+            raise SweepError(
+                f"another sweep is running in {folder}; wait for it, stop it, or give another folder with --out"
+            ) from error
+        yield
+
+
+def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None:
+    board = LiveBoard(todo) if sys.stderr.isatty() else PlainBoard(todo)
+    with board.shown():
+        for line in opening(plan):
+            board.note(line)
+        # after a second Ctrl-C the processes are gone, and what they had saved is there
+        with suppress(KeyboardInterrupt), stop_signals() as stop:
+            Pool(jobs, command, board).work(todo, stop)
+    for line in closing(plan, todo):
+        board.note(line)
+
+
+def opening(plan: Plan) -> list[str]:
+    """What is about to be done."""
+    lines = [f"{plural(len(plan.runs), 'run')} in {plan.folder}"]
+    finished = sum(run.state == "finished" for run in plan.runs)
+    begun = sum(run.state == "begun" for run in plan.runs)
+    if finished or begun:
+        lines[0] += f": {finished} finished before, {begun} to go on with, {len(plan.runs) - finished - begun} new"
+    if plan.merged:
+        such_as = ", such as this one" if len(plan.merged) > 1 else ""
+        lines.append(f"left out {len(plan.merged)} that would be the same run twice{such_as}: {plan.merged[0]}")
+    left = [run.name for run in plan.others if run.state != "finished"]
+    if left:
+        lines.append(f"unfinished runs of this sweep that this command does not name: {', '.join(left)}")
+    return lines
+
+
+def closing(plan: Plan, todo: Sequence[Job]) -> list[str]:
+    """How it ended; of each run that failed, the last that it said."""
+    lines = []
+    for job in (job for job in todo if job.state == "failed"):
+        lines += [f"{job.run.name} failed ({job.why}); the end of {job.run.log}:"]
+        lines += [f"    {line}" for line in _tail(job.run.log)]
+    return [*lines, f"{plan.folder}: {count_states(todo)}"]
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        return [f"(it cannot be read: {error.strerror})"]
+    _, _, newest = f"\n{text}".rpartition(f"\n{HEADER}")  # each attempt begins with its command
+    return newest.splitlines()[1:][-_TAIL:] or ["(it said nothing)"]

@@ -1,0 +1,177 @@
+"""Answers of a language model: the text, and what may follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.decoding.ensemble import rooms
+from sightline.decoding.generate import generate
+from sightline.decoding.request import Request, check_least
+from sightline.decoding.scoring import token_losses
+from sightline.layers.layout import Layout
+from sightline.models.counted import CountedModel
+from sightline.models.protocol import Memory
+from sightline.recipe import Decoding
+from sightline.recipe.changes import carries
+from sightline.recipe.data import PlainSource
+from sightline.tasks.answerer import Answerer, Asked, Prediction, Score, chosen
+from sightline.text.tokenizer import END, START, UNK
+
+
+class Continuer(Answerer):
+    """Each text with what may follow it; where it learned from many documents, the text is the beginning of one.
+
+    An empty text has an empty output, as in every task; `continuations` and `stream` begin from nothing, too.
+    """
+
+    def longest_source(self) -> int | None:
+        longest = super().longest_source()
+        return longest if longest is None or not self.begins else longest - 1  # the end mark before it
+
+    def ended_short(self, answers: Sequence[Sequence[Prediction]]) -> int:
+        """Those that went on up to the last learned position; the text they go on after counts."""
+        longest = self.longest_source()
+        return 0 if longest is None else sum(len(guesses[0].tokens) >= longest for guesses in answers)
+
+    @property
+    def begins(self) -> bool:
+        """Whether there were beginnings to learn; a count of n-grams has them behind its start mark.
+
+        The models of an ensemble come with their own.
+        """
+        if self.members:
+            return False
+        return not self._whole and not isinstance(self.model, CountedModel)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether each training file was one text, so that the ends of documents were hardly ever seen."""
+        return all(isinstance(source, PlainSource) and source.document == "file" for source in self.recipe.data.train)
+
+    def writer(self) -> Any:
+        return _Beginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        if asked.prefixes is not None:
+            raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
+        prompts = self.encode(asked.texts, first=asked.first)
+        filled = [number for number, prompt in enumerate(prompts) if prompt]
+        found = [[Prediction("", 0.0, [])] for _ in prompts]
+        phrases = None if asked.phrases is None else [asked.phrases[number] for number in filled]
+        asked = replace(asked, phrases=phrases)
+        continued = self._continued([prompts[number] for number in filled], options, asked, filled)
+        for number, guesses in zip(filled, continued, strict=True):
+            found[number] = guesses
+        return found
+
+    def continuations(self, text: str, options: Decoding) -> list[Prediction]:
+        """One text, or nothing, with what may follow it: the best outputs, best first."""
+        (guesses,) = self._continued(self.encode([text]), options, Asked([text]), [0])
+        return guesses
+
+    def _continued(
+        self, prompts: Sequence[Sequence[int]], options: Decoding, asked: Asked, numbers: Sequence[int]
+    ) -> list[list[Prediction]]:
+        found = self._search(None, options, asked, prompts, numbers=numbers)
+        target, answers = self.vocabulary.target, []
+        for number, prompt, guesses in zip(numbers, prompts, found, strict=True):
+            if UNK in prompt:  # which is shown as it was given
+                pieces = target.surfaces(asked.texts[number])
+                texts = [target.decode_with(guess.tokens, pieces) for guess in guesses]
+            else:
+                texts = target.decode_many([guess.tokens for guess in guesses])
+            unknown = [guess.tokens[len(prompt) :].count(UNK) for guess in guesses]
+            answers.append(chosen(texts, guesses, options, unknown, section=self.recipe.evaluation))
+        return answers
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        """log p of each text as the beginning of a document; its end counts where the model learned where texts end."""
+        ids = self.encode(texts)
+        losses = token_losses(self.writer(), [[] for _ in ids], ids, device=self.device)
+        own = [each[: len(tokens)] if self._whole else each for each, tokens in zip(losses, ids, strict=True)]
+        return [Score(-float(each.sum()), len(each)) for each in own]
+
+    def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
+        """Go on after one text and hand over what is new as soon as it is known, the text itself first.
+
+        All that is handed over, one after the other, is the text of the prediction, whatever a token is: a piece of a
+        word, or of a character.
+        """
+        if options.mbr is not None or options.forbid:
+            what = "mbr" if options.mbr is not None else "forbid"
+            raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
+        options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
+        pieces = self.vocabulary.target.surfaces(text)
+        growing = _Growing(lambda tokens: self.vocabulary.target.decode_with(tokens, pieces), write)
+        (prompt,) = self.encode([text])
+        request, writer = Request(prefixes=[prompt], marks=self.unsaid), self.writer()
+        check_least(request, options, rooms(writer))
+        ((found, *_),) = generate(writer, request, options, device=self.device, heard=growing.hear)
+        growing.show(found.tokens, whole=True)
+        unknown = found.tokens[len(prompt) :].count(UNK)
+        text = growing.decode(found.tokens)
+        return Prediction(text, found.score, found.tokens, found.truncated, unknown)
+
+
+class _Beginning(nn.Module):
+    """A language model that writes from the beginning of a text on, not from its midst.
+
+    Windows of the training text begin anywhere, so a start mark says nothing of what comes (and a model that reads on
+    from window to window never sees one); it is an end mark that stands before the beginning of a document. So the
+    start mark of a search is read as one, behind the start mark of a window where the model knows that.
+    """
+
+    def __init__(self, model: Any, *, start: bool) -> None:
+        super().__init__()
+        self.model, self.start = model, start
+        self.looks: tuple[str, ...] = model.looks
+        self.longest: int | None = None if model.longest is None else model.longest - start
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        memory: Memory = self.model.encode(source, layout)
+        return memory
+
+    def begin(self, memory: Memory) -> Any:
+        state = self.model.begin(memory)
+        if self.start:
+            marks = torch.full((len(memory.states), 1), START, device=memory.states.device)
+            _, state = self.model.advance(marks, state)
+        return state
+
+    def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
+        found: tuple[Tensor, Any] = self.model.advance(tokens.masked_fill(tokens == START, END), state, layout)
+        return found
+
+    def logits(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.model.logits(features)
+        return scores
+
+
+class _Growing:
+    """Tokens that come one by one, as the text that each adds.
+
+    A token need not have a text of its own (the space before it is not written at the start; a character may be made
+    of several), so it is always all tokens that are decoded, and only what is new is handed on.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], write: Callable[[str], None]) -> None:
+        self.decode, self.write = decode, write
+        self.tokens: list[int] = []
+        self.shown = 0
+
+    def hear(self, newest: Tensor) -> None:
+        self.tokens.append(int(newest[0, 0]))
+        self.show(self.tokens)
+
+    def show(self, tokens: Sequence[int], *, whole: bool = False) -> None:
+        text = self.decode(tokens)
+        if not whole:
+            text = text.rstrip("\ufffd")  # a character of which not all bytes have come
+        if len(text) > self.shown:
+            self.write(text[self.shown :])
+            self.shown = len(text)

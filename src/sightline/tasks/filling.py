@@ -1,0 +1,100 @@
+"""Answers of a masked-words model: the text with its gaps filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from sightline.data.batches import padded_batch
+from sightline.data.collate import sides_of
+from sightline.decoding.padding import length_batches
+from sightline.recipe import Decoding
+from sightline.recipe.noise import MASK
+from sightline.tasks.answerer import Answerer, Asked, Prediction
+from sightline.text.gaps import GAP, encode_gaps
+from sightline.text.tokenizer import PAD, SPECIALS, UNK
+
+
+class Filling(Answerer):
+    """Each text with every `[MASK]` in it filled by a piece; with n-best, the likeliest fillings of all of them.
+
+    Gaps are guessed each for itself, so what p of several is, is their product.
+    """
+
+    def longest_source(self) -> int | None:
+        longest = super().longest_source()
+        return None if longest is None else longest - 1  # a start mark stands before it too
+
+    def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
+        source, words = self.vocabulary.source, self.recipe.tokenizer.kind != "character"
+        mark = [source.mark(MASK)]
+        return self.checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
+
+    def unknown(self, text: str) -> list[str]:
+        return super().unknown(text.replace(GAP, ""))
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        if asked.prefixes is not None or asked.phrases is not None:
+            raise ValueError("gaps are filled piece by piece: there is nothing to begin with or to contain; leave it")
+        return self.answer_ids(self.encode(asked.texts, first=asked.first), options)
+
+    def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
+        """The same for texts as ids, with marks for gaps."""
+        gaps = [[place for place, token in enumerate(ids) if token == self._mark] for ids in sources]
+        logs = self._logs(sources, gaps, options.tokens_at_once(self.device.type))
+        return [
+            [
+                self._filled(ids, places, chosen, score)
+                for chosen, score in best_fillings(own, options.nbest, self._first)
+            ]
+            for ids, places, own in zip(sources, gaps, logs, strict=True)
+        ]
+
+    @property
+    def _mark(self) -> int:
+        return self.vocabulary.source.mark(MASK)
+
+    @property
+    def _first(self) -> int:
+        """The first id that is text."""
+        return len(SPECIALS) + len(self.vocabulary.source.marks)
+
+    def _filled(self, ids: list[int], places: list[int], chosen: Sequence[int], score: float) -> Prediction:
+        tokens = list(ids)
+        for place, token in zip(places, chosen, strict=True):
+            tokens[place] = token
+        return Prediction(self.vocabulary.target.decode(tokens), score, tokens, unknown=tokens.count(UNK))
+
+    def _logs(self, sources: Sequence[list[int]], gaps: Sequence[list[int]], tokens: int) -> list[np.ndarray]:
+        """(gaps, V − first) log-probabilities of the pieces at the gaps of each text; a special is no answer."""
+        if self.members:
+            every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, Filling)]
+            return [self._mean(parts) for parts in zip(*every, strict=True)]
+        show = sides_of(self.recipe)
+        found = [np.empty((0, 1), np.float32)] * len(sources)
+        asked = [number for number, places in enumerate(gaps) if places]
+        for group in length_batches([len(sources[number]) + 2 for number in asked], tokens):
+            numbers = [asked[index] for index in group]
+            read = [np.asarray(sources[number], np.int64) for number in numbers]
+            wanted = [np.where(ids == self._mark, ids, PAD) for ids in read]
+            batch = padded_batch(show(read, wanted), np.arange(len(read)))
+            batch = batch.to(self.device) if self.device.type != "cpu" else batch
+            with torch.inference_mode():
+                features = self.model(batch.source, batch.source_layout, batch.given)  # (gaps of all, D)
+                logs = self.model.logits(features).float()[:, self._first :].log_softmax(-1).cpu().numpy()
+            ends = np.cumsum([len(gaps[number]) for number in numbers])
+            for number, own in zip(numbers, np.split(logs, ends[:-1]), strict=True):
+                found[number] = own
+        return found
+
+
+def best_fillings(logs: np.ndarray, count: int, first: int = 0) -> list[tuple[list[int], float]]:
+    """The likeliest `count` ways to fill gaps that are independent, and log p of each; logs is (gaps, V)."""
+    best: list[tuple[list[int], float]] = [([], 0.0)]
+    for row in logs:
+        likeliest = np.argsort(-row, kind="stable")[:count].tolist()
+        longer = [([*chosen, first + k], score + float(row[k])) for chosen, score in best for k in likeliest]
+        best = sorted(longer, key=lambda filling: -filling[1])[:count]
+    return best

@@ -1,0 +1,102 @@
+"""Outputs that are not what the model meant, counted: cut by a length limit, or with <unk> for what it cannot write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sightline.recipe import Decoding
+from sightline.recipe.data import WHOLE_WORDS
+from sightline.tasks.answerer import Answerer, Prediction
+from sightline.terminal import plural
+
+_KEPT = 1_000  # lines that are remembered by their number
+_SHOWN = 8  # and shown to a person
+
+
+@dataclass
+class Lines:
+    """How many lines something is the matter with, and the numbers of the first ones, counted from 1."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        if len(self.first) < _KEPT:
+            self.first.append(line)
+
+    def __str__(self) -> str:
+        """`line 4`, `lines 4, 17, 20, …`."""
+        numbers = ", ".join(map(str, self.first[:_SHOWN])) + (", …" if self.count > _SHOWN else "")
+        return f"{'line' if self.count == 1 else 'lines'} {numbers}"
+
+
+@dataclass
+class Incomplete:
+    """What is missing from the best outputs of some lines, in the order of the lines."""
+
+    outputs: int = 0
+    truncated: Lines = field(default_factory=Lines)
+    unknown: Lines = field(default_factory=Lines)  # of outputs that have <unk> ...
+    tokens: int = 0  # ... so often, all together
+
+    @staticmethod
+    def of(answers: Sequence[Sequence[Prediction]]) -> Incomplete:
+        counts = Incomplete()
+        counts.add(answers)
+        return counts
+
+    def add(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """Count the best outputs of the next lines."""
+        for best, *_ in answers:
+            self.outputs += 1
+            if best.truncated:
+                self.truncated.add(self.outputs)
+            if best.unknown:
+                self.unknown.add(self.outputs)
+                self.tokens += best.unknown
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; nothing where all is complete."""
+        found: dict[str, Any] = {}
+        if self.truncated.count:
+            found |= {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
+        if self.unknown.count:
+            found |= {"outputs_with_unknown": self.unknown.count, "unknown_lines": self.unknown.first}
+        return found
+
+    def notes(self, answerer: Answerer, options: Decoding) -> list[str]:
+        """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
+        notes, every = [], plural(self.outputs, "output")
+        if self.truncated.count and answerer.recipe.task != "language-model":
+            reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
+            notes.append(f"{reached}; {_remedy(answerer, options)}")
+        if self.unknown.count:
+            said = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
+            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(answerer)}")
+        return notes
+
+
+def _other_vocabulary(answerer: Answerer) -> str:
+    """What to do against <unk>."""
+    recipe = answerer.recipe
+    if recipe.task == "seq2seq" and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
+        looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
+        return f"{looks}train with tokenizer.kind: bpe"
+    return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
+
+
+def _remedy(answerer: Answerer, options: Decoding) -> str:
+    """Which key to raise."""
+    given = {"max_length": options.max_length, "max_ratio": options.max_ratio}
+    keys = [f"decoding.{key} ({value:g})" for key, value in given.items() if value is not None]
+    if keys:
+        found = f"raise {' or '.join(keys)}"
+    elif answerer.lengths is not None:
+        found = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
+    else:
+        found = "set decoding.max_length (--max-length)"
+    longest = answerer.longest_output()
+    return found if longest is None else f"{found}; no output of this model can have more than {longest:,} tokens"

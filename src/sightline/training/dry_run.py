@@ -1,0 +1,158 @@
+"""What a training would be: the data loaded, the model built, one step run, and nothing written."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
+from sightline.layers.devices import choose_device
+from sightline.layers.precision import precision_note
+from sightline.models.build import build_model
+from sightline.models.counted import CountedModel
+from sightline.models.seq2seq import parameter_count
+from sightline.recipe import Recipe
+from sightline.training.adapting import trained_count
+from sightline.training.cost import peak_memory
+from sightline.training.counting import text_to_count
+from sightline.training.cut_references import cut_reference_notes
+from sightline.training.init_from import adapt, first_weights, vocabulary_of_start
+from sightline.training.optimizers import build_optimizer
+from sightline.training.reward import RewardGradients
+from sightline.training.schedules import warmup_note
+from sightline.training.step import PlainGradients
+from sightline.training.train import fit_to_lengths, plan_for
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """The batches of a training, and how its first step went."""
+
+    batches: int  # an epoch
+    planned: float  # steps of the whole training; under a time limit, by the speed of a few steps
+    layout: str
+    waste: float
+    seconds: float
+    loss: float
+    peak_memory: int  # bytes
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a training would be, measured without writing anything."""
+
+    counts: dict[str, Any]
+    examples: int
+    source_vocabulary: int
+    target_vocabulary: int
+    parameters: int
+    parts: dict[str, int]  # parameters shared by several count for the first, so that these add up to all
+    shared: dict[str, int]  # those of each part that an earlier one has counted
+    trained: dict[str, int]  # of each part, and of all under ""
+    notes: list[str]  # what it begins with
+    step: FirstStep | None  # None of a model that is counted in one go
+
+
+def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
+    """Load the data, build the model, run one step."""
+    device = choose_device(recipe.training.device)
+    recipe, chosen = with_defaults(recipe)
+    with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
+        found = _tried(recipe, prepared, device)
+    return replace(found, notes=[*chosen, *found.notes])
+
+
+def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
+    model = build_model(recipe, prepared.vocabulary)
+    fit_to_lengths(model, prepared)
+    notes, start = first_weights(model, recipe, prepared.vocabulary, None)
+    rates = adapt(model, recipe, start)
+    if isinstance(model, CountedModel):
+        step, notes = None, [text_to_count(prepared), *held_out_notes(prepared), *notes]
+    else:
+        model = model.to(device).train()
+        step = _first_step(model, prepared, device, rates)
+        note = precision_note(recipe.training.precision, device)
+        notes = notes if note is None else [*notes, note]
+        notes = [*held_out_notes(prepared), *cut_reference_notes(prepared), *notes]
+        if (warning := warmup_note(recipe.training.schedule, step.planned)) is not None:
+            notes = [*notes, warning]
+    store = prepared.train(0)
+    parts = _parts(model)
+    return DryRun(
+        counts=store.counts,
+        examples=len(store),
+        source_vocabulary=prepared.vocabulary.source.size,
+        target_vocabulary=prepared.vocabulary.target.size,
+        parameters=parameter_count(model),
+        parts={name: _size(own) for name, (own, _) in parts.items()},
+        shared={name: _size(shared) for name, (_, shared) in parts.items()},
+        trained={"": trained_count(model)}
+        | {name: _size(each for each in own if each.requires_grad) for name, (own, _) in parts.items()},
+        notes=notes,
+        step=step,
+    )
+
+
+def _parts(model: nn.Module) -> dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]]:
+    """The parameters of each part of a model: its own, and those that it shares with a part before it."""
+    found: dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
+    counted: set[int] = set()
+    for name, part in (*model.named_children(), ("other", model)):
+        every = list(part.parameters())
+        own = [each for each in every if id(each) not in counted]
+        found[name] = own, [each for each in every if id(each) in counted]
+        counted.update(map(id, every))
+    if not found["other"][0]:  # hardly any model has parameters outside of its parts
+        del found["other"]
+    return found
+
+
+def _size(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(each.numel() for each in parameters)
+
+
+def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rates: dict[str, float]) -> FirstStep:
+    """One step with the largest of the first batches."""
+    recipe, plan = prepared.recipe, plan_for(prepared, device)
+    batches = plan.epoch(0)
+    if not batches:
+        raise ValueError(f"there is nothing to train on: every example was dropped ({prepared.train(0).counts})")
+    some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
+    batch = max(some, key=lambda batch: batch.tokens)
+    batch = batch.to(device) if device.type != "cpu" else batch
+    optimizer = build_optimizer(model, recipe.training, device, rates)
+    gradients = PlainGradients(model, recipe.training, device)
+    if recipe.training.reward is not None:
+        lengths = prepared.target_lengths
+        gradients = RewardGradients(model, recipe, prepared.vocabulary, device, lambda batch: 0, lengths)
+    started = time.monotonic()
+    loss = gradients([batch])
+    optimizer.step()
+    value = float(loss.nll) / batch.tokens
+    seconds = again = time.monotonic() - started
+    if recipe.training.limits.minutes is not None:  # the first step is slower than the others
+        started = time.monotonic()
+        gradients([batch])
+        optimizer.step()
+        again = time.monotonic() - started
+    planned = _planned_steps(recipe, len(batches), again)
+    return FirstStep(len(batches), planned, plan.layout, plan.waste(), seconds, value, peak_memory(device))
+
+
+def _planned_steps(recipe: Recipe, batches: int, seconds: float) -> float:
+    """Steps until the first limit, if each takes so many seconds."""
+    limits, accumulate = recipe.training.limits, recipe.training.batches.accumulate
+    planned = [
+        math.inf if limits.steps is None else limits.steps,
+        math.inf if limits.epochs is None else limits.epochs * -(-batches // accumulate),
+        math.inf if limits.minutes is None else 60 * limits.minutes / max(1e-9, seconds * accumulate),
+    ]
+    return min(planned)

@@ -1,0 +1,294 @@
+"""A training that begins with the tokenizer and the weights of another run: `model.init_from`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from sightline.data.preparation import LABELS, data_folder, training_examples
+from sightline.data.sources import Example
+from sightline.files import read_json, write_json
+from sightline.layers.adapters import is_adapter
+from sightline.layers.embedding import Embedding
+from sightline.models.bodies import body_classes
+from sightline.models.counted import CountedModel
+from sightline.models.language_model import LanguageModel
+from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
+from sightline.models.weights import weights_of
+from sightline.recipe import Recipe
+from sightline.recipe.adapting import InitFrom
+from sightline.recipe.bodies import Ngram
+from sightline.recipe.changes import section_differences
+from sightline.recipe.files import load_recipe
+from sightline.run_folder import WEIGHTS, RunError, need, read_config, verify_file
+from sightline.terminal import plural
+from sightline.text.extension import extended
+from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.word_vectors import initial_embeddings
+from sightline.training.adapting import freeze_for, rates_for
+from sightline.training.checkpoints import Checkpoints
+
+START = "start.json"
+_SHOWN = 8  # differences told, at most
+_FREE = frozenset({"dropout", "attention_dropout", "variants"})  # these may change from one training to the next
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a model began with: names of its weights, and of those of the run that it has no place for."""
+
+    run: str
+    taken: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    numbers: int = 0  # taken, in all of these weights
+    new_rows: int = 0  # of its embeddings, for tokens that the run did not know
+
+    def notes(self) -> list[str]:
+        """For a person to read."""
+        rows = f", and {plural(self.new_rows, 'new row')} for new tokens" if self.new_rows else ""
+        taken = f"weights taken: {len(self.taken)}, {plural(self.numbers, 'number')} ({summary(self.taken)})"
+        lines = [f"starting from {self.run}: {taken}{rows}"]
+        lines += [f"new weights: {len(self.new)} ({summary(self.new)})"] if self.new else []
+        lines += [f"weights left there: {len(self.left)} ({summary(self.left)})"] if self.left else []
+        return lines
+
+
+# --- the recipe and the tokenizer ---------------------------------------------------------------------------------
+
+
+def with_start(recipe: Recipe) -> Recipe:
+    """The recipe with the run it starts from made absolute, and that run's tokenizer section, or its size,
+    where the recipe has none."""
+    start = recipe.model.init_from
+    if start is None:
+        return recipe
+    folder = Path(start.run).expanduser().resolve()
+    changed = start.model_copy(update={"run": str(folder)})
+    found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init_from": changed})})
+    if not folder.is_dir():
+        return found
+    own, theirs = recipe.tokenizer, _recipe_of(folder).tokenizer
+    if "tokenizer" in recipe.model_fields_set:
+        if own.kind != theirs.kind or "size" in own.model_fields_set:
+            return found
+        theirs = own.model_copy(update={"size": theirs.size})
+    return found.model_copy(update={"tokenizer": theirs})
+
+
+def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
+    """The tokenizers of a training that starts from a run: those of the run, labels apart, extended if asked for.
+
+    The recipe's own tokenizer section must say the same, for it is what others will read.
+    """
+    start = recipe.model.init_from
+    if start is None:
+        return None
+    run = Path(start.run)
+    theirs = _recipe_of(run)
+    if different := section_differences(theirs.tokenizer, recipe.tokenizer, "tokenizer", _FREE | {"shared"}):
+        raise RunError(
+            f"model.init_from: {run} has another tokenizer, and its own is the one its weights know: "
+            f"{_listed(different)}; give this recipe the same tokenizer section, or none"
+        )
+    found, labels = Vocabulary.load(run, LABELS[theirs.task]), LABELS[recipe.task]
+    own = None
+    if start.extend_vocabulary or labels != "none":
+        own = Vocabulary.train(recipe.tokenizer, lambda: _texts(recipe), labels)
+    read, written = found.source, found.target if LABELS[theirs.task] == "none" else found.source
+    _check_marks(recipe, run, written)
+    if own is not None and labels != "none":
+        written = _labels(found.target if theirs.task == recipe.task else None, own.target)
+    elif recipe.tokenizer.shared and read.content != written.content:
+        raise RunError(
+            f"model.init_from: {run} has a tokenizer for each side, and this recipe one for both; set "
+            f"tokenizer.shared: false and model.tie: output or none"
+        )
+    if own is not None and start.extend_vocabulary:
+        read, written = extended(read, own.source), written if labels != "none" else extended(written, own.target)
+    shared = labels == "none" and recipe.tokenizer.shared
+    return Vocabulary(read, read if shared else written, shared=shared, labels=labels)
+
+
+def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
+    """Refuse noise whose marks the run's vocabulary has not: they stand before all text, so none can be added later."""
+    noise = recipe.data.noise
+    missing = [] if noise is None else [mark for mark in noise.marks if mark not in tokenizer.marks]
+    if noise is not None and missing:
+        raise RunError(
+            f"model.init_from: the vocabulary of {run} has no {missing[0]}, which data.noise.kind: {noise.kind} puts "
+            f"into texts (it has {plural(len(tokenizer.marks), 'mark')}), and marks cannot be added later; start "
+            f"from a run whose data.noise has them, or leave model.init_from out"
+        )
+
+
+def _texts(recipe: Recipe) -> Iterator[Example]:
+    """What a tokenizer would be learned from."""
+    return (Example("", each.target) if recipe.of_text else each for each in training_examples(recipe))
+
+
+def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
+    """The labels of the run, with their numbers, where they are all that is asked for; else those of this text."""
+    if theirs is None:
+        return own
+    known = set(theirs.pieces(range(theirs.size)))
+    return theirs if known.issuperset(own.pieces(range(own.size))) else own
+
+
+# --- the weights --------------------------------------------------------------------------------------------------
+
+
+def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> Start | None:
+    """Put the weights a recipe starts from into its model, and say which; None where it starts from none."""
+    start = recipe.model.init_from
+    if start is None:
+        return None
+    theirs = _recipe_of(Path(start.run))
+    if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, Ngram):
+        raise RunError("model.init_from: an n-gram model is counted anew each time; leave it out")
+    if theirs.model.adapters is not None:
+        raise RunError(
+            f"model.init_from: {start.run} has adapters beside its weights; make a plain run of it with: "
+            f"sightline merge {start.run} --out DIR"
+        )
+    tensors = _weights_of_run(Path(start.run))
+    pieces = _pieces(Vocabulary.load(Path(start.run), LABELS[theirs.task]))
+    other = Model(tensors, pieces, body_classes(theirs.model))
+    weights = {name: weight for name, weight in weights_of(model).items() if not is_adapter(name)}
+    own = Model(weights, _pieces(vocabulary), body_classes(recipe.model))
+    plan = plan_transfer(own, other, start.parts)
+    _check(plan, own, other, start, whole=recipe.training.reward is not None)
+    transfer(plan, weights, tensors)
+    numbers = sum(tensors[name].numel() for name in set(plan.taken.values()))
+    new_rows = max((rows for name, rows in plan.rows.items() if "embedding" in name), default=0)
+    return Start(start.run, tuple(plan.taken), plan.new, plan.left, numbers, new_rows)
+
+
+def other_bodies(recipe: Recipe) -> list[str]:
+    """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes: to be told."""
+    start = recipe.model.init_from
+    if start is None:
+        return []
+    theirs = _recipe_of(Path(start.run)).model.bodies
+    both = [(side, theirs[side], body) for side, body in recipe.model.bodies.items() if side in theirs]
+    different = [line for side, its, own in both for line in section_differences(its, own, f"model.{side}", _FREE)]
+    return [f"not the same model in all: {_listed(different)}"] if different else []
+
+
+def _check(plan: Transfer, own: Model, theirs: Model, start: InitFrom, *, whole: bool) -> None:
+    """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
+    for named in start.parts or ():
+        if problems := not_taken(plan, own, theirs, named):
+            raise RunError(
+                f"model.init_from: the {named} of {start.run} does not fit this model whole: {_listed(problems)}; use "
+                f"the model section of {start.run}/recipe.yaml, or leave {named} out of parts"
+            )
+    if not any(own.weights[name].dim() > 1 and part(name) != "head" for name in plan.taken):
+        raise RunError(
+            f"model.init_from: nothing of {start.run} fits this model; use the model section of "
+            f"{start.run}/recipe.yaml (model.width, layers, heads and the like)"
+        )
+    if whole and (plan.new or plan.left):
+        names = [f"{name} is not there" for name in plan.new] + [f"{name} is left there" for name in plan.left]
+        raise RunError(
+            f"model.init_from: training.reward goes on with a model that can do its task, and that of {start.run} is "
+            f"not this one: {_listed(names)}; use the model section of {start.run}/recipe.yaml"
+        )
+
+
+def _pieces(vocabulary: Vocabulary) -> dict[str, list[str]]:
+    sides = {"source": vocabulary.source, "target": vocabulary.target}
+    return {side: tokenizer.pieces(range(tokenizer.size)) for side, tokenizer in sides.items()}
+
+
+def _weights_of_run(run: Path) -> dict[str, Tensor]:
+    weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
+    verify_file(run, WEIGHTS)
+    try:
+        return load_file(weights)
+    except SafetensorError as error:
+        raise RunError(f"{weights} is damaged ({error}); copy it again, or resume that training") from error
+
+
+def _recipe_of(run: Path) -> Recipe:
+    read_config(run)
+    return load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+
+
+def _listed(different: list[str]) -> str:
+    more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
+    return "; ".join(different[:_SHOWN]) + more
+
+
+# --- start.json ---------------------------------------------------------------------------------------------------
+
+
+def write_start(run: Path, start: Start) -> None:
+    """Keep in a run folder what its model began with."""
+    write_json(run / START, {"told": start.notes(), **asdict(start)})
+
+
+def read_start(run: Path) -> Start | None:
+    """The same again; None where there is nothing."""
+    if not (run / START).is_file():
+        return None
+    values = read_json(run / START)
+    names = {key: tuple(values[key]) for key in ("taken", "new", "left")}
+    return Start(values["run"], **names, numbers=values["numbers"], new_rows=values["new_rows"])
+
+
+def start_from_word_vectors(
+    model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, start: Start | None
+) -> str | None:
+    """Put the word vectors a recipe names where the source is read, and say how many words have one.
+
+    Where another run has given these embeddings already, they stay, and that is said.
+    """
+    section = recipe.model.word_vectors
+    if section is None:
+        return None
+    embedding = model.embedding if isinstance(model, LanguageModel) else model.source_embedding
+    assert isinstance(embedding, Embedding)
+    embedding.weight.requires_grad_(not section.frozen)
+    kept = ", kept as they are" if section.frozen else ""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    if start is not None and any(own.get(name) is embedding.weight for name in start.taken):
+        return (
+            f"word vectors: none taken from {section.file}, for the embeddings are those of {start.run}{kept}; for the "
+            f"vectors, name model.init_from.parts without embeddings"
+        )
+    path = (data_folder(recipe) or Path()) / Path(section.file).expanduser()
+    table, coverage = initial_embeddings(path, vocabulary.source, recipe.model.width, embedding.weight.detach())
+    with torch.no_grad():
+        embedding.weight.copy_(table)
+    return coverage.describe() + kept
+
+
+def first_weights(
+    model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None
+) -> tuple[list[str], Start | None]:
+    """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
+    if isinstance(model, CountedModel):
+        return [], start_from_run(model, recipe, vocabulary)
+    begun = None if recipe.model.init_from is None else resumed
+    if begun is not None and Checkpoints(begun, recipe.training.keep).newest() is not None:
+        start, told = read_start(begun), []  # the run it came from is not needed any more
+    else:
+        start = start_from_run(model, recipe, vocabulary)
+        told = [] if start is None else start.notes() + other_bodies(recipe)
+    vectors = start_from_word_vectors(model, recipe, vocabulary, start)
+    return [*([] if vectors is None else [vectors]), *told], start
+
+
+def adapt(model: nn.Module, recipe: Recipe, start: Start | None) -> dict[str, float]:
+    """Freeze what a recipe does not train; the rates of what it does, where they differ."""
+    new = () if start is None else start.new
+    if not isinstance(model, CountedModel):
+        freeze_for(model, recipe, new)
+    return rates_for(model, recipe, new)

@@ -1,0 +1,183 @@
+"""README.md of a run folder: what this model is, how it was made, how good it is, how to use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sightline.files import read_json, write_atomically
+from sightline.recipe import Recipe, TaskName
+from sightline.recipe.bodies import (
+    Body,
+    ByteNetBody,
+    ConvolutionalBody,
+    Ngram,
+    RecurrentEncoder,
+    TransformerBody,
+    WindowBody,
+)
+from sightline.recipe.data import AnySource, DatesSource, TextSource
+from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.registry import version
+from sightline.run_folder import journal, read_config, saved_progress
+from sightline.terminal import plural
+from sightline.text.shown import beginning, in_one_line
+
+_TASKS: dict[TaskName, str] = {
+    "seq2seq": "A sequence-to-sequence model",
+    "language-model": "A language model",
+    "masked-words": "A masked-words model",
+    "classify": "A text classifier",
+    "tag": "A tagger",
+}
+_DIRECTIONS = {
+    "all": "bidirectional",
+    "bottom": "bidirectional at the bottom",
+    "alternating": "both directions in turns",
+}
+
+
+def _body(body: Body) -> str:
+    if isinstance(body, Ngram):
+        return f"{body.order}-grams, counted"
+    if isinstance(body, WindowBody):
+        return f"feed-forward net over a window of {body.size}"
+    layers = plural(body.layers, "layer")
+    if isinstance(body, TransformerBody):
+        norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
+        return (
+            f"Transformer, {layers}, {plural(body.heads, 'head')}, {norm}, "
+            f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
+        )
+    if isinstance(body, ConvolutionalBody):
+        wide = "" if body.channels is None else f", {plural(body.channels, 'channel')}"
+        return f"gated convolutions, {layers}{wide}, kernel {body.kernel}, {body.positions.kind} positions"
+    if isinstance(body, ByteNetBody):
+        dilations = ", ".join(map(str, body.dilations[: body.layers]))
+        return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"
+    if isinstance(body, RecurrentEncoder):
+        read = _DIRECTIONS[body.directions] if body.bidirectional else "one direction"
+        return f"{body.cell.upper()}, {layers}, {read}{_links(body.links)}"
+    place = ", from the bottom" if body.attention_from == "bottom" else ""
+    feeding = ", input feeding" if body.input_feeding else ""
+    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{_links(body.links)}"
+
+
+def _spans(spans: tuple[AnySpan, ...]) -> str:
+    """How far self-attention sees, where that is not everything."""
+    words = []
+    for span in spans:
+        beside = f", looking back {span.look_back}" if isinstance(span, LocalSpan) and span.look_back else ""
+        local = f"local (blocks of {span.block}{beside})" if isinstance(span, LocalSpan) else ""
+        words.append(local or (f"compressed ({span.stride} to 1)" if isinstance(span, CompressedSpan) else "full"))
+    return "" if set(words) == {"full"} else f", attention {', '.join(words)}{' in turns' if len(words) > 1 else ''}"
+
+
+def _links(kind: str) -> str:
+    return "" if kind == "none" else f", {kind} links"
+
+
+def _source(source: AnySource) -> str:
+    if isinstance(source, DatesSource):
+        return f"built-in dates, part {source.part}, {plural(source.examples, 'example')}"
+    return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
+
+
+def _guided(recipe: Recipe) -> list[str]:
+    guide = recipe.training.guided_alignment
+    if guide is None:
+        return []
+    layer = "the last layer but one" if guide.layer is None else f"layer {guide.layer}"
+    return [f"| guided alignment | {layer}, head {guide.head}, by {guide.file}, weight {guide.weight:g} |"]
+
+
+def _read(recipe: Recipe) -> list[str]:
+    """How sources are read, where that is not as a whole and for once."""
+    cut = recipe.data.clean.cut_source
+    lines = [] if cut is None else [f"| sources | cut to the first {plural(cut, 'token')} |"]
+    if recipe.model.copying:
+        lines.append("| copying | words of the source, beside what the decoder writes |")
+    return lines
+
+
+def _validations(run: Path) -> list[dict[str, Any]]:
+    return [record for record in journal(run) if record.get("kind") == "validation"]
+
+
+def _started(run: Path) -> list[str]:
+    """What the model began with, where it was something (training/init_from.py writes it down)."""
+    path = run / "start.json"
+    if not path.is_file():
+        return []
+    return [f"| start | {line} |" for line in read_json(path)["told"]]
+
+
+def _adapted(recipe: Recipe) -> list[str]:
+    adapters, training = recipe.model.adapters, recipe.training
+    lines = []
+    if adapters is not None:
+        lines.append(f"| adapters | rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.on)} |")
+    if training.freeze:
+        lines.append(f"| frozen | {', '.join(training.freeze)} |")
+    if training.layer_lr_decay is not None:
+        lines.append(f"| learning rate | times {training.layer_lr_decay:g} from each layer to the one below it |")
+    return lines
+
+
+def _averaged(run: Path, recipe: Recipe) -> list[str]:
+    """What the weights are, where they are not those of one step."""
+    averaging = recipe.training.averaging
+    if averaging.kind == "none":
+        return []
+    if averaging.kind == "ema":
+        return [f"| weights | a running average (decay {averaging.decay:g}), which validations were of, too |"]
+    config = read_config(run) if (run / "config.json").is_file() else {}
+    steps = ", ".join(map(str, config.get("steps") or (saved_progress(run) or {}).get("recent", ())))
+    of = f"checkpoints of step {steps}" if steps else f"newest {plural(averaging.count, 'checkpoint')}"
+    return [f"| weights | the mean of the {of}; no validation or sample is of it |"]
+
+
+def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
+    """Write README.md from the recipe and the journal."""
+    found = _validations(run)
+    best = next((record for record in reversed(found) if record["best"]), None)
+    model, swapped = recipe.model, " (sides exchanged)" if recipe.data.swap else ""
+    lines = [
+        f"# {run.resolve().name}",
+        "",
+        f"{_TASKS[recipe.task]} trained with Sightline {version()}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {side} | {_body(body)} |" for side, body in model.bodies.items()),
+        f"| width | {model.width} |",
+        f"| parameters | {parameters:,}{'' if trained in (None, parameters) else f', {trained:,} of them trained'} |",
+        f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
+        f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
+        *_read(recipe),
+        *_started(run),
+        *_adapted(recipe),
+        *_guided(recipe),
+        *([] if recipe.data.noise is None else [f"| noise | {recipe.data.noise.kind}, {recipe.data.noise.rate:.0%} |"]),
+        *_averaged(run, recipe),
+        f"| seed | {recipe.seed} |",
+    ]
+    if best is not None:
+        shown = {key: value for key, value in best.items() if isinstance(value, float) and "seconds" not in key}
+        scores = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
+        lines += [
+            f"| best validation | step {best['step']}: {scores} |",
+            f"| training | {plural(found[-1]['step'], 'step')}, {plural(found[-1]['tokens'], 'target token')}, "
+            f"{found[-1]['seconds'] / 60:.1f} minutes |",
+        ]
+    lines += ["", "## Use", "", "```", f"sightline predict {run.resolve().name} input.txt > output.txt"]
+    lines += [f"sightline evaluate {run.resolve().name}", "```", ""]
+    if best is not None and best.get("samples"):
+        lines += ["## Samples from the validation set", "", "| source | reference | output |", "|---|---|---|"]
+        for sample in best["samples"]:
+            texts = (beginning(sample["source"]), beginning(sample["reference"]), sample["output"])
+            cells = (in_one_line(text).replace("|", "\\|") for text in texts)
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["`recipe.yaml` holds everything that made this model, `environment.json` what it was made with.", ""]
+    write_atomically(run / "README.md", "\n".join(lines))

@@ -1,0 +1,239 @@
+"""How good a model is while it is being trained: its loss on the validation set, its metric, samples of its output."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sightline.data.batches import padded_batch
+from sightline.data.collate import sides_of
+from sightline.data.noised import Spoiler
+from sightline.data.preparation import Prepared
+from sightline.data.windows import stream_of
+from sightline.decoding.generate import generate
+from sightline.decoding.request import Request, capped
+from sightline.decoding.scoring import stream_losses
+from sightline.evaluation.mending import Mended, mend
+from sightline.evaluation.metrics import METRICS, score
+from sightline.layers.precision import autocast
+from sightline.recipe import Decoding, MetricName
+from sightline.recipe.changes import carries
+from sightline.tasks.answerer import Prediction
+from sightline.tasks.filling import Filling
+from sightline.tasks.incomplete import Incomplete
+from sightline.tasks.restoring import Restorer
+from sightline.tasks.tasks import build_answerer
+from sightline.text.shown import beginning
+from sightline.text.tokenizer import END
+from sightline.training.job import Validation
+from sightline.training.reward import expected_reward
+from sightline.training.step import batch_loss
+
+_TOKENS = 16_384  # of validation texts together, padding and all, about
+_PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
+_SAMPLE = 128  # tokens of an output that a sample shows: an abstract of 800 would hold the training up
+
+
+class Validator:
+    """Loss on the validation set, its metric by real decoding if early stopping wants it, and sample outputs."""
+
+    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+        self.prepared, self.recipe, self.device = prepared, prepared.recipe, device
+        store = prepared.validation
+        self.sources, self.targets = store.take(np.arange(len(store)))
+        self.decoded: list[Prediction] = []  # outputs for the metric of the newest validation
+
+    def __call__(self, model: nn.Module) -> Validation:
+        started = time.monotonic()
+        with torch.inference_mode(), autocast(self.recipe.training.precision, self.device):
+            loss = self.loss(model)
+            record: dict[str, Any] = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
+            value, record["samples"] = loss, self.samples(model)
+            if self.recipe.training.stopping.on == "metric":
+                name = self.recipe.evaluation.metrics[0]
+                self.decoded = []
+                found = self.metric(model, name, loss)
+                record[name] = found
+                if self.recipe.task == "seq2seq" and METRICS[name].needs_outputs:
+                    beam = self.recipe.training.stopping.beam
+                    record["search"] = "greedy search" if beam == 1 else f"beam {beam}"
+                incomplete = Incomplete.of([[guess] for guess in self.decoded])
+                if counts := incomplete.to_dict():
+                    record |= {"outputs": incomplete.outputs, **counts}
+                value = -found if METRICS[name].better == "higher" else found
+            if self.recipe.training.reward is not None:
+                record["reward"] = self.reward(model)
+                value = -record["reward"] if self.recipe.training.stopping.on == "reward" else value
+        record["validation_seconds"] = round(time.monotonic() - started, 3)
+        return Validation(value, record)
+
+    def loss(self, model: nn.Module) -> float:
+        """−log p of a wanted token, on average; not a number where there is none."""
+        total, tokens, show = 0.0, 0, sides_of(self.recipe)
+        for indices in self._alike():
+            sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
+            batch = padded_batch(sides, indices)
+            batch = batch.to(self.device) if self.device.type != "cpu" else batch
+            total += float(batch_loss(model, batch, 0.0).nll)
+            tokens += batch.tokens
+        return total / tokens if tokens else math.nan
+
+    def _alike(self) -> list[np.ndarray]:
+        """Examples in parts of like lengths, of long texts fewer together; without a label nothing is asked."""
+        source, target = self.prepared.validation.source_lengths, self.prepared.validation.target_lengths
+        asked = np.flatnonzero(target) if self.prepared.vocabulary.labels != "none" else np.arange(len(target))
+        if not len(asked):
+            return []
+        line = asked[np.lexsort((source[asked], target[asked]))]
+        longest = int((source + target).max())
+        parts = max(1, len(line) // 64, len(line) * longest // _TOKENS)
+        return np.array_split(line, min(parts, len(line)))
+
+    def reward(self, model: nn.Module) -> float:
+        """The expected reward of what the model would draw."""
+        sources, targets = ([ids.tolist() for ids in side] for side in (self.sources, self.targets))
+        vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
+        return expected_reward(model, self.recipe, vocabulary, sources, targets, self.device, lengths)
+
+    def samples(self, model: nn.Module) -> list[dict[str, Any]]:
+        """The first examples with what the model makes of them, word by word; of what is long, how it begins, and …"""
+        shown = self.prepared.references[: self.recipe.training.samples]
+        options, most = self._options(beam=1), math.inf
+        if self.recipe.task == "seq2seq" and (options.max_length is None or options.max_length > _SAMPLE):
+            options, most = capped(options, _SAMPLE, self.prepared.target_lengths), _SAMPLE - 1  # and an end mark
+        guesses = self._answers(model, [example.source for example in shown], options)
+        samples: list[dict[str, Any]] = []
+        for example, guess in zip(shown, guesses, strict=True):
+            samples.append({"source": beginning(example.source), "reference": beginning(example.target)})
+            samples[-1]["output"] = guess.text + (" …" if len(guess.tokens) >= most else "")
+            if guess.truncated and len(guess.tokens) < most:
+                samples[-1]["truncated"] = True
+        return samples
+
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        """The metric by which training stops."""
+        if not METRICS[name].needs_outputs:
+            return math.exp(min(loss, 700.0))
+        examples = self.prepared.references
+        options = self._options(beam=self.recipe.training.stopping.beam)
+        self.decoded = self._answers(model, [each.source for each in examples], options)
+        outputs = [guess.text for guess in self.decoded]
+        references = [[example.target] for example in examples]
+        section = self.recipe.evaluation
+        return score(name, outputs, references, lowercase=section.lowercase, section=section, bootstrap=0).value
+
+    def _options(self, *, beam: int) -> Decoding:
+        """How validation decodes: as the recipe says, by a plain beam."""
+        changes: dict[str, Any] = {"beam": beam, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
+        if self.recipe.decoding.replace_unknown == "dictionary":  # which is made at the end of the training
+            changes["replace_unknown"] = "copy"
+        return self.recipe.decoding.model_copy(update=changes)
+
+    def _answers(self, model: nn.Module, texts: list[str], options: Decoding) -> list[Prediction]:
+        vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
+        answerer = build_answerer(self.recipe, vocabulary, model, self.device, lengths=lengths)
+        return [guesses[0] for guesses in answerer.answer(texts, options)]
+
+
+class TextValidator(Validator):
+    """The same for a language model: its loss on the validation text, and how it goes on after pieces of that text."""
+
+    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+        super().__init__(prepared, device)
+        self.stream = stream_of(prepared.validation)
+
+    def loss(self, model: nn.Module) -> float:
+        context = self.recipe.training.batches.context
+        losses = stream_losses(
+            model,  # type: ignore[arg-type]
+            self.stream,
+            context=context,
+            stride=context,
+            carry=carries(self.recipe),
+            device=self.device,
+        )
+        return float(losses.mean())
+
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        if name != "bits-per-character":
+            return super().metric(model, name, loss)
+        normalize = self.prepared.vocabulary.target.normalize
+        characters = sum(len(normalize(each.target)) + 1 for each in self.prepared.references)  # each with its end
+        return loss * len(self.stream) / math.log(2) / characters
+
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        count, target = self.recipe.training.samples, self.prepared.vocabulary.target
+        if not count:
+            return []
+        context = self.recipe.training.batches.context
+        begin = min(_PROMPT, context // 2)  # a prompt and its continuation are no longer than a window
+        more = min(_CONTINUATION, context - begin)
+        starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
+        prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
+        options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
+        request = Request(prefixes=prompts, marks=len(target.marks))
+        found = generate(model, request, options, device=self.device)  # type: ignore[arg-type]
+        return [
+            {
+                "source": target.decode(prompt),
+                "reference": target.decode(self.stream[at : at + begin + more].tolist()),
+                "output": target.decode(guesses[0].tokens),
+            }
+            for at, prompt, guesses in zip(starts, prompts, found, strict=True)
+        ]
+
+
+class MendingValidator(Validator):
+    """The same for a model that mends spoilt text: the noise of the validation text is always the same."""
+
+    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+        super().__init__(prepared, device)
+        self.stream = stream_of(prepared.validation)
+        self.found: Mended | None = None  # by the newest validation
+
+    def __call__(self, model: nn.Module) -> Validation:
+        validation = super().__call__(model)
+        assert self.found is not None
+        if self.recipe.task == "masked-words":
+            validation.record["masked-accuracy"] = self.found.accuracy
+        return validation
+
+    def loss(self, model: nn.Module) -> float:
+        self.found = mend(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
+        return self.found.loss
+
+    def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
+        if name != "masked-accuracy":
+            return super().metric(model, name, loss)
+        assert self.found is not None
+        return self.found.accuracy
+
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        """The beginnings of a few windows, spoilt, and what the model makes of them."""
+        vocabulary, count = self.prepared.vocabulary, self.recipe.training.samples
+        spoiler = Spoiler(self.recipe, vocabulary)
+        length = min(_CONTINUATION, spoiler.length)
+        starts = np.linspace(0, max(0, len(self.stream) - length), count).astype(int)
+        windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
+        read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
+        mender = build_answerer(self.recipe, vocabulary, model, self.device)
+        assert isinstance(mender, Filling | Restorer)
+        found = mender.answer_ids(read, self._options(beam=1))
+        decode = vocabulary.target.decode
+        return [
+            {"source": decode(ids), "reference": decode(window.tolist()), "output": guesses[0].text}
+            for ids, window, guesses in zip(read, windows, found, strict=True)
+        ]
+
+
+def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Module], Validation]:
+    """How the model of a recipe is validated."""
+    if prepared.recipe.data.noise is not None:
+        return MendingValidator(prepared, device)
+    return (TextValidator if prepared.recipe.task == "language-model" else Validator)(prepared, device)

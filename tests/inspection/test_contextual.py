@@ -1,0 +1,293 @@
+"""Contextual vectors: a model's own states, of tokens, words and sentences, whatever the task."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sightline.inspection import occurrences
+from sightline.inspection.contextual import Wanted, embed_texts, layer_count, pool_pieces
+from sightline.inspection.occurrences import find_occurrences, places_of, shown_layers
+from sightline.layers.layout import Padded
+from sightline.layers.tap import Tapped, listen
+from sightline.models.counted import CountedModel
+from sightline.recipe.bodies import Positions, RecurrentDecoder, TransformerBody
+from sightline.text.tokenizer import END, START
+from sightline.text.word_pieces import cut_text
+from untrained_runs import MODELS, WIDTHS, untrained
+
+TEXTS = ["Ein Hund bellt laut.", "", "Zwei Männer spielen Schach, 漢字 und mehr.", "Hund"]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_every_kind_of_model_has_vectors_of_every_layer_for_every_piece(name: str) -> None:
+    run = untrained(name)
+    for layer in ("embedding", *range(layer_count(run.model)), "last"):
+        found = run.embed_units(TEXTS, layer=layer)  # type: ignore[arg-type]
+        assert [len(each.units) for each in found] == [each.vectors.shape[0] for each in found]
+        assert found[1].units == [] and len(found[0].units) > 3
+        assert all(each.vectors.shape[1] == 16 and np.isfinite(each.vectors).all() for each in found)
+    assert run.embed(TEXTS).shape == (4, 16)
+
+
+@pytest.mark.parametrize("name", list(WIDTHS))
+def test_vectors_of_wider_layers_are_as_wide_as_those_even_of_nothing(name: str) -> None:
+    run = untrained(name)
+    for layer, width in (("embedding", 16), (0, 24), (1, 24), ("last", 16)):
+        assert [each.vectors.shape[1] for each in run.embed_units(TEXTS, layer=layer)] == [width] * 4  # type: ignore[arg-type]
+        assert run.embed(TEXTS, layer=layer).shape == (4, width)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "decoder-only"])
+def test_a_text_has_the_same_vectors_alone_and_among_others(name: str) -> None:
+    run = untrained(name)
+    for layer in ("last", 0):
+        together = run.embed_units(TEXTS, layer=layer)[0].vectors  # type: ignore[arg-type]
+        alone = run.embed_units(TEXTS[:1], layer=layer)[0].vectors  # type: ignore[arg-type]
+        np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+def test_the_vectors_are_the_states_of_a_padded_pass_that_is_listened_to() -> None:
+    run = untrained("transformer")
+    ids = run.encode_sources(TEXTS[:1])[0]
+    heard: dict[str, torch.Tensor] = {}
+
+    def hear(tapped: Tapped) -> None:
+        heard[tapped.name] = tapped.tensor
+
+    with torch.inference_mode(), listen(run.model, hear):
+        run.model.encode(torch.tensor([[*ids, END]]), Padded.of([len(ids) + 1]))
+    for layer, tap in (("last", "encoder.output"), (0, "encoder.layers.0.output")):
+        found = run.embed_units(TEXTS[:1], layer=layer)[0]  # type: ignore[arg-type]
+        np.testing.assert_allclose(found.vectors, heard[tap][0, :-1].numpy(), atol=1e-5)
+    entering = run.model.source_embedding(torch.tensor(ids)).detach()
+    np.testing.assert_allclose(run.embed_units(TEXTS[:1], layer="embedding")[0].vectors, entering.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_beginnings_with(carried: bool) -> None:
+    """Where windows of text go on from one another, nothing but the end of the text before stands before one."""
+    run = untrained("language-model")
+    recipe, marks = run.recipe, [START, END]
+    if carried:
+        own = recipe.model.model_copy(update={"decoder": RecurrentDecoder()})
+        recipe, marks = recipe.model_copy(update={"model": own}), [END]
+    (ids,) = run.encode_sources(TEXTS[:1])
+    with torch.inference_mode():
+        whole = run.model(None, None, torch.tensor([[*marks, *ids]]), Padded.of([len(marks) + len(ids)]))[0]
+    (found,) = embed_texts(replace(run.answerer, recipe=recipe), TEXTS[:1], Wanted(pooling="none"))
+    np.testing.assert_allclose(found.vectors, whole[len(marks) :].numpy(), atol=1e-5)
+
+
+def test_the_vectors_of_a_classifier_are_those_behind_its_class_token() -> None:
+    run = untrained("classifier")
+    ids = run.encode_sources(TEXTS[:1])[0]
+    assert run.embed_units(TEXTS[:1], layer="embedding")[0].vectors == pytest.approx(
+        run.model.source_embedding(torch.tensor(ids)).detach().numpy(), abs=1e-6
+    )
+
+
+def test_the_vectors_of_a_recurrent_language_model_are_the_states_of_its_layers() -> None:
+    run = untrained("recurrent language-model")
+    assert layer_count(run.model) == 2
+    (first,), (second,), (last,) = (run.embed_units(TEXTS[:1], layer=layer) for layer in (0, 1, "last"))  # type: ignore[arg-type]
+    np.testing.assert_allclose(second.vectors, last.vectors, atol=1e-6)
+    assert not np.allclose(first.vectors, last.vectors, atol=1e-2)
+
+
+def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
+    run = untrained("transformer")
+    text, word = "Ein Hund bellt laut.", "Hund"
+    first, second, *_ = cut_text(run.vocabulary.source, text).members.sum(axis=0).tolist()
+    clean = run.recipe.data.clean.model_copy(update={"cut_source": first + second})
+    recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
+    asked = replace(run.answerer, recipe=recipe)
+    (found,) = embed_texts(asked, [text], Wanted(words=True))
+    assert found.units == ["Ein", "Hund", "bellt", "laut."]
+    assert found.vectors.any(axis=1).tolist() == [True, True, False, False]
+    texts = [text, "Ein Ein Hund", text]  # where the second one is cut before it
+    assert find_occurrences(asked, texts, word).contexts == ["Ein [Hund] bellt laut."] * 2
+
+
+def test_no_attention_is_computed_explicitly_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = untrained("transformer")
+    calls = []
+    kernel = nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
+    )
+    run.embed_units(["Hund"], layer=0)
+    assert len(calls) == 2  # one for each layer of the encoder
+
+
+def test_long_texts_are_pooled_as_they_come_and_not_kept() -> None:
+    run = untrained("transformer")
+    texts = ["Ein Hund bellt laut. " * 100] * 32
+    expected = run.embed(texts[:1])[0]
+    tracemalloc.start()
+    found = embed_texts(run.answerer, texts, Wanted())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    pieces = sum(len(ids) for ids in run.encode_sources(texts))
+    assert peak < pieces * 16 * 4, "less than the states of all of them"
+    np.testing.assert_allclose(found[-1].vectors[0], expected, atol=1e-5)
+
+
+def test_a_word_is_the_mean_the_maximum_or_the_first_of_its_pieces() -> None:
+    states = np.array([[1.0, 4.0], [3.0, 2.0], [5.0, 5.0]], np.float32)
+    members = np.array([[True, False, False], [True, False, False], [False, True, False]])
+    assert pool_pieces(states, members, "mean").tolist() == [[2, 3], [5, 5], [0, 0]]
+    assert pool_pieces(states, members, "max").tolist() == [[3, 4], [5, 5], [0, 0]]
+    assert pool_pieces(states, members, "first").tolist() == [[1, 4], [5, 5], [0, 0]]
+
+
+@pytest.mark.parametrize("name", ["transformer", "recurrent", "language-model"])
+def test_words_are_pooled_over_their_own_pieces(name: str) -> None:
+    run = untrained(name)
+    (pieces,), (words,) = (
+        run.embed_units(["Zwei Männer"]),
+        run.embed_units(["Zwei Männer"], pooling="mean", words=True),
+    )
+    members = cut_text(run.vocabulary.source, "Zwei Männer").members
+    assert words.units == ["Zwei", "Männer"]
+    for number in range(2):
+        np.testing.assert_allclose(pieces.vectors[members[:, number]].mean(0), words.vectors[number], atol=1e-5)
+
+
+def test_a_taggers_words_are_cut_one_by_one() -> None:
+    run = untrained("tagger")
+    first, second = (len(word) for word in run.vocabulary.encode_words(["abc d"])[0])
+    (pieces,), (words,) = run.embed_units(["abc d"]), run.embed_units(["abc d"], pooling="first", words=True)
+    assert len(pieces.units) == first + second
+    np.testing.assert_allclose(words.vectors, pieces.vectors[[0, first]])
+    assert run.embed_units(["abc  d"], pooling="first", words=True)[0].units == ["abc", "d"]
+    (nothing,) = run.embed_units([" "], pooling="first", words=True)
+    assert nothing.units == [] and nothing.vectors.shape == (0, 16)
+
+
+def test_the_embedding_of_a_word_knows_no_context_and_its_states_do() -> None:
+    run = untrained("transformer")
+    texts = ["Ein Hund bellt", "Zwei Hund bellt"]
+    plain, read = (
+        [each.vectors[1] for each in run.embed_units(texts, layer=layer, pooling="mean", words=True)]  # type: ignore[arg-type]
+        for layer in ("embedding", "last")
+    )
+    np.testing.assert_allclose(*plain, atol=1e-6)
+    assert not np.allclose(*read, atol=1e-2)
+
+
+def test_what_has_no_such_vectors_says_so() -> None:
+    run = untrained("transformer")
+    with pytest.raises(ValueError, match="layer 2 is not there: this model has layers 0 to 1; last and embedding"):
+        run.embed(TEXTS, layer=2)
+    with pytest.raises(ValueError, match="layer -1 is not there"):
+        run.embed(TEXTS, layer=-1)
+    with pytest.raises(ValueError, match="pooling none keeps those apart"):
+        run.embed_units(TEXTS, words=True)
+    with pytest.raises(TypeError, match=r"embed takes a list of texts"):
+        run.embed("Ein Hund")
+    with pytest.raises(ValueError, match="embed with one of them"):
+        embed_texts(replace(run.answerer, members=(run.answerer,)), TEXTS, Wanted())
+
+
+# --- places of a word -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "found"),
+    [
+        ("bank", "Bank banks at the bank, riverbank", [(0, 4), (18, 22)]),
+        ("銀行", "彼は銀行へ行く", [(2, 4)]),
+        ("bank", "銀行bankへbanks", [(2, 6)]),
+        ("क", "क की", [(0, 1)]),
+        ("ल", "नील ल", [(4, 5)]),
+        ("a.b", "a.b axb", [(0, 3)]),
+    ],
+)
+def test_a_word_is_found_in_any_case_and_script_but_not_inside_another(
+    word: str, text: str, found: list[tuple[int, int]]
+) -> None:
+    assert places_of(word, text) == found
+
+
+@pytest.mark.parametrize("name", ["transformer", "language-model", "tagger"])
+def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: str) -> None:
+    run = untrained(name)
+    texts = ["Ein Hund bellt laut.", "Zwei Männer", "über den hund 🙂. " + "und mehr " * 9]
+    found = find_occurrences(run.answerer, texts, "Hund")
+    assert found.contexts == ["Ein [Hund] bellt laut.", "über den [hund] 🙂. und mehr und mehr…"]
+    assert list(found.layers) == ["embedding", "layer 0", "last"]
+    assert all(vectors.shape == (2, 16) for vectors in found.layers.values())
+    words = run.embed_units(texts, words=True, pooling="mean")
+    np.testing.assert_allclose(found.layers["last"], [words[0].vectors[1], words[2].vectors[2]], atol=1e-5)
+    assert find_occurrences(run.answerer, texts * 2, "Hund", most=3).contexts == [*found.contexts, found.contexts[0]]
+    with pytest.raises(ValueError, match="'Schach' stands 0 times"):
+        find_occurrences(run.answerer, texts, "Schach")
+    with pytest.raises(ValueError, match="'Zwei' stands 1 time "):
+        find_occurrences(run.answerer, texts, "Zwei")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("one two three four five ", " one two three four five", "one two three four five [x] one two three four five"),
+        (
+            "tone two three four five ",
+            " one two three four fives",
+            "…two three four five [x] one two three four…",
+        ),
+        (
+            "and one two three four five ",
+            " one two three four five and",
+            "…one two three four five [x] one two three four five…",
+        ),
+        ("a" * 30, "b" * 30, "…" + "a" * 24 + "[x]" + "b" * 24 + "…"),
+        ("a" * 30 + " ", " " + "b" * 30, "…" + "a" * 23 + " [x] " + "b" * 23 + "…"),
+    ],
+)
+def test_around_a_word_stand_24_characters_of_whole_words_where_there_are_any(
+    before: str, after: str, shown: str
+) -> None:
+    assert occurrences._context(f"{before}x{after}", len(before), len(before) + 1) == shown
+
+
+def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for() -> None:
+    run = untrained("tagger")
+    texts = ["Zwei\u00a0Hunde\u00a0hier und (Ein Hund", "Ein Hund"]
+    found = find_occurrences(run.answerer, texts, "ein")
+    assert found.contexts == ["Zwei Hunde hier und ([Ein] Hund", "[Ein] Hund"]
+    last = run.embed_units(texts, words=True, pooling="mean")
+    np.testing.assert_allclose(found.layers["last"], [last[0].vectors[2], last[1].vectors[0]], atol=1e-5)
+
+
+def test_places_of_a_word_are_refused_where_there_are_no_vectors() -> None:
+    answerer = replace(untrained("language-model").answerer, model=CountedModel())
+    with pytest.raises(ValueError, match="an n-gram model counts and has no vectors"):
+        find_occurrences(answerer, ["Ein Hund", "Ein Hund"], "Hund")
+
+
+def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
+    run = untrained("tagger")
+    encoder = run.recipe.model.encoder
+    assert isinstance(encoder, TransformerBody)
+    few = encoder.model_copy(update={"positions": Positions(kind="learned", longest=4)})
+    recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
+    asked = replace(run.answerer, recipe=recipe)
+    with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
+        embed_texts(asked, ["a b", "a b c d e"], Wanted())
+    with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
+        find_occurrences(asked, ["a b", "a b c d e"], "e")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(5, [0, 1, 2, 3]), (6, [0, 1, 3, 4]), (12, [0, 3, 7, 10])])
+def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last(count: int, shown: list[int]) -> None:
+    asked = untrained("transformer").answerer
+    deep = nn.Module()
+    deep.encoder = nn.Module()
+    deep.encoder.layers = nn.ModuleList(asked.model.encoder.layers[0] for _ in range(count))
+    assert shown_layers(replace(asked, model=deep)) == ["embedding", *shown, "last"]

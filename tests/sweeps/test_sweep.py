@@ -1,0 +1,313 @@
+"""Sweeps carried out: mostly with trainings that only pretend, and a few real ones at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fake_training
+import pytest
+from fake_training import Notes, command_of
+from rich.console import Console
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli.app import app
+from sightline.run_folder import locked
+from sightline.sweeps.board import table
+from sightline.sweeps.grid import SweepError
+from sightline.sweeps.plan import plan_sweep
+from sightline.sweeps.pool import Job, thread_share, train_command
+from sightline.sweeps.sweep import Sweep, carry_out
+from sightline.training.interruption import Interrupted
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+def pretend(recipe: str, grid: Sequence[str], *, jobs: int = 1, compare: Any = None, **behaviours: str) -> Sweep:
+    """A sweep into `sweep` beside the recipe."""
+    folder = Path(recipe).parent
+    plan = plan_sweep(recipe, grid, out=folder / "sweep")
+    return carry_out(plan, jobs=jobs, command=command_of(folder, **behaviours), compare=compare)
+
+
+def called(folders: Sequence[Path]) -> list[str]:
+    return [folder.name for folder in folders]
+
+
+# --- failing and going on ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_does_not_stop_the_others_and_is_reported(
+    recipe: str, notes: Notes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = pretend(recipe, ["seed=1,2,3,4"], seed_1="fail", seed_3="die")
+    assert called(found.failed) == ["seed=1", "seed=3"]
+    assert called(found.finished) == ["seed=2", "seed=4"]
+    assert notes.names("begin") == ["seed=1", "seed=2", "seed=3", "seed=4"]
+    lines = capsys.readouterr().err.splitlines()
+    log = found.folder / "logs" / "seed=1.log"
+    assert [re.sub(r"\d:\d\d", "TIME", line) for line in lines] == [
+        f"4 runs in {found.folder}",
+        "[1/4] seed=1: started",
+        "[1/4] seed=1: failed (exit code 3) after TIME",
+        "[2/4] seed=2: started",
+        "[2/4] seed=2: done after TIME at step 12, exact 75.00",
+        "[3/4] seed=3: started",
+        "[3/4] seed=3: failed (killed by SIGKILL, perhaps for want of memory) after TIME",
+        "[4/4] seed=4: started",
+        "[4/4] seed=4: done after TIME at step 12, exact 75.00",
+        f"seed=1 failed (exit code 3); the end of {log}:",
+        "    one",
+        "    two",
+        "    sightline: it went wrong",
+        f"seed=3 failed (killed by SIGKILL, perhaps for want of memory); the end of {log.with_name('seed=3.log')}:",
+        "    (it said nothing)",
+        f"{found.folder}: 2 done, 2 failed",
+    ]
+
+
+def test_the_same_command_again_leaves_the_finished_alone_and_tries_the_failed_again(
+    recipe: str, notes: Notes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pretend(recipe, ["seed=1,2"], seed_1="fail")
+    notes.path.unlink()
+    capsys.readouterr()
+    found = pretend(recipe, ["seed=1,2,3"])
+    assert notes.names("begin") == ["seed=1", "seed=3"]
+    assert (notes.names("resume"), notes.names("new")) == (["seed=1"], ["seed=3"])
+    assert called(found.finished) == ["seed=1", "seed=2", "seed=3"]
+    assert "3 runs in" in (told := capsys.readouterr().err)
+    assert "1 finished before, 1 to go on with, 1 new" in told
+    assert (found.folder / "logs" / "seed=1.log").read_text().count(fake_training.__file__) == 2  # both attempts
+    assert called(pretend(recipe, ["seed=4"]).finished) == ["seed=1", "seed=2", "seed=3", "seed=4"]
+
+
+def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes) -> None:
+    real = command_of(notes.path.parent)
+    plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
+
+    def broken(run: Any) -> list[str]:
+        return ["/no/such/program"] if run.name == "seed=1" else list(real(run))
+
+    found = carry_out(plan, command=broken, compare=None)
+    assert (called(found.failed), called(found.finished)) == (["seed=1"], ["seed=2"])
+
+
+def test_a_folder_is_swept_by_one_sweep_at_a_time(recipe: str, tmp_path: Path) -> None:
+    plan = plan_sweep(recipe, ["seed=1"], out="sweep")
+    with locked(plan.folder), pytest.raises(SweepError, match="another sweep is running in sweep; wait for it"):
+        carry_out(plan, command=command_of(tmp_path))
+    pretend(recipe, ["seed=2"])
+    with pytest.raises(SweepError, match=r"sweep\.yaml was changed by another sweep meanwhile; start this one again"):
+        carry_out(plan, command=command_of(tmp_path))
+
+
+# --- several at once -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(1, 1), (2, 2)])
+def test_no_more_runs_than_jobs_train_at_once(recipe: str, notes: Notes, jobs: int, most: int) -> None:
+    meeting = {"seed_1": "meet", "seed_2": "meet"} if jobs == 2 else {}
+    found = pretend(recipe, ["seed=1,2,3,4,5"], jobs=jobs, **meeting)
+    assert len(found.finished) == 5
+    running, counts = 0, []
+    for words in notes.lines():
+        running += {"begin": 1, "end": -1}.get(words[0], 0)
+        counts.append(running)
+    assert max(counts) == most
+
+
+def threads(notes: Notes) -> set[str]:
+    return {words[2] for words in notes.lines() if words[0] == "threads"}
+
+
+def test_runs_side_by_side_share_the_cores(recipe: str, notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    pretend(recipe, ["seed=1,2"], jobs=8)  # only two are left to run
+    assert threads(notes) == {"6"}
+    notes.path.unlink()
+    pretend(recipe, ["seed=3,4"], jobs=1)
+    assert threads(notes) == {"-"}
+    notes.path.unlink()
+    pretend(recipe, ["seed=5,6", "training.threads=3"], jobs=2)  # the recipe says how many
+    assert threads(notes) == {"-"}
+    notes.path.unlink()
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    pretend(recipe, ["seed=7,8"], jobs=2)
+    assert threads(notes) == {"5"}
+    assert thread_share(50, {}) == {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+
+
+def test_fewer_jobs_than_one_are_refused(recipe: str) -> None:
+    with pytest.raises(SweepError, match=r"jobs \(0\) must be at least 1"):
+        pretend(recipe, ["seed=1"], jobs=0)
+
+
+# --- comparing -----------------------------------------------------------------------------------------------------
+
+
+def test_the_finished_are_compared_whatever_failed(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+
+    def compare(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> str:
+        asked.append((called(runs), folder.name, missing))
+        return "compared"
+
+    assert pretend(recipe, ["seed=1,2"], seed_1="fail", compare=compare).comparison is None
+    assert "nothing to compare" in capsys.readouterr().err
+    assert pretend(recipe, ["seed=2,3,4"], seed_4="fail", compare=compare).comparison == "compared"
+    assert asked == [(["seed=2", "seed=3"], "comparison", ["seed=4"])]
+
+
+def test_runs_that_cannot_be_compared_are_trained_all_the_same(recipe: str) -> None:
+    def refuse(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> Any:
+        raise ValueError("they have no test set in common")
+
+    with pytest.raises(SweepError, match="are trained, but they cannot be compared: they have no test set in common"):
+        pretend(recipe, ["seed=1,2"], compare=refuse)
+    assert len(pretend(recipe, ["seed=1,2"]).finished) == 2
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_lets_what_runs_save_and_starts_no_more(recipe: str, notes: Notes, tmp_path: Path) -> None:
+    command = [sys.executable, fake_training.__file__, "--sweep", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    try:
+        notes.wait_for("ready", 2)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the sweep and whatever is in its group
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == f"{tmp_path}/sweep: 1 done, 2 interrupted, 1 waiting\n"
+    assert "stopping: waiting for 2 to save" in err
+    saved = sorted(words[1:] for words in notes.lines() if words[0] == "saved")
+    assert saved == [["seed=2", "1"], ["seed=3", "1"]]  # each was asked once
+    assert "seed=4" not in notes.names("begin")
+    plan = plan_sweep(recipe, ["seed=1,2,3,4"], out="sweep")
+    assert [run.state for run in plan.runs] == ["finished", "begun", "begun", "new"]
+    assert "--resume" in train_command(plan.runs[1])
+    assert "--resume" not in train_command(plan.runs[3])
+    assert len(pretend(recipe, ["seed=1,2,3,4"]).finished) == 4
+
+
+def test_the_command_line_tells_how_to_go_on(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("sightline.sweeps.sweep.carry_out", interrupted)
+    monkeypatch.setattr(sys, "argv", ["sightline", "sweep", recipe, "model.encoder={kind: transformer},null"])
+    result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2"])
+    assert result.exit_code == 130
+    told = f"interrupted; go on with: sightline sweep {recipe} 'model.encoder={{kind: transformer}},null'\n"
+    assert result.stderr == told
+
+
+# --- what is seen --------------------------------------------------------------------------------------------------
+
+
+def shown(jobs: Sequence[Job], rows: int | None = None) -> str:
+    console = Console(width=110, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(table(jobs, rows))
+    return console.export_text()
+
+
+def test_the_table_shows_how_far_every_run_is(recipe: str, tmp_path: Path) -> None:
+    plan = plan_sweep(recipe, ["model.width=8,16", "seed=1,2"])
+    jobs = [Job(run) for run in plan.runs]
+    jobs[0].state, jobs[0].seconds = "done", 3700
+    jobs[1].state = "running"
+    jobs[2].state, jobs[2].seconds = "failed", 5
+    fake_training.save(plan.runs[1].folder, 6)
+    jobs[1].follower.look()
+    text = shown(jobs)
+    assert re.search(r"width=8,seed=1 +done +1:01:40", text)
+    assert re.search(r"width=8,seed=2 +running .* 2 +6/12 +exact 75\.00 +1,234 tokens/s", text)
+    assert re.search(r"width=16,seed=1 +failed +0:05", text)
+    assert "1 done, 1 failed, 1 running, 1 waiting" in text
+    text = shown(jobs, rows=2)
+    assert "width=8,seed=2" in text
+    assert "width=16,seed=2" not in text
+    assert "(not shown: 1 done, 1 waiting)" in text
+
+
+def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe: str, tmp_path: Path) -> None:
+    pretend(recipe, ["seed=1"])
+    before = sorted(tmp_path.rglob("*"))
+    result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2", "--out", "sweep", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "2 runs in sweep: 1 finished before, 0 to go on with, 1 new",
+        "  seed=1  finished  seed=1",
+        "  seed=2  new       seed=2",
+    ]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_names_the_recipes_of_a_list(recipe: str, tmp_path: Path) -> None:
+    shutil.copy(recipe, tmp_path / "other.yaml")
+    (tmp_path / "list.yaml").write_text("- name: own\n- {recipe: other.yaml, model.width: 16}\n")
+    result = CliRunner().invoke(app, ["sweep", recipe, "seed=1", "--list", "list.yaml", "--out", "sweep", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1:] == [
+        "  own             new       seed=1",
+        "  other,width=16  new       other.yaml model.width=16 seed=1",
+    ]
+
+
+def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(recipe, ["seed=2,1,3"], seed_1="fail")
+    given: list[list[Path]] = []
+    monkeypatch.setattr("sightline.comparison.comparing.compare", lambda runs, **_: given.append(list(runs)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(app, ["compare", "other", "sweep", "a+b"], catch_exceptions=False)
+    assert given == [[Path("other"), Path("sweep/seed=2"), Path("sweep/seed=3"), Path("a+b")]]
+    read: list[Path] = []
+    monkeypatch.setattr("sightline.cli.compare._own_test_set", lambda run, *files: read.append(run))
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(app, ["compare", "sweep", "--source", "a", "--reference", "b"], catch_exceptions=False)
+    assert read == [Path("sweep/seed=2")]  # files are read as the first run wants it
+    for run in given[0][1:3]:
+        (run / "model.safetensors").unlink()
+    with pytest.raises(SweepError, match="sweep: none of 3 runs of this sweep has a model yet; go on with it"):
+        CliRunner().invoke(app, ["compare", "sweep"], catch_exceptions=False)
+
+
+# --- real trainings ------------------------------------------------------------------------------------------------
+
+
+def test_each_combination_is_an_ordinary_run(recipe: str, tmp_path: Path) -> None:
+    """Two processes train, one of them fails; then one that was cut short is gone on with."""
+    arguments = ["sweep", recipe, "data.clean.max_tokens=2,32", "training.threads=1", "--no-compare", "--jobs", "2"]
+    result = CliRunner().invoke(app, [*arguments, "--out", "sweep"])
+    assert result.exit_code == 1
+    assert "max_tokens=2 failed (exit code 1); the end of sweep/logs/max_tokens=2.log:" in result.stderr
+    assert "sightline: no examples are left of the 45 read (45 too long)" in result.stderr
+    alone = sightline.train(recipe, ["training.threads=1"], out=tmp_path / "alone").folder
+    run = tmp_path / "sweep" / "max_tokens=32"
+    model = (alone / "model.safetensors").read_bytes()
+    assert (run / "model.safetensors").read_bytes() == model
+    again = ["data.clean.max_tokens=32", "training.threads=1"]
+    assert plan_sweep(recipe, again, out="sweep").runs[0].state == "finished"
+    shutil.rmtree(run / "checkpoints" / "step-00000012")  # as if it had been killed before it saved
+    (run / "model.safetensors").unlink()
+    found = sightline.sweep(recipe, again, out="sweep", compare=False)
+    assert called(found.finished) == ["max_tokens=32"]
+    assert "resumed at step 9" in (tmp_path / "sweep" / "logs" / "max_tokens=32.log").read_text()
+    assert (run / "model.safetensors").read_bytes() == model

@@ -1,0 +1,312 @@
+"""What a sweep finds out before it starts anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fake_training import save
+
+from sightline.recipe.files import load_recipe, save_recipe
+from sightline.sweeps.grid import SweepError
+from sightline.sweeps.plan import Plan, plan_sweep
+from sightline.sweeps.pool import train_command
+from sightline.sweeps.progress import Follower, ended
+from sightline.training.resolve import open_recipe
+
+
+def states(plan: Plan) -> dict[str, str]:
+    return {run.name: run.state for run in plan.runs}
+
+
+def begin(plan: Plan, *, step: int | None) -> None:
+    """As if every run had been trained to that step."""
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    plan.record()
+    for run in plan.runs:
+        run.folder.mkdir(exist_ok=True)
+        save_recipe(run.recipe, run.folder / "recipe.yaml")
+        if step is not None:
+            save(run.folder, step)
+
+
+# --- before anything starts ----------------------------------------------------------------------------------------
+
+
+def test_every_combination_is_checked_and_the_wrong_ones_are_named(recipe: str, tmp_path: Path) -> None:
+    grid = ["model.decoder.attention.kind=dot,none", "model.decoder.input_feeding=false,true", "seed=1,2"]
+    with pytest.raises(SweepError) as error:
+        plan_sweep(recipe, grid)
+    first = "model.decoder.attention.kind=none model.decoder.input_feeding=true seed=1"
+    assert str(error.value).startswith(f"combination {first} (and 1 more): ")
+    assert "input_feeding: true needs an attention" in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_misspelt_key_is_told_once_for_all_with_the_nearest_right_one(recipe: str) -> None:
+    with pytest.raises(SweepError) as error:
+        plan_sweep(recipe, ["training.lrr=1", "seed=1,2,3"])
+    told = "in every combination: override 'training.lrr=1': unknown key training.lrr; did you mean lr?"
+    assert str(error.value) == told
+
+
+def test_a_corpus_that_is_not_there_is_found_out_before_training(recipe: str) -> None:
+    with pytest.raises(SweepError, match=r"combination data\.train\.0\.file=gone\.tsv: .*gone\.tsv does not exist"):
+        plan_sweep(recipe, ["data.train.0.file=train.tsv,gone.tsv"])
+
+
+def test_combinations_that_come_to_the_same_recipe_are_one_run(recipe: str) -> None:
+    plan = plan_sweep(recipe, ["training.lr=1e-3,0.001,2e-3", "seed=1,1"])
+    assert [run.overrides for run in plan.runs] == [("training.lr=1e-3", "seed=1"), ("training.lr=2e-3", "seed=1")]
+    assert len(plan.merged) == 4
+    assert plan.merged[1] == "training.lr=0.001 seed=1 comes to the same as training.lr=1e-3 seed=1"
+
+
+def test_the_folder_is_named_after_the_recipe_and_planning_writes_nothing(recipe: str, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert plan_sweep(recipe, ["seed=1,2"]).folder == Path("runs/sweep-recipe")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_planning_waits_for_no_pytorch(recipe: str) -> None:
+    plan = f"import sys; from sightline.sweeps.plan import plan_sweep; plan_sweep({recipe!r}, ['seed=1,2'])"
+    subprocess.run([sys.executable, "-c", f"{plan}; sys.exit('torch' in sys.modules)"], check=True)
+
+
+def test_a_path_is_never_taken_for_a_shipped_recipe(recipe: str, tmp_path: Path) -> None:
+    os.rename(recipe, tmp_path / "dates")
+    assert plan_sweep(Path("dates"), ["seed=1"]).runs[0].recipe.model.width == 8
+    assert plan_sweep("dates", ["seed=1"]).runs[0].recipe.model.width == 128
+
+
+# --- coming back ---------------------------------------------------------------------------------------------------
+
+
+def test_sweep_yaml_names_the_recipe_and_what_every_run_is_made_with(recipe: str) -> None:
+    plan = plan_sweep(recipe, ["training.schedule={kind: cosine, warmup: 1},{kind: constant}", "seed=1"])
+    begin(plan, step=None)
+    document = yaml.safe_load((plan.folder / "sweep.yaml").read_text())
+    assert document["recipe"] == recipe
+    assert document["runs"] == [
+        {"name": "schedule=cosine-warmup-1", "overrides": ["training.schedule={kind: cosine, warmup: 1}", "seed=1"]},
+        {"name": "schedule=constant", "overrides": ["training.schedule={kind: constant}", "seed=1"]},
+    ]
+    assert states(plan_sweep(recipe, ["training.schedule={kind: constant}", "seed=1"])) == {
+        "schedule=constant": "begun"
+    }
+
+
+def test_runs_keep_their_names_when_more_is_asked_for(recipe: str) -> None:
+    begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
+    plan = plan_sweep(recipe, ["seed=1,2,3", "model.width=8,16"])  # width 8 is what the recipe has
+    assert states(plan) == {
+        "seed=1": "finished",
+        "seed=1,width=16": "new",
+        "seed=2": "finished",
+        "seed=2,width=16": "new",
+        "seed=3,width=8": "new",
+        "seed=3,width=16": "new",
+    }
+    assert plan.others == ()
+    assert states(plan_sweep(recipe, ["seed=1", "model.width=16"])) == {"seed=1,width=16": "new"}
+    plan = plan_sweep(recipe, ["seed=3"])
+    assert states(plan) == {"seed=3": "new"}
+    assert [(run.name, run.state) for run in plan.others] == [("seed=1", "finished"), ("seed=2", "finished")]
+
+
+def test_a_raised_limit_goes_on_with_the_runs_there_are(recipe: str) -> None:
+    begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
+    longer = plan_sweep(recipe, ["seed=1,2", "training.limits.steps=20"])
+    assert states(longer) == {"seed=1": "begun", "seed=2": "begun"}
+    begin(longer, step=20)
+    assert states(plan_sweep(recipe, ["seed=1,2", "training.limits.steps=20"])) == dict.fromkeys(
+        states(longer), "finished"
+    )
+
+
+def test_what_only_changes_how_a_finished_run_is_used_is_written_into_it(recipe: str) -> None:
+    """By resuming it, which trains nothing more but writes its recipe anew."""
+    begin(plan_sweep(recipe, ["seed=1"]), step=12)
+    assert states(plan_sweep(recipe, ["seed=1", "decoding.beam=4"])) == {"seed=1": "begun"}
+
+
+def test_a_run_named_after_a_limit_is_not_made_another(recipe: str) -> None:
+    begin(plan_sweep(recipe, ["training.limits.steps=12"]), step=12)
+    plan = plan_sweep(recipe, ["training.limits.steps=20"])
+    assert states(plan) == {"steps=20": "new"}
+    assert [run.name for run in plan.others] == ["steps=12"]
+
+
+def test_runs_that_start_from_another_are_known_again(recipe: str) -> None:
+    grid = ["model.init_from=started", "seed=1,2"]  # of which a training saves the absolute path
+    plan = plan_sweep(recipe, grid)
+    begin(plan, step=12)
+    for run in plan.runs:
+        save_recipe(open_recipe(recipe, run.overrides)[0], run.folder / "recipe.yaml")
+    assert states(plan_sweep(recipe, grid)) == {"seed=1": "finished", "seed=2": "finished"}
+
+
+def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(recipe: str) -> None:
+    begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
+    document = yaml.safe_load(Path(recipe).read_text())
+    document["training"] |= {"lr": 0.5, "log_every": 1}  # how often is logged may change
+    Path(recipe).write_text(yaml.safe_dump(document))
+    told = r"sweep-recipe/seed=1 was trained with another recipe: training\.lr: 0\.0005 then, 0\.5 now; give .* --out"
+    for grid in (["seed=1,2"], ["seed=3"]):
+        with pytest.raises(SweepError, match=told):
+            plan_sweep(recipe, grid)
+    document["model"]["decoder"] = {"kind": "transformer", "layers": 1, "heads": 2}
+    begin(plan_sweep(recipe, ["model.decoder.attention.kind=dot"], out="other"), step=12)
+    Path(recipe).write_text(yaml.safe_dump(document))
+    told = r"other is a sweep of another recipe: .* cannot make its run attention=dot \(.*expected .softmax."
+    with pytest.raises(SweepError, match=told):
+        plan_sweep(recipe, ["seed=1"], out="other")
+
+
+def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    document = yaml.safe_load(Path(recipe).read_text())
+    other.write_text(yaml.safe_dump(document | {"model": {**document["model"], "width": 16}}))
+    variants = [{"name": "own"}, {"recipe": "other.yaml", "training.lr": 0.01}]
+    plan = plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")
+    assert [run.recipe.model.width for run in plan.runs] == [8, 8, 16, 16]
+    assert [run.given for run in plan.runs] == [recipe, recipe, "other.yaml", "other.yaml"]
+    assert train_command(plan.runs[2])[3:6] == ["train", "other.yaml", "training.lr=0.01"]
+    begin(plan, step=12)
+    record = yaml.safe_load((plan.folder / "sweep.yaml").read_text())
+    assert record["format"] == 2  # of which versions that know no such runs say so
+    entries = record["runs"]
+    assert ["recipe" in entry for entry in entries] == [False, False, True, True]
+    assert entries[2] == {
+        "name": "other,lr=0.01,seed=1",
+        "recipe": "other.yaml",
+        "overrides": ["training.lr=0.01", "seed=1"],
+    }
+    assert set(states(plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")).values()) == {"finished"}
+    plan = plan_sweep(recipe, ["seed=3"], out="sweep")  # the others are still made by their own recipe
+    assert [(run.name, run.given, run.state) for run in plan.others][2:] == [
+        (f"other,lr=0.01,seed={seed}", "other.yaml", "finished") for seed in (1, 2)
+    ]
+    other.unlink()
+    with pytest.raises(SweepError, match=r"sweep\.yaml names another recipe: other\.yaml cannot make its run other,lr"):
+        plan_sweep(recipe, ["seed=3"], out="sweep")
+
+
+def test_a_sweep_of_an_older_version_goes_on(recipe: str) -> None:
+    plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
+    begin(plan, step=12)
+    path = plan.folder / "sweep.yaml"
+    path.write_text(path.read_text().replace("format: 2", "format: 1"))
+    assert set(states(plan_sweep(recipe, ["seed=1,2"], out="sweep")).values()) == {"finished"}
+
+
+def test_what_is_wrong_with_another_recipe_is_told_with_its_name(recipe: str) -> None:
+    variants = [{"name": "own"}, {"recipe": "multi30k/transfromer"}]
+    with pytest.raises(SweepError, match=r"combination multi30k/transfromer: .*transfromer.*"):
+        plan_sweep(recipe, variants=variants)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff", "is damaged"),
+        (b"runs: [dot]", "is damaged"),
+        (b"runs: [", "is damaged .*not YAML"),
+        (b"runs: 3", "is damaged"),
+        (b"{format: 9, sightline: 7.0}", "written by Sightline 7.0 in format 9.*pip install -U"),
+    ],
+)
+def test_a_damaged_or_newer_sweep_yaml_says_so(recipe: str, tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.yaml").write_bytes(content)
+    with pytest.raises(SweepError, match=told):
+        plan_sweep(recipe, ["seed=1"], out="sweep")
+
+
+def test_a_run_folder_is_no_place_for_a_sweep(recipe: str, tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match="is the folder of a run; give the sweep another folder with --out"):
+        plan_sweep(recipe, ["seed=1"], out=tmp_path)  # where recipe.yaml lies
+
+
+# --- whether a run has ended ---------------------------------------------------------------------------------------
+
+
+def finished_run(folder: Path, **progress: Any) -> Path:
+    save(folder, 12)
+    path = folder / "checkpoints" / "step-00000012" / "progress.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | progress))
+    os.utime(folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("limits", "progress", "expected"),
+    [
+        ({"steps": 12}, {}, True),
+        ({"steps": 13}, {}, False),
+        ({"steps": 12}, {"validated": 6}, False),
+        ({"steps": 13, "epochs": 2}, {"epoch": 2}, True),
+        ({"epochs": 2}, {"epoch": 1}, False),
+        ({"minutes": 1}, {"seconds": 60.1}, True),
+        ({"minutes": 1}, {"seconds": 59.9}, False),
+        ({"steps": 100}, {"waited": 3}, True),  # the patience
+        ({"steps": 100}, {"waited": 2}, False),
+    ],
+)
+def test_a_run_has_ended_when_a_limit_is_reached_and_validated(
+    recipe: str, tmp_path: Path, limits: dict[str, Any], progress: dict[str, Any], expected: bool
+) -> None:
+    changed = [f"training.limits={json.dumps(limits)}", "training.stopping.patience=3"]
+    assert ended(finished_run(tmp_path / "run", **progress), load_recipe(recipe, changed)) is expected
+
+
+def test_a_run_killed_before_its_model_was_written_has_not_ended(recipe: str, tmp_path: Path) -> None:
+    run, loaded = finished_run(tmp_path / "run"), load_recipe(recipe)
+    assert ended(run, loaded)
+    os.utime(run / "model.safetensors", (0, 0))  # that of an earlier, better step
+    assert not ended(run, loaded)
+    (run / "model.safetensors").unlink()
+    assert not ended(run, loaded)
+    run = finished_run(tmp_path / "other")
+    (run / "checkpoints" / "step-00000012" / "progress.json").write_text("{")
+    assert not ended(run, loaded)
+    (run / "checkpoints" / "step-00000012").rename(run / "checkpoints" / ".step-00000012.tmp")
+    assert not ended(run, loaded)
+
+
+def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_path: Path) -> None:
+    changes = ["task=language-model", "model={decoder: {kind: ngram}}", "evaluation={}", "data.clean={}"]
+    run, counted = tmp_path / "run", load_recipe(recipe, changes)
+    run.mkdir()
+    (run / "model.safetensors").write_bytes(b"")
+    assert not ended(run, counted)
+    (run / "README.md").write_text("")
+    assert ended(run, counted)
+
+
+# --- how far a run is ----------------------------------------------------------------------------------------------
+
+
+def test_a_journal_is_followed_as_it_grows_and_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    follower = Follower(path, "bleu")
+    follower.look()
+    assert (follower.step, follower.score, follower.speed) == (None, "", "")
+    validation = {"kind": "validation", "step": 10, "epoch": 0, "loss": 2.5}
+    train = {"kind": "train", "step": 20, "epoch": 1, "tokens_per_second": 12345.6}
+    path.write_text(json.dumps(validation) + "\n" + json.dumps(train)[:20])
+    follower.look()
+    assert (follower.step, follower.score) == (10, "loss 2.500")
+    path.write_text(json.dumps(validation) + "\n" + json.dumps(train) + "\n")
+    follower.look()
+    assert (follower.step, follower.epoch, follower.speed) == (20, 1, "12,346 tokens/s")
+    path.write_text(json.dumps(validation | {"bleu": 31.415}) + "\n")  # shorter: resumed from an earlier step
+    follower.look()
+    assert re.fullmatch(r"bleu 31\.4\d", follower.score)
