@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from sightline.data.preparation import LABELS, data_folder, line_bound, run_recipe, with_preprocessing
 from sightline.data.sources import Example, read
@@ -39,7 +38,7 @@ from sightline.models.build import build_model
 from sightline.models.counted import CountedModel
 from sightline.models.ngram import NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
-from sightline.models.weights import load_parameters
+from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import carries, without_adapters
@@ -206,7 +205,7 @@ class Run:
             if isinstance(model, CountedModel):
                 model.counts = NgramModel.load(weights)
             else:
-                load_parameters(model, load_file(weights))
+                load_parameters(model, load_weights(weights))
                 merge_adapters(model)  # whoever uses a model need not know of them
         except (SafetensorError, NgramError) as error:
             verified.result()  # says more, where there is a manifest

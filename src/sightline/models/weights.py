@@ -1,25 +1,210 @@
-"""The weights of a model by name."""
+"""The weights of a model by name: reading, copying, and translating names and layouts of other formats.
+
+`NameMap` is the one mechanism for other names: a list of rules, applied in order and invertible. Old run folders
+(`OLD_NAMES`), starts from other runs, and exchange formats use it. In a pattern, `*` stands for one part of a dotted
+name and a final `**` for the rest of it:
+
+    NameMap(Rename("decoder.layers.*.cross.**", "decoder.layers.*.cross_attention.**"))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+Weights = Mapping[str, Tensor]
+
+
+class Rule(Protocol):
+    """One change of names or layouts. Scalars, as the step counts of an optimizer, change their names alone."""
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        """The weights under their new names; those that no pattern matches stay as they are."""
+
+    def inverse(self) -> Rule:
+        """The rule that undoes this one."""
+
+
+@dataclass(frozen=True)
+class Rename:
+    """`old` becomes `new`; both patterns have the same wildcards."""
+
+    old: str
+    new: str
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        return {_renamed(name, self.old, self.new) or name: tensor for name, tensor in weights.items()}
+
+    def inverse(self) -> Rename:
+        return Rename(self.new, self.old)
+
+
+@dataclass(frozen=True)
+class Split:
+    """One tensor becomes several along a dimension: in equal parts, or in the proportions of `shares`."""
+
+    whole: str
+    parts: tuple[str, ...]
+    dim: int = 0
+    shares: tuple[int, ...] | None = None
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        result: dict[str, Tensor] = {}
+        for name, tensor in weights.items():
+            names = [_renamed(name, self.whole, part) for part in self.parts]
+            if names[0] is None:
+                result[name] = tensor
+                continue
+            if not tensor.dim():
+                result |= {str(part): tensor for part in names}
+                continue
+            shares = self.shares or (1,) * len(self.parts)
+            unit, rest = divmod(tensor.shape[self.dim], sum(shares))
+            if rest:
+                raise ValueError(
+                    f"weight {name} of shape {tuple(tensor.shape)} cannot be split into {len(shares)} parts of "
+                    f"proportions {list(shares)} along dimension {self.dim}"
+                )
+            pieces = tensor.split([unit * share for share in shares], self.dim)
+            result |= {str(part): piece for part, piece in zip(names, pieces, strict=True)}
+        return result
+
+    def inverse(self) -> Join:
+        return Join(self.parts, self.whole, self.dim, self.shares)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Several tensors become one along a dimension."""
+
+    parts: tuple[str, ...]
+    whole: str
+    dim: int = 0
+    shares: tuple[int, ...] | None = None  # proportions of the parts, which the inverse needs if they differ
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        result = dict(weights)
+        for name in weights:
+            whole = _renamed(name, self.parts[0], self.whole)
+            if whole is None:
+                continue
+            names = [_renamed(name, self.parts[0], part) for part in self.parts]
+            missing = [part for part in names if part not in weights]
+            if missing:
+                raise ValueError(f"weights {', '.join(map(str, missing))} are missing, which {whole} is made of")
+            tensors = [result.pop(str(part)) for part in names]
+            result[whole] = torch.cat(tensors, self.dim) if tensors[0].dim() else tensors[0]
+        return result
+
+    def inverse(self) -> Split:
+        return Split(self.whole, self.parts, self.dim, self.shares)
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """The last two dimensions of a tensor are exchanged."""
+
+    name: str
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        return _changed(weights, self.name, lambda tensor: tensor.mT)
+
+    def inverse(self) -> Transpose:
+        return self
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """A tensor of shape `before` gets the shape `after`; at most one size of each may be -1."""
+
+    name: str
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        return _changed(weights, self.name, lambda tensor: tensor.reshape(self.after))
+
+    def inverse(self) -> Reshape:
+        return Reshape(self.name, self.after, self.before)
+
+
+class NameMap:
+    """Rules applied one after the other."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+
+    def apply(self, weights: Weights) -> dict[str, Tensor]:
+        """The weights under their new names, in their new layouts."""
+        result = dict(weights)
+        for rule in self.rules:
+            result = rule.apply(result)
+        return result
+
+    def inverse(self) -> NameMap:
+        """The map back."""
+        return NameMap(*(rule.inverse() for rule in reversed(self.rules)))
+
+
+@cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    escaped = re.escape(pattern).replace(r"\*\*", "(.+)").replace(r"\*", r"([^.]+)")
+    return re.compile(escaped)
+
+
+def _renamed(name: str, old: str, new: str) -> str | None:
+    """The name that a pattern gives this one, or None where it does not match."""
+    match = _pattern(old).fullmatch(name)
+    if match is None:
+        return None
+    groups: Sequence[str] = match.groups()
+    pieces = re.split(r"\*\*|\*", new)
+    return pieces[0] + "".join(group + piece for group, piece in zip(groups, pieces[1:], strict=True))
+
+
+def _changed(weights: Weights, pattern: str, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    matches = _pattern(pattern).fullmatch
+    return {name: change(tensor) if matches(name) and tensor.dim() else tensor for name, tensor in weights.items()}
+
+
+# Names in runs written by earlier versions. Add a rule here when a module attribute that holds weights is renamed.
+OLD_NAMES = NameMap()
+
+
+def load_weights(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file under the names of this version.
+
+    Optimizer states (`decoder.norm.weight/exp_avg`) follow the names of their weights.
+    """
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in load_file(file).items():
+        weight, slash, state = name.partition("/")
+        groups.setdefault(slash + state, {})[weight] = tensor
+    return {
+        name + suffix: tensor for suffix, group in groups.items() for name, tensor in OLD_NAMES.apply(group).items()
+    }
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """What makes a model that model: its parameters, shared ones once, and the statistics its norms have gathered."""
-    saved = model.state_dict().keys()  # buffers that are not saved are made again with the model
+    """The parameters of a model, shared ones once, and the buffers that are saved with it (averages of batch norms)."""
+    saved = model.state_dict().keys()
     return dict(model.named_parameters()) | {name: part for name, part in model.named_buffers() if name in saved}
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by name, on the host; shared ones once."""
+    """The same on the host, contiguous, as they are saved."""
     return {name: parameter.detach().cpu().contiguous() for name, parameter in weights_of(model).items()}
 
 
-def load_parameters(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+def load_parameters(model: nn.Module, weights: Weights) -> None:
     """Copy weights into the model; names and shapes must be the model's own."""
     own = weights_of(model)
     missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))

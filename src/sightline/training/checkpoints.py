@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum, make_folder, read_json, refuse_link, remove
-from sightline.models.weights import load_parameters, parameters_of
+from sightline.models.weights import load_parameters, load_weights, parameters_of
 from sightline.training.averages import RunningAverage
 
 SUMS = "SHA256SUMS"
@@ -175,15 +175,15 @@ class Checkpoints:
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """The model of a checkpoint."""
-        return load_file(self.path(step) / "model.safetensors")
+        return load_weights(self.path(step) / "model.safetensors")
 
     def averages(self, step: int) -> dict[str, Tensor]:
         """The running averages of a checkpoint, by parameter name; empty where there are none."""
-        return _of_kind("average", load_file(self.path(step) / "optimizer.safetensors"))
+        return _of_kind("average", load_weights(self.path(step) / "optimizer.safetensors"))
 
     def carried(self, step: int, device: torch.device) -> dict[str, Tensor]:
         """The state that a checkpoint hands on to the next step, by name; empty where there is none."""
-        found = _of_kind("carried", load_file(self.path(step) / "optimizer.safetensors"))
+        found = _of_kind("carried", load_weights(self.path(step) / "optimizer.safetensors"))
         return {name: part.to(device) for name, part in found.items()}
 
     def restore(
@@ -191,7 +191,7 @@ class Checkpoints:
     ) -> Progress:
         """Put everything back as it was at that step."""
         load_parameters(model, self.weights(step))
-        tensors = load_file(self.path(step) / "optimizer.safetensors")
+        tensors = load_weights(self.path(step) / "optimizer.safetensors")
         _load_optimizer(
             optimizer, model, {name: t for name, t in tensors.items() if not name.endswith(("/average", "/carried"))}
         )

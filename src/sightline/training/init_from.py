@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from sightline.data.preparation import LABELS, data_folder, training_examples
@@ -20,7 +19,7 @@ from sightline.models.bodies import body_classes
 from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
 from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
-from sightline.models.weights import weights_of
+from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe
 from sightline.recipe.adapting import InitFrom
 from sightline.recipe.bodies import Ngram
@@ -211,7 +210,7 @@ def _weights_of_run(run: Path) -> dict[str, Tensor]:
     weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
     verify_file(run, WEIGHTS)
     try:
-        return load_file(weights)
+        return load_weights(weights)
     except SafetensorError as error:
         raise RunError(f"{weights} is damaged ({error}); copy it again, or resume that training") from error
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
@@ -39,7 +38,7 @@ from sightline.models.build import build_model
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import parameter_count
-from sightline.models.weights import load_parameters
+from sightline.models.weights import load_parameters, load_weights
 from sightline.recipe import Recipe
 from sightline.recipe.changes import differences, with_unset_from
 from sightline.recipe.files import save_recipe
@@ -257,7 +256,7 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
 
 def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, display: Display) -> None:
     """dictionary.tsv, by the finished weights, from the first of the training text: more adds little."""
-    load_parameters(model, load_file(run / "model.safetensors"))
+    load_parameters(model, load_weights(run / "model.safetensors"))
     found = learn_dictionary(
         model.eval(),
         vocabulary,
