@@ -1,9 +1,9 @@
 """What taps cost while nobody listens: the same models with taps, without, and with every tap many times over.
 
 Without: the methods of its modules are compiled again from their own source, `self.tap(name, tensor, …)` replaced by
-`tensor`, `self.heard` by False; nothing of a tap is left to run. Many times: the same, each tap replaced by many. All
-take turns, call by call, in changing order. Whatever else a machine does only adds time, so the fastest quarter of the
-calls of each side is compared: the ratio of their means, with a 95 % interval by bootstrap over the rounds.
+`tensor`, `self.recorded` by False; nothing of a tap is left to run. Many times: the same, each tap replaced by many.
+All take turns, call by call, in changing order. Whatever else a machine does only adds time, so the fastest quarter of
+the calls of each side is compared: the ratio of their means, with a 95 % interval by bootstrap over the rounds.
 
 One tap is so little that with over without tells the noise of the machine rather than the taps. What the taps of a call
 cost once is better read from many: (many / without − 1) / times, an interval as many times narrower, where the taps
@@ -37,7 +37,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 
 VOCABULARY = 8_000
-_MARKS = ("self.tap(", "self.heard", "self.listened", "self.explicit_tap")
+_MARKS = ("self.tap(", "self.recorded", "self.listened", "self.explicit_tap")
 
 
 def bodies(layers: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -75,7 +75,7 @@ class _Times(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        known = {"self.heard": False, "self.listened": False, "self.explicit_tap": None}
+        known = {"self.recorded": False, "self.listened": False, "self.explicit_tap": None}
         text = ast.unparse(node)
         if text not in known:
             return node

@@ -54,7 +54,7 @@ def test_every_head_of_every_kind_is_there_with_a_label_for_each_row_and_column(
 @pytest.mark.parametrize("name", MODELS)
 def test_nobody_listens_afterwards(name: str) -> None:
     heads(name)
-    assert not any(part.heard for part in untrained(name).model.modules() if isinstance(part, TapModule))
+    assert not any(part.recorded for part in untrained(name).model.modules() if isinstance(part, TapModule))
 
 
 def test_rows_are_what_was_written_and_columns_what_was_read() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -45,3 +47,38 @@ def test_recorded_logits_are_those_of_the_fast_kernels(name: str) -> None:
     run = untrained(name)
     trace = run.trace(text_of(name))
     torch.testing.assert_close(trace["logits"], logits_alone(run, trace), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["record", "trace"])
+def test_a_recording_sees_nothing_of_another_thread_and_leaves_its_kernels_alone(how: str) -> None:
+    run = untrained("transformer")
+    expected = run.predict([TEXT])
+    alone = run.trace(TEXT, target="Ein Hund").names if how == "trace" else record_alone(run)
+    stop, predicted, failed = threading.Event(), [], []
+
+    def predict() -> None:
+        try:
+            while not stop.is_set():
+                predicted.append(run.predict([TEXT]))
+        except Exception as error:
+            failed.append(error)
+
+    other = threading.Thread(target=predict)
+    other.start()
+    try:
+        for _ in range(3):
+            names = run.trace(TEXT, target="Ein Hund").names if how == "trace" else record_alone(run)
+            assert names == alone
+    finally:
+        stop.set()
+        other.join()
+    assert not failed
+    assert predicted
+    assert all(found == expected for found in predicted)
+
+
+def record_alone(run: Run) -> list[str]:
+    with record(run.model) as trace, torch.inference_mode():
+        run.model.encode(torch.tensor([[5, 6, 7, 3]]), Padded.of([4]))
+        time.sleep(0.2)  # while the other thread predicts
+    return [step.key for step in trace]

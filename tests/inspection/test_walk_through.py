@@ -38,7 +38,7 @@ def lecture() -> WalkThrough:
     with record_arithmetic(model) as recorder:
         query = recorder.give("query", torch.tensor([[[[0.8, 0.2]]]]))
         key = recorder.give("key", torch.tensor([[[[0.7, 0.3]]]]))
-        model(query, key, recorder.give("share", torch.tensor([[[[0.8]]]])))
+        recorder.model(query, key, recorder.give("share", torch.tensor([[[[0.8]]]])))
     return WalkThrough(recorder.finish())
 
 
@@ -86,7 +86,7 @@ def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: Walk
 def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
     layer = Recurrence("lstm", 2, 2).eval()
     with record_arithmetic(layer) as recorder:
-        layer(recorder.give("x", torch.randn(1, 3, 2)), layer.start(1, torch.zeros(1)))
+        recorder.model(recorder.give("x", torch.randn(1, 3, 2)), layer.start(1, torch.zeros(1)))
     trace = recorder.finish()
     walk = WalkThrough(trace)
 

@@ -23,6 +23,7 @@ def traced(model: Any, source: Sequence[int] = (5, 6, 7, 3), target: Sequence[in
     """A sequence-to-sequence model over one pair, up to the loss."""
     read, given = torch.tensor([list(source)]), torch.tensor([[2, *target[:-1]]])
     with record_arithmetic(model) as recorder:
+        model = recorder.model
         recorder.give("source.tokens", read)
         recorder.give("target.tokens", given)
         features, _ = model.advance(given, model.begin(model.encode(read, Padded.of([len(source)]))))

@@ -28,7 +28,7 @@ class Chain(TapModule):
 
 def test_outside_a_recording_nothing_is_heard_and_a_tap_gives_back_its_tensor() -> None:
     module, x = Chain(), torch.randn(3, 2)
-    assert not module.heard
+    assert not module.recorded
     assert module.explicit_tap is None
     assert module.tap("x", x) is x
 
@@ -48,7 +48,7 @@ def test_one_can_listen_to_some_modules_only() -> None:
     module, heard = Chain(), []
     with listen(module, heard.append, only=["second"]):
         module(torch.randn(3, 2))
-        assert [module.heard, module.first.heard, module.second.heard] == [False, False, True]
+        assert [module.recorded, module.first.recorded, module.second.recorded] == [False, False, True]
     assert [tapped.name for tapped in heard] == ["second.double"]
 
 
@@ -65,7 +65,7 @@ def test_after_an_exception_nobody_listens_any_more() -> None:
         raise RuntimeError("stop")
     module(torch.randn(3, 2))
     assert heard == []
-    assert not any(part.heard for part in (module, module.first, module.second))
+    assert not any(part.recorded for part in (module, module.first, module.second))
 
 
 def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listener_left() -> None:
@@ -76,7 +76,7 @@ def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listen
         module(torch.randn(3, 2))
     assert [tapped.name for tapped in inner] == ["second.double"]
     assert [tapped.name for tapped in outer] == ["first.double", "second.double", "sum"] * 2
-    assert not module.second.heard
+    assert not module.second.recorded
 
 
 def test_each_of_two_listeners_knows_a_module_by_its_own_path() -> None:
@@ -102,8 +102,8 @@ def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
 
 def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
     module = Chain()
-    told = pytest.raises(ValueError, match=r"\(1, 2\) in the place of first.double, which is \(3, 2\)")
-    with told, listen(module, lambda tapped: tapped.tensor[:1]):
+    refused = pytest.raises(ValueError, match=r"first.double, which is \(3, 2\), by a tensor \(1, 2\)")
+    with refused, listen(module, lambda tapped: tapped.tensor[:1]):
         module(torch.randn(3, 2))
 
 
@@ -122,7 +122,7 @@ def test_taps_leave_no_trace_in_the_weights() -> None:
     module = Chain()
     with listen(module, lambda tapped: None):
         assert list(module.state_dict()) == ["plain.weight", "plain.bias"]
-    assert "_listeners" not in vars(module.first)
+    assert not module.first.listened
 
 
 def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
     )
     with torch.no_grad(), listen(attention, heard.append, points=("query", "output", "weights")):
         output = attention(*heads, layout=(layout, layout))
-        assert not attention.heard
+        assert not attention.recorded
     assert calls == [1]
     assert [tapped.name for tapped in heard] == ["query", "output"]
     assert heard[1].tensor is output

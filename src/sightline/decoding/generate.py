@@ -120,7 +120,7 @@ def _threads(model: Stepper, device: torch.device | str, options: Decoding) -> i
     the time; cores with a batch each do not. Who listens to the model (the coverage penalty does, and whoever records)
     must hear one batch at a time.
     """
-    heard = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.heard for m in model.modules())
+    heard = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.recorded for m in model.modules())
     if torch.device(device).type != "cpu" or options.coverage_penalty or heard:
         return 1
     return torch.get_num_threads()

@@ -21,7 +21,7 @@ from sightline.decoding.ranking import normalized
 from sightline.decoding.steps import given_up, next_scores, size_for, staying, truncated
 from sightline.decoding.topk import top_k
 from sightline.layers.devices import widest
-from sightline.layers.tap import is_listened, listen
+from sightline.layers.tap import has_listeners, listen
 from sightline.recipe import Decoding, Sampling
 from sightline.text.tokenizer import END, PAD, START
 
@@ -126,7 +126,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     """
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
-    scored, shared = batch.scored or sampling is not None, is_listened(model)
+    scored, shared = batch.scored or sampling is not None, has_listeners(model)
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:

@@ -51,6 +51,7 @@ def lecture_trace() -> Trace:
     source = torch.tensor([SOURCE])
     given, wanted = torch.tensor([[START, *TARGET[:-1]]]), torch.tensor([TARGET])
     with record_arithmetic(model) as recorder:
+        model = recorder.model
         recorder.give("source.tokens", source, "tokens")
         recorder.give("target.tokens", given, "tokens before each")
         features, _ = model.advance(given, model.begin(model.encode(source, Padded.of([len(SOURCE)]))))

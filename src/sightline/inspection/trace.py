@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sightline.inspection.arithmetic import Follower, Ref
 from sightline.inspection.latex import latex
-from sightline.layers.linear import unpacked
+from sightline.layers.linear import shallow_copy
 from sightline.layers.tap import Tapped, listen
 
 if TYPE_CHECKING:
@@ -214,7 +214,8 @@ def _short(name: str) -> str:
 class Recorder:
     """A listener that knows how each tensor came about."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.trace = Trace()
         self.follower = Follower(model)
         self.counts: Counter[str] = Counter()
@@ -323,7 +324,8 @@ def record(model: nn.Module) -> Iterator[Trace]:
 
 @contextmanager
 def record_arithmetic(model: nn.Module) -> Iterator[Recorder]:
-    """The same with the arithmetic; `finish()` gives the trace."""
+    """Record `recorder.model`, a shallow copy of `model`, with the arithmetic; `finish()` returns the trace."""
+    model = shallow_copy(model, packed=False)
     recorder = Recorder(model)
-    with torch.inference_mode(), unpacked(model), listen(model, recorder.hear), recorder.follower:
+    with torch.inference_mode(), listen(model, recorder.hear), recorder.follower:
         yield recorder

@@ -143,6 +143,7 @@ def _trace_translation(asked: Answerer, text: str, target: str | None, step: int
     with record_arithmetic(model) as recorder:
         row = recorder.give("source.tokens", _row(read, device), "tokens of the source")
         said = recorder.give("target.tokens", _row(given, device), "tokens of the output, one place later")
+        model = recorder.model
         features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
         copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if asked.recipe.model.copying else {}
         recorder.end(model.logits(features), _row(wanted, device), **copying)
@@ -183,6 +184,7 @@ def _trace_sequence(asked: Answerer, before: list[int], first: list[int], wanted
     every = [*given[1 : len(given) - len(wanted) + 1], *wanted]  # what follows each token
     with record_arithmetic(model) as recorder:
         row = recorder.give("target.tokens", _row(given, device), "tokens, one place later")
+        model = recorder.model
         features, _ = model.advance(row, model.blank(1))
         places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
         recorder.end(model.logits(features), _row(every, device), places)
@@ -260,7 +262,8 @@ def _trace_labels(
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(asked.model) as recorder:
         recorder.give("source.tokens", batch.source, "tokens of the text")
-        logits = asked.model.logits(asked.model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
+        model = recorder.model
+        logits = model.logits(model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
         recorder.end(
             logits, wanted - len(SPECIALS), places, formula=f"softmax(logits[{len(SPECIALS)}:])", note=NO_SPECIALS
         )

@@ -90,7 +90,7 @@ class CopyAttention(TapModule):
         context = weights.to(states.dtype) @ states  # (B, R, D)
         seen = torch.cat([features, context, before], dim=-1)  # (B, R, 3D)
         gate = self.gate(seen)[..., 0].float()  # (B, R)
-        if self.heard:
+        if self.recorded:
             self.tap("p_gen", gate.sigmoid(), "σ(w·[f ; c ; y] + b)", ["weights"])
         if self.join is None:
             return gate, weights

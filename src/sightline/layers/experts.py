@@ -187,14 +187,14 @@ class Experts(CollectedModule):
 
     def _shown_scores(self, scores: Tensor, shape: torch.Size) -> Tensor:
         """H(x) (N, E), after those who listen saw it as (…, E)."""
-        if not self.heard:
+        if not self.recorded:
             return scores
         formula = "x W_gᵀ" + (" + noise" if self.noise is not None and self.training else "")
         return self.tap("scores", scores.view(*shape, self.count), formula).view(-1, self.count)
 
     def _shown(self, choice: Choice, scores: Tensor, shape: torch.Size) -> tuple[Choice, Tensor | None]:
         """The choice, and its gates (…, E) after those who listen saw them and maybe switched some experts off."""
-        if not self.heard:
+        if not self.recorded:
             return choice, None
         told = {"x": scores.view(*shape, self.count), "top": self.top}
         gates = self._spread_out(choice).view(*shape, self.count)

@@ -8,15 +8,17 @@ same oneDNN operator is called directly, forward and backward, in training and i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from copy import deepcopy
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from sightline.layers.kernels import cpu_multiplies_bfloat16
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def onednn_fits(x: Tensor, weight: Tensor) -> bool:
@@ -158,17 +160,17 @@ def pack(model: nn.Module, precision: torch.dtype = torch.float32) -> None:
             module.pack(precision)
 
 
-@contextmanager
-def unpacked(model: nn.Module) -> Iterator[None]:
-    """Use the plain weights inside the block: whoever follows the arithmetic cannot read oneDNN's order."""
-    packed = [(each, each._packed, each._made) for each in model.modules() if isinstance(each, Projection)]
-    for module, *_ in packed:
-        module._packed = module._made = None
-    try:
-        yield
-    finally:
-        for module, weights, made in packed:
-            module._packed, module._made = weights, made
+def shallow_copy(model: Module, *, packed: bool = True) -> Module:
+    """The same modules again, sharing parameters and buffers: changes to the copy do not reach other threads.
+
+    If not `packed`, its products use the plain weights: operations on oneDNN's own order cannot be followed.
+    """
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    for module in model.modules():
+        if isinstance(module, Projection):
+            parts = (part for part in (module._packed, module._made) if part is not None)
+            memo |= {id(part): part if packed else None for part in parts}
+    return deepcopy(model, memo)
 
 
 class Linear(Projection):

@@ -105,7 +105,7 @@ class Recurrence(TapModule):
 
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps in one direction: (B, T, ·) → states (B, T, D) and the hidden state after the last step."""
-        if self.heard:
+        if self.recorded:
             return self.told(x, hidden)
         if x.shape[1] == 1:
             states, hidden = self.unrolled(x, hidden)
@@ -131,7 +131,7 @@ class Recurrence(TapModule):
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """The same by the formula, step by step."""
-        if self.heard:
+        if self.recorded:
             return self.told(x, hidden)
         states = []
         for t in range(x.shape[1]):
@@ -193,7 +193,7 @@ class Recurrence(TapModule):
         return states if mask is None else states * mask[..., None], torch.cat(finals, dim=-1)
 
     def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        if self.heard:
+        if self.recorded:
             return self._read_aloud(x, layout)
         states, final = self._read_steps(x, layout)
         return states, final[0].transpose(0, 1).flatten(1)

@@ -91,7 +91,7 @@ class Additive(Score, TapModule):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         asked = self.query(query)  # (B, H, T, K)
-        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2] and not self.heard:
+        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2] and not self.recorded:
             return self._fused(asked, keys)
         hidden = torch.tanh(asked[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
         return hidden @ self.v  # (B, H, T, S)

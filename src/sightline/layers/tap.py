@@ -1,16 +1,25 @@
-"""Taps: named points where a layer shows an intermediate tensor to whoever listens.
+"""Taps: named points where a layer shows an intermediate tensor to a recording.
 
-Outside a recording `tap` returns its argument and nothing else happens, so the fused kernels run. While somebody
-listens, attention switches to its explicit kernel, because only that one has weights to show. A listener that names
-the points it wants (`states`, `output`) hears those alone, and the fast kernels go on. A listener that returns a tensor
-puts it in the place of the one it heard: the layer goes on with that (to switch a head off, for instance).
+    weights = self.tap("weights", weights, "softmax(scores)", ["scores"])
+
+Outside a recording `tap` returns its argument and nothing else happens, so fused kernels run. During a recording of all
+points, attention runs its explicit kernel, because only that one computes weights. A listener that names its points
+(`states`, `output`) gets those alone, and fused kernels keep running. A tensor that a listener returns replaces the
+tapped one (to switch off a head, for instance).
+
+Listeners are kept in a context variable, not on the modules: they belong to the thread (or asyncio task) that called
+`listen`. So a recording never sees the tensors of another thread that uses the same model, and that thread keeps its
+fused kernels. (Changes to the modules themselves are made on a `shallow_copy`, see layers/linear.py.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,10 +27,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Tapped:
-    """One tensor that passed a tap: its full name, the formula that made it and the names of what went in.
+    """One tapped tensor: its full name, its formula and the names of its inputs.
 
-    Where the formula tells it otherwise than the kernels computed it, `operation` (a name in inspection/operations.py)
-    and its `operands` say the same to a machine; else whoever records follows what the kernels did.
+    Where the formula describes the tensor differently from what the kernels computed, `operation` (a name in
+    inspection/operations.py) and its `operands` give that formula; otherwise a recording follows the kernels.
     """
 
     name: str
@@ -32,25 +41,28 @@ class Tapped:
     operands: Mapping[str, Any] = field(default_factory=dict)
 
 
-Listener = Callable[[Tapped], Tensor | None]  # what it returns, if anything, takes the tensor's place
+Listener = Callable[[Tapped], Tensor | None]  # a returned tensor replaces the tapped one
 Tap = Callable[..., Tensor]
+# module → (listener, the path of the module, the points it wants; None: all)
+_Listeners = Mapping[nn.Module, tuple[tuple[Listener, str, Collection[str] | None], ...]]
+
+_listeners: ContextVar[_Listeners] = ContextVar("listeners", default=MappingProxyType({}))
+_active = 0  # recordings in this process, of any thread: while there are none, a tap looks at nothing else
+_counting = Lock()
 
 
 class TapModule(nn.Module):
-    """An nn.Module whose interesting tensors have names."""
-
-    # each with the path by which it knows this module, and the points it wants (None: all)
-    _listeners: tuple[tuple[Listener, str, Collection[str] | None], ...] = ()
+    """An nn.Module with named tensors."""
 
     @property
-    def heard(self) -> bool:
-        """Whether somebody listens to all there is, so that weights are worth computing explicitly."""
-        return any(points is None for _, _, points in self._listeners)
+    def recorded(self) -> bool:
+        """Whether all points are recorded, so that weights must be computed explicitly."""
+        return bool(_active) and any(points is None for _, _, points in _listeners.get().get(self, ()))
 
     @property
     def listened(self) -> bool:
-        """Whether somebody listens at all, to some points or to every one."""
-        return bool(self._listeners)
+        """Whether any point is recorded."""
+        return bool(_active) and self in _listeners.get()
 
     def tap(
         self,
@@ -61,34 +73,39 @@ class TapModule(nn.Module):
         operation: str = "",
         operands: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """Show `tensor` under `name` to those who listen, and give it back, or what one of them put in its place.
+        """Pass `tensor` to the listeners under `name`; returns it, or its replacement.
 
-        Who began to listen last hears last, and so hears what is really gone on with.
+        Later listeners get the replacements of earlier ones.
         """
-        for listener, path, points in self._listeners:
+        if not _active:
+            return tensor
+        for listener, path, points in _listeners.get().get(self, ()):
             if points is not None and name not in points:
                 continue
             prefix = path + "." if path else ""
             sources = tuple(prefix + source for source in inputs)
-            put = listener(Tapped(prefix + name, tensor, formula, sources, operation, operands or {}))
-            if put is not None:
-                if put.shape != tensor.shape:
+            replacement = listener(Tapped(prefix + name, tensor, formula, sources, operation, operands or {}))
+            if replacement is not None:
+                if replacement.shape != tensor.shape:
                     raise ValueError(
-                        f"a listener put a tensor {tuple(put.shape)} in the place of {prefix + name}, which is "
-                        f"{tuple(tensor.shape)}; return one of that shape, or None"
+                        f"a listener replaced {prefix + name}, which is {tuple(tensor.shape)}, by a tensor "
+                        f"{tuple(replacement.shape)}; return one of the same shape, or None"
                     )
-                tensor = put
+                tensor = replacement
         return tensor
 
     @property
     def explicit_tap(self) -> Tap | None:
-        """The tap to hand to a pure function, or None when nobody listens to all there is."""
-        return self.tap if self.heard else None
+        """The tap to pass to a pure function; None unless all points are recorded."""
+        return self.tap if self.recorded else None
 
 
-def is_listened(model: object) -> bool:
-    """Whether somebody listens to any part of a model."""
-    return isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.listened for m in model.modules())
+def has_listeners(model: object) -> bool:
+    """Whether any point of any part of a model is recorded."""
+    if not _active or not isinstance(model, nn.Module):
+        return False
+    listeners = _listeners.get()
+    return any(module in listeners for module in model.modules())
 
 
 @contextmanager
@@ -98,25 +115,22 @@ def listen(
     only: Sequence[str] | None = None,
     points: Collection[str] | None = None,
 ) -> Iterator[None]:
-    """Send the taps of `model` (of the modules whose path is in `only`, if given) to `listener` inside the block.
+    """Pass what this thread taps in `model` (in the modules with a path in `only`, if given) to `listener`.
 
-    With `points`, only the taps of these names (without the module's path) are heard, and the kernels stay those that
-    run when nobody listens: what only an explicit kernel computes (weights, gates) is not there to be heard then. Who
-    listens already goes on hearing, and hears first.
+    With `points`, only taps of these names (without the path) are passed and the same kernels run as outside a
+    recording; what only an explicit kernel computes (weights, gates) is not tapped then. Listeners nest.
     """
-    modules = [
-        (path, module)
-        for path, module in model.named_modules()
-        if isinstance(module, TapModule) and (only is None or path in only)
-    ]
-    before = [(module, module._listeners) for _, module in modules]
-    for path, module in modules:
-        module._listeners = (*module._listeners, (listener, path, points))
+    global _active
+    listeners = dict(_listeners.get())
+    for path, module in model.named_modules():
+        if isinstance(module, TapModule) and (only is None or path in only):
+            listeners[module] = (*listeners.get(module, ()), (listener, path, points))
+    token = _listeners.set(listeners)
+    with _counting:
+        _active += 1
     try:
         yield
     finally:
-        for module, others in before:
-            if others:
-                module._listeners = others
-            else:
-                del module._listeners
+        with _counting:
+            _active -= 1
+        _listeners.reset(token)

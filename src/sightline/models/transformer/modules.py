@@ -149,7 +149,7 @@ class TransformerEncoder(Stack):
         (Whoever listens wants what was given.)
         """
         plain = x.device.type == "cpu" and not torch.is_grad_enabled() and layout.mask is not None
-        heard = any(isinstance(module, TapModule) and module.heard for module in self.modules())
+        heard = any(isinstance(module, TapModule) and module.recorded for module in self.modules())
         return (plain or self.has_spans) and not heard
 
 
@@ -202,7 +202,7 @@ class DecoderLayer(TapModule):
 
     def _look_back(self, query: Tensor, new: KeysAndValues, own: Slots, seen: Seen) -> tuple[Slots, Tensor]:
         """Heads (B, H or G, W·T, K) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
-        shown = self.attention.heard
+        shown = self.attention.recorded
         own = own.grown(new, seen, shown=shown)
         if seen.whole is None or shown:
             view = own.view(seen, shown=shown)
@@ -269,8 +269,9 @@ class TransformerDecoder(Stack):
         return self._advance_cached(x, state, _valid(layout))
 
     def _all_pairs(self) -> bool:
-        """Whether some layer wants to know of every pair of tokens: their distance, or because it is listened to."""
-        return self.by_distance or any(layer.attention.heard for layer in cast("Iterable[DecoderLayer]", self.layers))
+        """Whether some layer needs the distance of every pair of tokens, or records its attention."""
+        layers = cast("Iterable[DecoderLayer]", self.layers)
+        return self.by_distance or any(layer.attention.recorded for layer in layers)
 
     def _positions_at(self, places: Tensor, state: TransformerState, reach: int) -> tuple[Tensor, int]:
         """Which tokens of their sentences those at these places are, and how many positions that takes at most."""
