@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from sightline.data.preparation import LABELS, data_folder, line_bound, run_recipe, with_preprocessing
+from sightline.data.preparation import data_folder, line_bound, run_recipe, with_preprocessing
 from sightline.data.sources import Example, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
@@ -40,7 +40,7 @@ from sightline.models.ngram import NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
-from sightline.recipe import TASK_METRICS, Decoding, MetricName, Recipe, Risk
+from sightline.recipe import Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import carries, without_adapters
 from sightline.recipe.recipe import check_replacing
 from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
@@ -140,7 +140,7 @@ class Run:
         """Task, architecture and size."""
         parameters = self._parameters()
         models = f"ensemble of {len(self.members)}" if self.members else _architecture(self.recipe)
-        return f"task: {self.recipe.task}, {models}" + (f", {parameters:,} parameters" if parameters else "")
+        return f"{self.recipe.task_spec}, {models}" + (f", {parameters:,} parameters" if parameters else "")
 
     def _described_unloaded(self) -> str:
         """The same from the files of the folder."""
@@ -149,7 +149,7 @@ class Run:
         except (ValueError, OSError):
             return "not loaded yet"
         size = f", {parameters:,} parameters" if parameters else ""
-        return f"task: {recipe.task}, {_architecture(recipe)}{size}, not loaded yet"
+        return f"{recipe.task_spec}, {_architecture(recipe)}{size}, not loaded yet"
 
     def _parameters(self) -> int:
         if self.members:
@@ -195,7 +195,7 @@ class Run:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
         need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
         recipe = run_recipe(run)
-        vocabulary = with_preprocessing(recipe, Vocabulary.load(run, LABELS[recipe.task]))
+        vocabulary = with_preprocessing(recipe, Vocabulary.load(run, recipe.task_spec.labels))
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         rounding = product_type(precision, chosen)
@@ -372,7 +372,7 @@ class Run:
         )
 
     def _check_aligns(self, method: str) -> None:
-        if self.recipe.task != "seq2seq":
+        if not self.recipe.task_spec.maps_text:
             raise wrong_task(self, method, "seq2seq", "use trace(text) to see what its attention looks at")
 
     def trace(self, text: str, target: str | None = None, step: int | None = None) -> Trace:
@@ -413,14 +413,14 @@ class Run:
         model takes texts alone: log p(text). For outputs that the model finds itself, see `predict_nbest`.
         """
         check_texts("score", texts)
-        if self.recipe.task == "masked-words":
+        if self.recipe.task_spec.fills_gaps:
             raise wrong_task(
                 self,
                 "score",
                 "seq2seq, language-model, classify and tag",
                 "put [MASK] into the text, and predict_nbest(texts) gives each filling its log-probability",
             )
-        if self.recipe.task == "language-model":
+        if self.recipe.task_spec.continues_text:
             if targets is not None:
                 raise ValueError(
                     f"{self.folder} is task: language-model, which scores texts alone; leave targets out, or join each "
@@ -428,7 +428,7 @@ class Run:
                 )
         elif targets is None:
             raise ValueError(
-                f"{self.folder} is task: {self.recipe.task}, which scores targets; give one for each text: "
+                f"{self.folder} is {self.recipe.task_spec}, which scores targets; give one for each text: "
                 f"score(texts, targets)"
             )
         else:
@@ -446,7 +446,7 @@ class Run:
         if isinstance(self.answerer, Classifying):
             return self.answerer.probabilities(texts)
         remedy = "predict_nbest(texts) gives each output its log-probability"
-        if self.recipe.task != "masked-words":
+        if not self.recipe.task_spec.fills_gaps:
             remedy += ", score that of any text you give"
         raise wrong_task(self, "probabilities", "classify and tag", remedy)
 
@@ -459,7 +459,7 @@ class Run:
         data = self.recipe.data
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
-        labelled = self.recipe.task == "tag"
+        labelled = self.recipe.task_spec.labels == "words"
         bound = line_bound(self.recipe)
         return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled, bound=bound)
 
@@ -495,7 +495,7 @@ class Run:
             measured = self.measure(name, test, outputs, lowercase=section.lowercase)
             scores.append(measured.score(bootstrap=section.bootstrap))
         count, unknown = None, 0
-        if self.recipe.task == "language-model":
+        if self.recipe.task_spec.continues_text:
             heard = self._listened(test)
             count, unknown = len(heard.stream), heard.unknown
         if self.recipe.data.noise is not None:
@@ -531,15 +531,15 @@ class Run:
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase
-        if self.recipe.task == "classify":
+        if self.recipe.task_spec.labels == "one":
             return Confusion.of(outputs, test.references, lowercase=lowercase)
-        if self.recipe.task == "tag":
+        if self.recipe.task_spec.labels == "words":
             return Confusion.of_tokens(outputs, test.references, lowercase=lowercase)
         return None
 
     def _unlearned(self, test: TestSet) -> int:
         """How many labels of a test set are none that were learned."""
-        labels = LABELS[self.recipe.task]
+        labels = self.recipe.task_spec.labels
         if labels == "none":
             return 0
         target = self.vocabulary.target
@@ -549,14 +549,14 @@ class Run:
 
     def check_metric(self, metric: MetricName) -> None:
         """Refuse a metric of another task."""
-        if metric not in TASK_METRICS[self.recipe.task]:
-            known = ", ".join(TASK_METRICS[self.recipe.task])
-            raise ValueError(f"{metric} is not for task: {self.recipe.task} ({self.folder}); use {known}")
+        if metric not in self.recipe.task_spec.metrics:
+            known = ", ".join(self.recipe.task_spec.metrics)
+            raise ValueError(f"{metric} is not for {self.recipe.task_spec} ({self.folder}); use {known}")
 
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
         self.check_metric(metric)
-        if self.recipe.task == "language-model":
+        if self.recipe.task_spec.continues_text:
             return measure_heard(metric, self._listened(test))
         if self.recipe.data.noise is not None:
             return measure_mended(metric, self._mended(test), self.recipe)
@@ -591,8 +591,8 @@ class Run:
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""
-        if self.recipe.task != "language-model":
-            remedy = "use evaluate(test_set)" if self.recipe.task == "masked-words" else "use score(texts, targets)"
+        if not self.recipe.task_spec.continues_text:
+            remedy = "use evaluate(test_set)" if self.recipe.task_spec.fills_gaps else "use score(texts, targets)"
             raise wrong_task(self, "text_losses", "language-model", remedy)
         if isinstance(self.model, Ensemble):
             if self.model.mean == "logs":
@@ -655,7 +655,7 @@ def check_texts(method: str, texts: Any, *, name: str = "texts") -> None:
 
 def wrong_task(run: _Run, method: str, tasks: str, remedy: str) -> ValueError:
     """The error of a method that is not for the task of a run."""
-    return ValueError(f"{method} is for task: {tasks}, and {run.folder} is task: {run.recipe.task}; {remedy}")
+    return ValueError(f"{method} is for task: {tasks}, and {run.folder} is {run.recipe.task_spec}; {remedy}")
 
 
 def _named(value: Any) -> str:

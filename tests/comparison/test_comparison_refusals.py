@@ -17,6 +17,7 @@ from sightline.comparison.quality import choose_scoring
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Evaluation
+from sightline.recipe.tasks import TASKS
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
 from sightline.tasks.answerer import Answerer, TooLong
@@ -157,7 +158,7 @@ def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
 def scorable(name: str, *, copies: bool = False, words: str = "a b") -> Any:
     """As much of a run as choosing its metrics asks for."""
     evaluation = Evaluation(metrics=("bleu", "perplexity"), bootstrap=7)
-    recipe = SimpleNamespace(task="seq2seq", copies_unknown=copies, evaluation=evaluation)
+    recipe = SimpleNamespace(task_spec=TASKS["seq2seq"], copies_unknown=copies, evaluation=evaluation)
     vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))
     return SimpleNamespace(name=name, has=lambda _: True, run=SimpleNamespace(recipe=recipe, vocabulary=vocabulary))
 

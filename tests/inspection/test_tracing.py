@@ -23,6 +23,7 @@ from sightline.inspection.trace import Trace
 from sightline.inspection.tracing import _unknown_shown
 from sightline.layers.layout import Padded
 from sightline.recipe.data import WordTokenizer
+from sightline.recipe.tasks import task_spec
 from sightline.run import Run
 from sightline.tasks.continuing import Continuer
 from sightline.text.labels import label_tokenizer
@@ -121,7 +122,7 @@ def test_a_trace_shows_what_an_unknown_token_of_a_forced_output_stands_for(runs:
 
 def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> None:
     source, target = (Tokenizer.train(WordTokenizer(min_count=1), [text]) for text in ("ein Hund", "a dog"))
-    recipe = SimpleNamespace(task="seq2seq", model=SimpleNamespace(encoder="one"))
+    recipe = SimpleNamespace(task_spec=task_spec("seq2seq"), model=SimpleNamespace(encoder="one"))
     asked: Any = SimpleNamespace(recipe=recipe, vocabulary=Vocabulary(source, target, shared=False))
     about = {"source_tokens": ["ein", "<unk>"], "given_tokens": ["<s>", "a", "<unk>"], "target_tokens": ["a", "<unk>"]}
     assert _unknown_shown(asked, about, "ein dog", "a Hund") == {

@@ -100,8 +100,8 @@ def student_recipe(recipe: Recipe, file: Path, pairs: int, mix: float | None) ->
 
 
 def _check(recipe: Recipe, how: Distilling) -> None:
-    if recipe.task != "seq2seq":
-        raise ValueError(f"distillation is for recipes that translate, and this one is task: {recipe.task}")
+    if not recipe.task_spec.maps_text:
+        raise ValueError(f"distillation is for recipes that translate, and this one is {recipe.task_spec}")
     if recipe.data.noise is not None:
         raise ValueError(
             f"distillation is for recipes of pairs, and this one learns from plain text (data.noise.kind: "

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sightline.data.preparation import LABELS, run_recipe
+from sightline.data.preparation import run_recipe
 from sightline.files import atomic_folder
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import parameters_of
@@ -92,7 +92,7 @@ def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], con
     kept = {key: value for key, value in read_config(run).items() if key not in ("format", "sightline")}
     with atomic_folder(out) as folder:
         save_recipe(recipe, folder / "recipe.yaml")
-        Vocabulary.load(run, LABELS[recipe.task]).save(folder)
+        Vocabulary.load(run, recipe.task_spec.labels).save(folder)
         for name in _COPIED:
             if (run / name).is_file():
                 shutil.copyfile(run / name, folder / name)

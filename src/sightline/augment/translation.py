@@ -72,8 +72,8 @@ class Writer:
     choice: Choice | None = None  # of the n-best, the one nearest to the reference
 
     def __post_init__(self) -> None:
-        if self.run.recipe.task != "seq2seq":
-            raise ValueError(f"{self.run.folder} does not translate (task: {self.run.recipe.task}); give a seq2seq run")
+        if not self.run.recipe.task_spec.maps_text:
+            raise ValueError(f"{self.run.folder} does not translate ({self.run.recipe.task_spec}); give a seq2seq run")
 
     def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
         """What becomes of each text; `first` is the number of the first one in the whole input."""

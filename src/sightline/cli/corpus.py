@@ -48,7 +48,7 @@ def show_corpus(
     what = f"{plural(len(view.sentences), 'sentence')}, {view.loss:.3f} nats a token"
     screen.print(f"{on}: {what}; {order} first", markup=False, highlight=False)
     screen.print((token_table if tokens else sentence_table)(view, order, _SHOWN))
-    if run.recipe.task != "language-model":  # whose text is cut into equal parts
+    if not run.recipe.task_spec.continues_text:  # whose text is cut into equal parts
         screen.print("loss by length", highlight=False)
         screen.print(length_table(view.by_length()))
     qualities = _quality(run, on) if quality else []
@@ -73,9 +73,9 @@ def _check_quality(run: Run) -> None:
     """The same of outputs, and of a metric that looks at them."""
     from sightline.evaluation.metrics import METRICS
 
-    task, metric = run.recipe.task, run.recipe.evaluation.metrics[0]
-    if task != "seq2seq" or not METRICS[metric].needs_outputs:
-        raise ValueError(f"--quality is of outputs that are texts, not of task: {task} by {metric}; leave it out")
+    spec, metric = run.recipe.task_spec, run.recipe.evaluation.metrics[0]
+    if not spec.maps_text or not METRICS[metric].needs_outputs:
+        raise ValueError(f"--quality is of outputs that are texts, not of {spec} by {metric}; leave it out")
 
 
 def _check_lengths(run: Run, figure: Path) -> None:
@@ -83,7 +83,7 @@ def _check_lengths(run: Run, figure: Path) -> None:
     from sightline.plots.figure_files import check_figure
 
     check_figure(figure)
-    if run.recipe.task == "language-model":
+    if run.recipe.task_spec.continues_text:
         raise ValueError(f"--figure {figure} draws losses by length; a language model's text is cut into equal parts")
 
 
@@ -100,7 +100,7 @@ def corpus_view(run: Run, on: str) -> CorpusView:
             f"loss; `sightline evaluate` scores it"
         )
     counts = _training_counts(run)
-    if run.recipe.task != "language-model":
+    if not run.recipe.task_spec.continues_text:
         examples = list(run.test_examples(on))
         return pair_losses(run.model, run.recipe, run.vocabulary, examples, on=on, counts=counts, device=run.device)
     documents = run.vocabulary.target.encode_many([each.target for each in run.test_examples(on)])

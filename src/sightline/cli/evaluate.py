@@ -40,7 +40,7 @@ from sightline.terminal import plural
 if TYPE_CHECKING:
     from sightline.evaluation.confusion import Confusion
     from sightline.evaluation.test_set import Report, TestSet
-    from sightline.recipe import Decoding, Recipe
+    from sightline.recipe import Decoding, Recipe, TaskSpec
     from sightline.run import Run
 
 _LARGEST_MATRIX = 12  # labels; of more, only what is confused most is printed
@@ -156,7 +156,7 @@ def evaluate(
     for path in filter(None, places.values()):
         check_place(path)
     check_apart(places, {"--source": source, "--reference": reference, "--alignments": alignments})
-    task = loaded.recipe.task
+    spec = loaded.recipe.task_spec
     if alignments is not None:
         from sightline.cli.alignments import Directions, GoldFiles, load_reverse, looking, report_alignments, symmetry
 
@@ -178,7 +178,7 @@ def evaluate(
         if loaded.recipe.of_text and value:
             raise ValueError(f"{option}: a model of text is measured by the text itself and writes none; leave it out")
     if confusion is not None:
-        _check_confusion(confusion, task)
+        _check_confusion(confusion, spec)
     _measure_by(loaded, metrics, lowercase, {"bleu_tokenize": bleu_tokenize, "chrf_word_order": chrf_word_order})
     check_decoded(loaded, search, lowercase=lowercase, outputs=outputs)
     tests = _tests(loaded, on, source, reference)
@@ -195,7 +195,7 @@ def evaluate(
         "run": str(run),
         "precision": loaded.precision,
         **_together(others, ensemble_mean),
-        **_decoded(reports, task, options),
+        **_decoded(reports, spec, options),
     }
     _write(reports, told, outputs, json_file)
     if confusion is not None:
@@ -258,9 +258,9 @@ def _together(others: Sequence[Path] | None, mean: str) -> dict[str, Any]:
     return {"with": [str(other) for other in others], "ensemble_mean": mean} if others else {}
 
 
-def _decoded(reports: Sequence[Report], task: str, options: Decoding) -> dict[str, Any]:
+def _decoded(reports: Sequence[Report], task: TaskSpec, options: Decoding) -> dict[str, Any]:
     """All that was in force when outputs were searched for, for JSON; nothing where none were."""
-    searched_for = task == "seq2seq" and any(report.outputs for report in reports)
+    searched_for = task.maps_text and any(report.outputs for report in reports)
     return {"decoding": options.model_dump(mode="json")} if searched_for else {}
 
 
@@ -269,7 +269,7 @@ def _other_search(recipe: Recipe, options: Decoding) -> str | None:
     from sightline.evaluation.metrics import METRICS
 
     stopping, metric = recipe.training.stopping, recipe.evaluation.metrics[0]
-    if recipe.task != "seq2seq" or stopping.on != "metric" or not METRICS[metric].needs_outputs:
+    if not recipe.task_spec.maps_text or stopping.on != "metric" or not METRICS[metric].needs_outputs:
         return None
     if options.sample is None and options.mbr is None and (options.beam, options.groups) == (stopping.beam, 1):
         return None
@@ -307,7 +307,6 @@ def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool
 
 
 def _print_report(report: Report, run: Run, options: Decoding) -> None:
-    task = run.recipe.task
     print(f"{report.on}: {', '.join(_heading(report, run, options))}")
     if report.unlearned and report.confusion is not None:
         every, verb = plural(int(report.confusion.counts.sum()), "label"), "is" if report.unlearned == 1 else "are"
@@ -316,34 +315,34 @@ def _print_report(report: Report, run: Run, options: Decoding) -> None:
         print(f"  {found}  {found.signature}")
     if report.confusion is not None:
         print()
-        _print_confusion(report.confusion, "words" if task == "tag" else "texts")
+        _print_confusion(report.confusion, "words" if run.recipe.task_spec.labels == "words" else "texts")
 
 
 def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
     """What was measured, by how many models, and how outputs were found where that can be chosen."""
-    task = run.recipe.task
+    task = run.recipe.task_spec
     yield _size(report, task)
     if report.validated is not None:
         yield f"validations in training saw but the first {plural(report.validated, 'example')} (data.validation_limit)"
-    if task == "seq2seq" and report.unknown:
+    if task.maps_text and report.unknown:
         yield f"{plural(report.unknown, 'token')} of the references unknown (<unk>, which is what perplexity counts)"
     if run.members:
         yield f"ensemble of {plural(len(run.members), 'run')}"
-    if task == "seq2seq" and report.outputs:
+    if task.maps_text and report.outputs:
         yield searched(options)
     if run.precision != "float32":
         yield f"products in {run.precision}"
-    if task == "seq2seq" and report.cut:
+    if task.maps_text and report.cut:
         yield f"{plural(report.cut, 'source')} cut short (data.clean.cut_source)"
 
 
-def _size(report: Report, task: str) -> str:
+def _size(report: Report, task: TaskSpec) -> str:
     if report.tokens is not None:
         unknown = f", {report.unknown:,} of them unknown (<unk>)" if report.unknown else ""
         return plural(report.tokens, "token") + unknown
-    if task == "tag" and report.confusion is not None:
+    if task.labels == "words" and report.confusion is not None:
         return f"{plural(report.sentences, 'sentence')}, {plural(int(report.confusion.counts.sum()), 'word')}"
-    return plural(report.sentences, "sentence" if task == "seq2seq" else "text")
+    return plural(report.sentences, "sentence" if task.maps_text else "text")
 
 
 def _print_confusion(confusion: Confusion, items: str) -> None:
@@ -367,12 +366,12 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
         print(confusion_text(confusion), end="")
 
 
-def _check_confusion(path: Path, task: str) -> None:
+def _check_confusion(path: Path, task: TaskSpec) -> None:
     """Better known before the work than after it."""
     from sightline.plots.figure_files import check_figure
 
-    if task not in ("classify", "tag"):
-        raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not task: {task}")
+    if task.labels == "none":
+        raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not {task}")
     check_figure(path)
 
 

@@ -317,7 +317,7 @@ def show_attribution(
     if figure is not None:
         check_figure(figure)
     found = _attribution(run, text, target, method)
-    shown = found if run.recipe.task == "tag" else found.words()
+    shown = found if run.recipe.task_spec.labels == "words" else found.words()
     screen = console()
     screen.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
     screen.print(render_terminal(shown.alignment()))
@@ -339,9 +339,9 @@ def _attribution(run: Run, text: str, target: str | None, method: Method) -> Att
     from sightline.inspection.attribution import Labels, Question, attribute, on_device
     from sightline.inspection.samples import example_batch
 
-    task = _with_gradients(run).recipe.task
+    continues = _with_gradients(run).recipe.task_spec.continues_text
     if target is None:
-        target = text if task == "language-model" else run.predict([text])[0]
+        target = text if continues else run.predict([text])[0]
     question = Question.of(example_batch(run.recipe, run.vocabulary, text, target))
     labels = Labels.of(question, run.vocabulary, text)
     asked = on_device(question, run.device)

@@ -164,7 +164,7 @@ def predict(
     use_threads(threads)
     loaded = load_together(run, others, ensemble_mean, device, precision)
     own = loaded.recipe.decoding.nbest
-    if nbest is None and target is None and own > 1 and loaded.recipe.task != "tag":  # a tagger has one answer
+    if nbest is None and target is None and own > 1 and loaded.recipe.task_spec.labels != "words":
         nbest = own
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     changes = {
@@ -220,7 +220,7 @@ def predict(
     if prompt is not None:
         _go_on(asked, prompt, pieces)
     elif (
-        loaded.recipe.task != "tag"
+        loaded.recipe.task_spec.labels != "words"
         or of_csv
         or not _tagged(loaded, file, form, column, max_input_length, {"--nbest": nbest, "--json": as_json})
     ):
@@ -248,7 +248,7 @@ class Predictor:
         if self.as_json:
             told = [_record(guess) for guess in guesses]
             return json.dumps(told[0] if self.nbest is None else {"outputs": told}, ensure_ascii=False)
-        even = escaped if self.run.recipe.task == "language-model" else one_line
+        even = escaped if self.run.recipe.task_spec.continues_text else one_line
         if self.nbest is None:
             return even(guesses[0].text)
         return "\t".join(f"{guess.score:.4f}\t{even(guess.text)}" for guess in guesses)

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sightline.recipe.tasks import TaskSpec
 
 if TYPE_CHECKING:
     from sightline.run import Run
 
 
-_TASKS = {  # whose options these are
-    "--target": "seq2seq",
-    "--prompt": "language-model",
-    "--midi": "language-model",
-    "--format": "tag",
-    "--column": "tag",
+_FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some tasks only: which, and a test for them
+    "--target": ("seq2seq", lambda spec: spec.maps_text),
+    "--prompt": ("language-model", lambda spec: spec.continues_text),
+    "--midi": ("language-model", lambda spec: spec.continues_text),
+    "--format": ("tag", lambda spec: spec.labels == "words"),
+    "--column": ("tag", lambda spec: spec.labels == "words"),
 }
 
 
 def check_task(run: Run, asked: dict[str, Any], *, nbest: int | None, alignments: Path | None) -> None:
     """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
-    task = run.recipe.task
-    if alignments is not None and (task != "seq2seq" or not run.model.looks):
-        why = "its decoder does not look at the source" if task == "seq2seq" else f"task: {task}"
+    spec = run.recipe.task_spec
+    if alignments is not None and (not spec.maps_text or not run.model.looks):
+        why = "its decoder does not look at the source" if spec.maps_text else str(spec)
         raise ValueError(f"{run.folder} has no attention to show ({why})")
     for option, value in asked.items():
-        if value is not None and _TASKS[option] != task:
-            raise ValueError(f"{option} is for task: {_TASKS[option]}, and {run.folder} is task: {task}")
-    if task == "tag" and nbest is not None and nbest > 1:
+        tasks, fits = _FOR[option]
+        if value is not None and not fits(spec):
+            raise ValueError(f"{option} is for task: {tasks}, and {run.folder} is {spec}")
+    if spec.labels == "words" and nbest is not None and nbest > 1:
         raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
 
 
@@ -40,7 +44,7 @@ def refuse(asked: dict[str, Any], why: str) -> None:
 
 def check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None:
     """What outputs must begin with, where the beginning is given already, or there is none."""
-    if prefixes is not None and (prompt is not None or run.recipe.task == "tag"):
+    if prefixes is not None and (prompt is not None or run.recipe.task_spec.labels == "words"):
         what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
         raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
 

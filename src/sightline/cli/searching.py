@@ -154,14 +154,14 @@ def check_searching(
     recipe: Recipe, changes: dict[str, Any], phrases: PhraseFiles | None, *, prompt: bool = False
 ) -> None:
     """Refuse what has no meaning for the task, or would be left undone."""
-    task = recipe.task
-    if task in ("classify", "tag", "masked-words"):
-        why = f"is for models that write, and labels are given (task: {task}); leave it out"
+    spec = recipe.task_spec
+    if not spec.writes_text:
+        why = f"is for models that write, and labels are given ({spec}); leave it out"
         refuse(as_options(changes), why)
     if changes["diversity"] is not None and (changes["groups"] or recipe.decoding.groups) == 1:
         raise ValueError("--diversity holds the groups of a beam apart, and there is one group; add --groups N")
-    if phrases is not None and (prompt or task in ("classify", "tag", "masked-words")):
-        what = "is one text: use --forbid-everywhere" if prompt else f"is for models that write, not task: {task}"
+    if phrases is not None and (prompt or not spec.writes_text):
+        what = "is one text: use --forbid-everywhere" if prompt else f"is for models that write, not {spec}"
         raise ValueError(f"--{phrases.option} has phrases for each line; {'--prompt ' if prompt else 'it '}{what}")
 
 

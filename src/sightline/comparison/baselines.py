@@ -99,8 +99,8 @@ def write_baseline(
 
     `count` sentences: of a lead all of them (by default 3), of an oracle at most so many.
     """
-    if recipe.task != "seq2seq":
-        raise ValueError(f"a baseline takes sentences of a source, and task: {recipe.task} has none to summarize")
+    if not recipe.task_spec.maps_text:
+        raise ValueError(f"a baseline takes sentences of a source, and {recipe.task_spec} has none to summarize")
     if (folder / "recipe.yaml").exists():
         raise RunError(f"{folder} holds a run already; give another folder with --out")
     if kind == "lead":
@@ -121,7 +121,7 @@ def write_baseline(
     with rewriting(folder):
         save_recipe(recipe, folder / "recipe.yaml")
         write_atomically(folder / FILE, "".join(line + "\n" for line in lines))
-        write_config(folder, {"task": recipe.task, "baseline": name, "parameters": 0})
+        write_config(folder, {"task": recipe.task_spec.name, "baseline": name, "parameters": 0})
     return [_report(run, test) for test in sets]
 
 

@@ -98,8 +98,8 @@ def _check_heeded(
 ) -> None:
     """Refuse what these runs would leave undone."""
     recipe = contestants[0].run.recipe
-    if beam is not None and (recipe.task != "seq2seq" or recipe.of_text):
-        raise RunError(f"--beam {beam} is for runs that search, and these do not (task: {recipe.task}); leave it out")
+    if beam is not None and (not recipe.task_spec.maps_text or recipe.of_text):
+        raise RunError(f"--beam {beam} is for runs that search, and these do not ({recipe.task_spec}); leave it out")
     if lowercase is not None and recipe.of_text:
         raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
     if mean is not None and not any(each.parts for each in contestants):
@@ -124,12 +124,12 @@ def _decode(
 def _where(baseline: Group, test: TestSet, scoring: Scoring, systems: Sequence[System], progress: Progress) -> Where:
     """Where the systems differ, as far as their task leaves anything to look at."""
     first, metric = baseline.contestants[0], scoring.metrics[0]
-    task, lowercase = first.run.recipe.task, scoring.folds_case(first)
+    lowercase = scoring.folds_case(first)
     looked = {system.name: system.shown_member(metric) for system in systems}
     if first.run.recipe.of_text or not scoring.needs_outputs:
         return Where.nowhere(metric, {name: each.name for name, each in looked.items()})
-    if task != "seq2seq":
-        return find_where_labels(test, looked, metric, task, lowercase=lowercase, progress=progress)
+    if (labels := first.run.recipe.task_spec.labels) != "none":
+        return find_where_labels(test, looked, metric, labels, lowercase=lowercase, progress=progress)
     frequencies = training_frequencies(first.run, baseline.name, progress)
     section = first.run.recipe.evaluation
     return find_where(test, looked, metric, frequencies, lowercase=lowercase, section=section, progress=progress)

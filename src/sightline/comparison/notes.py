@@ -152,7 +152,7 @@ def _task_notes(groups: Sequence[Group], scoring: Scoring) -> list[str]:
         ]
     if not scoring.needs_outputs:
         return ["No metric here looks at outputs, so nothing was decoded, and there is no decoding to time."]
-    return _decoding_notes(groups) if recipe.task == "seq2seq" else []
+    return _decoding_notes(groups) if recipe.task_spec.maps_text else []
 
 
 def _decoding_notes(groups: Sequence[Group]) -> list[str]:

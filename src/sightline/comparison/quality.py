@@ -13,7 +13,7 @@ from sightline.evaluation.measurement import Measurement, aligned
 from sightline.evaluation.metrics import METRICS, look_at_outputs, measure
 from sightline.evaluation.significance import check_comparable, mcnemar
 from sightline.evaluation.test_set import TestSet
-from sightline.recipe import TASK_METRICS, Evaluation, MetricName
+from sightline.recipe import Evaluation, MetricName
 from sightline.run_folder import RunError
 from sightline.text.bleu_tokenizers import resolved, tokenization_note
 
@@ -45,9 +45,9 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
     notes: list[str] = []
     if metrics is not None:
         chosen = [_known(name) for name in dict.fromkeys(metrics)]
-        task = contestants[0].run.recipe.task
-        if wrong := [name for name in chosen if name not in TASK_METRICS[task]]:
-            raise RunError(f"{wrong[0]} is not for task: {task}; choose from {', '.join(TASK_METRICS[task])}")
+        spec = contestants[0].run.recipe.task_spec
+        if wrong := [name for name in chosen if name not in spec.metrics]:
+            raise RunError(f"{wrong[0]} is not for {spec}; choose from {', '.join(spec.metrics)}")
     else:
         every = dict.fromkeys(name for each in recipes for name in each.metrics)
         chosen = [
@@ -63,7 +63,7 @@ def choose_scoring(contestants: Sequence[Contestant], metrics: Sequence[str] | N
         raise RunError(f"the recipes have no metric in common ({have}); choose with --metrics, e.g. bleu,chrf")
     if "perplexity" in chosen and (reason := _other_tokens(contestants)):
         if chosen == ["perplexity"] or metrics is not None:
-            lm = contestants[0].run.recipe.task == "language-model"
+            lm = contestants[0].run.recipe.task_spec.continues_text
             example = ", e.g. bits-per-character" if lm else ""
             raise RunError(f"{reason}; leave perplexity out, or compare by another metric with --metrics{example}")
         chosen.remove("perplexity")
@@ -197,7 +197,7 @@ def _check_first(contestants: Sequence[Contestant], chosen: Sequence[MetricName]
     if not (lacking := _lacking(contestants, chosen[0])):
         return
     recipe = contestants[0].run.recipe
-    candidates = [*chosen, *recipe.evaluation.metrics, *TASK_METRICS[recipe.task]]
+    candidates = [*chosen, *recipe.evaluation.metrics, *recipe.task_spec.metrics]
     first = next(name for name in candidates if not _lacking(contestants, name))
     raise RunError(
         f"{chosen[0]} cannot come first: {_no_model(lacking)}, and systems are ranked and drawn by the first metric; "

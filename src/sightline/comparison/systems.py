@@ -170,9 +170,9 @@ def check_one_task(contestants: Sequence[Contestant]) -> None:
     """Refuse runs of several tasks, for no score means the same in two."""
     first = contestants[0]
     for other in contestants[1:]:
-        if other.run.recipe.task != first.run.recipe.task:
+        if other.run.recipe.task_spec != first.run.recipe.task_spec:
             raise RunError(
-                f"{first.name} is task: {first.run.recipe.task} and {other.name} is task: {other.run.recipe.task}; "
+                f"{first.name} is {first.run.recipe.task_spec} and {other.name} is {other.run.recipe.task_spec}; "
                 f"what they do cannot be held against each other, so compare runs of one task"
             )
 

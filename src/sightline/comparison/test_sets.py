@@ -32,11 +32,11 @@ def from_files(source: Path | None, reference: Path | None, recipe: Recipe | Non
         document = own.document if isinstance(own, PlainSource) else "line"
         text = PlainSource(file=str(reference), document=document)
         return TestSet.of(reference.name, read(text, None))
-    if recipe is not None and recipe.task == "tag" and source is None and reference is not None:
+    if recipe is not None and recipe.task_spec.labels == "words" and source is None and reference is not None:
         return TestSet.of(reference.name, read(_as_learned(reference, recipe), None))
     if source is None or reference is None:
         raise ValueError("--source and --reference go together: give both, or neither")
-    labelled = recipe is not None and recipe.task == "tag"
+    labelled = recipe is not None and recipe.task_spec.labels == "words"
     pairs = read(TextSource(source=str(source), target=str(reference)), None, labelled=labelled)
     return TestSet.of(source.name, pairs)
 

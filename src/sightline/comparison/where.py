@@ -38,7 +38,8 @@ from sightline.evaluation.metrics import METRICS, measure
 from sightline.evaluation.test_set import TestSet
 from sightline.evaluation.word_differences import word_frequencies
 from sightline.progress import Progress
-from sightline.recipe import Evaluation, MetricName, TaskName
+from sightline.recipe import Evaluation, MetricName
+from sightline.recipe.tasks import Labels
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def find_where_labels(
     test: TestSet,
     looked: Mapping[str, Member],
     metric: MetricName,
-    task: TaskName,
+    labels_of: Labels,
     *,
     lowercase: bool,
     progress: Progress,
@@ -182,7 +183,7 @@ def find_where_labels(
     outputs = {name: each.outputs for name, each in looked.items()}
     progress("looking where they differ", 0, len(outputs))
     scorer = _Scorer(metric, test.references, outputs, lowercase)
-    count = Confusion.of if task == "classify" else Confusion.of_tokens
+    count = Confusion.of if labels_of == "one" else Confusion.of_tokens
     found = {name: count(texts, test.references, lowercase=lowercase) for name, texts in outputs.items()}
     labels: dict[str, LabelQuality] = {}
     for name, confusion in found.items():

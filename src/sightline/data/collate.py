@@ -106,11 +106,12 @@ def windows(sources: Ids, targets: Ids) -> Sides:
 
 def sides_of(recipe: Recipe) -> Callable[[Ids, Ids], Sides]:
     """How a recipe's examples are shown to its model."""
-    if recipe.task == "seq2seq":
+    spec = recipe.task_spec
+    if spec.maps_text:
         return translation if recipe.model.encoder is not None else one_sequence
-    if recipe.task == "masked-words":
+    if spec.fills_gaps:
         return masked_words
-    if recipe.task == "classify":
+    if spec.labels == "one":
         assert recipe.model.pooling is not None
         return labels_with_class_token if recipe.model.pooling.kind == "class" else labels
-    return tags if recipe.task == "tag" else windows
+    return tags if spec.labels == "words" else windows

@@ -39,7 +39,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
         return "padded"
     if device.type != "cuda":
         return "packed"
-    if unpadded and _kernels_fit(recipe, device) and recipe.task != "classify":
+    if unpadded and _kernels_fit(recipe, device) and recipe.task_spec.labels != "one":
         return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
     return "padded" if wanted == "auto" else "packed"
 
@@ -118,7 +118,7 @@ class EpochPlan(StorePlan):
         """The tokens each example takes on either side of a batch, but for one mark."""
         store = self.store_for(epoch)
         source, target = store.source_lengths, store.target_lengths
-        if self.recipe.task in ("classify", "tag"):
+        if self.recipe.task_spec.labels != "none":
             return source + 1, source + 1  # a class token may stand before it
         if self.recipe.model.encoder is None:
             return source + target + 1, source + target + 1  # the end mark of the source is in the sequence too
@@ -133,7 +133,7 @@ class EpochPlan(StorePlan):
         worst = int(examples[places[examples].argmax()])
         source, target, needed = int(store.source_lengths[worst]), int(store.target_lengths[worst]), int(places[worst])
         sizes, marks = f"{plural(source, 'source token')} and {plural(target, 'target token')}", "an end mark"
-        if self.recipe.task in ("classify", "tag"):
+        if self.recipe.task_spec.labels != "none":
             sizes, marks = plural(source, "token"), "its marks"
         elif self.recipe.model.encoder is None:
             sizes, marks = f"{sizes} in one sequence", "an end mark each"
@@ -157,10 +157,10 @@ class EpochPlan(StorePlan):
 
     def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
         """Examples with about so many tokens on either side, as the model would be shown them."""
-        task = self.recipe.task
+        labels = self.recipe.task_spec.labels
         left, right = sizes
-        if task in ("classify", "tag"):
-            left, right = left + 1, left + 1 if task == "tag" else np.ones_like(left)
+        if labels != "none":
+            left, right = left + 1, left + 1 if labels == "words" else np.ones_like(left)
         return self.sides(*([np.full(size, END) for size in side] for side in (left, right)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:

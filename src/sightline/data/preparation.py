@@ -19,7 +19,7 @@ from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_lines import UNBOUNDED, Bound
 from sightline.data.text_size import measure
 from sightline.data.variants import Variants
-from sightline.recipe import Recipe, TaskName
+from sightline.recipe import Recipe
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
 from sightline.recipe.defaults import fill_in, open_keys
@@ -29,7 +29,7 @@ from sightline.run_folder import read_config, verify
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
 from sightline.text.spelling import Side
-from sightline.text.tokenizer import PAD, SPECIALS, UNK, Labels, Vocabulary
+from sightline.text.tokenizer import PAD, SPECIALS, UNK, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Prepared:
     @cached_property
     def target_lengths(self) -> TargetLengths | None:
         """How long the training targets are beside their sources; None where there are no pairs of texts."""
-        if self.recipe.task != "seq2seq" or self.recipe.of_text:
+        if not self.recipe.task_spec.maps_text or self.recipe.of_text:
             return None
         store = self.train(0)
         return TargetLengths.of(store.source_lengths, store.target_lengths)
@@ -57,14 +57,6 @@ class Prepared:
 
 
 ExampleCounter = Callable[[str, int], None]  # is told what is being done, and examples so far
-
-LABELS: dict[TaskName, Labels] = {
-    "seq2seq": "none",
-    "language-model": "none",
-    "masked-words": "none",
-    "classify": "one",
-    "tag": "words",
-}
 
 
 def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
@@ -137,7 +129,11 @@ def line_bound(recipe: Recipe, *, drop: bool = False) -> Bound:
 def _examples(
     recipe: Recipe, sources: Sequence[AnySource], limit: int | None, *, drop: bool = False
 ) -> Iterator[Example]:
-    how: Any = {"swap": recipe.data.swap, "labelled": recipe.task == "tag", "bound": line_bound(recipe, drop=drop)}
+    how: Any = {
+        "swap": recipe.data.swap,
+        "labelled": recipe.task_spec.labels == "words",
+        "bound": line_bound(recipe, drop=drop),
+    }
     every = chain.from_iterable(read(source, data_folder(recipe), **how) for source in sources)
     for example in islice(every, limit):
         yield Example("", example.target) if recipe.of_text else example
@@ -197,7 +193,7 @@ def prepare_data(
         check_tokenizer(recipe.evaluation.bleu_tokenize)
     if vocabulary is None:
         marks = () if data.noise is None else data.noise.marks
-        vocabulary = Vocabulary.train(tokenizer, watched, LABELS[recipe.task], marks)
+        vocabulary = Vocabulary.train(tokenizer, watched, recipe.task_spec.labels, marks)
     vocabulary = with_preprocessing(recipe, vocabulary)
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
@@ -247,7 +243,7 @@ def store_of_test(prepared: Prepared, name: str) -> Store:
 def held_out_notes(prepared: Prepared) -> list[str]:
     """What would be missed only after the training: labels that are never learned, test sets that are not there."""
     recipe = prepared.recipe
-    notes = [] if LABELS[recipe.task] == "none" else _label_notes(prepared)
+    notes = [] if recipe.task_spec.labels == "none" else _label_notes(prepared)
     if (uneven := recipe.data.uneven_spelling()) is not None:
         notes.append(uneven)
     references = (example.target for example in prepared.references)

@@ -57,9 +57,9 @@ class Trained(Protocol):
 
 def check_alike(first: Trained, other: Trained) -> None:
     """Refuse runs whose words are not the same."""
-    if other.recipe.task != first.recipe.task:
+    if other.recipe.task_spec != first.recipe.task_spec:
         raise RunError(
-            f"{other.folder} is task: {other.recipe.task} and {first.folder} is task: {first.recipe.task}; "
+            f"{other.folder} is {other.recipe.task_spec} and {first.folder} is {first.recipe.task_spec}; "
             f"an ensemble has one task"
         )
     if other_direction(first.recipe, other.recipe):

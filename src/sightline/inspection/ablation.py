@@ -96,9 +96,9 @@ def _effects(
     targets: Sequence[str] | None,
     measure: Measure | None,
 ) -> list[Effect]:
-    if run.recipe.task not in ("seq2seq", "language-model"):
+    if not run.recipe.task_spec.writes_text:
         raise ValueError(
-            f"log-probabilities of outputs are for models that write, and this run is task: {run.recipe.task}; "
+            f"log-probabilities of outputs are for models that write, and this run is {run.recipe.task_spec}; "
             f"take a metric inside `with ablated(run.model, heads):`"
         )
     if not groups:
@@ -122,7 +122,7 @@ def _effects(
 
 def _pairs(run: Loaded, texts: Sequence[str], targets: Sequence[str] | None) -> tuple[list[list[int]], list[list[int]]]:
     """Ids of what is read and what is written. (A language model reads nothing and writes the texts.)"""
-    if run.recipe.task == "language-model":
+    if run.recipe.task_spec.continues_text:
         return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
     sources = run.encode_sources(texts)
     if targets is None:

@@ -192,7 +192,7 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None, *, pref
     A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
     """
     if not isinstance(run.answerer, Translator):
-        raise ValueError(f"a beam is recorded for task: seq2seq, and this run is task: {run.recipe.task}")
+        raise ValueError(f"a beam is recorded for task: seq2seq, and this run is {run.recipe.task_spec}")
     options = options or run.recipe.decoding
     record = BeamRecord(options.beam, options.candidates, options.groups)
     run.answerer.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)

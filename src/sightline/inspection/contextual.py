@@ -128,7 +128,7 @@ def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
 
 def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[list[int]]:
     """The pieces of each text; `first` is the number of the first text, for errors."""
-    if asked.recipe.task == "tag":  # where every word is cut on its own
+    if asked.recipe.task_spec.labels == "words":  # where every word is cut on its own
         cuts = asked.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
         return asked.checked([list(chain.from_iterable(cut)) for cut in cuts], first)
     return asked.encode(texts, first=first)
@@ -136,7 +136,7 @@ def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[lis
 
 def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
-    if asked.recipe.task == "tag":
+    if asked.recipe.task_spec.labels == "words":
         words = between_spaces(text)
         (cut,) = asked.vocabulary.encode_words([" ".join(words)])
         owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)

@@ -47,7 +47,7 @@ def pair_losses(
         batch = padded_batch(show(*taken), np.asarray(numbers))
         batch = batch.to(place) if place.type != "cpu" else batch
         for number, answers in zip(numbers, batch_losses(model, batch), strict=True):
-            at = vocabulary.source.pieces(sources[number].tolist()) if recipe.task == "tag" else []
+            at = vocabulary.source.pieces(sources[number].tolist()) if recipe.task_spec.labels == "words" else []
             tokens = [
                 _token(vocabulary, number, rank, wanted, loss, guess, counts, at[t] if at else "")
                 for rank, (t, wanted, loss, guess) in enumerate(answers, 1)

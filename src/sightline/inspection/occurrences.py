@@ -84,7 +84,7 @@ def _occurrences(
             continue
         cut = cut_words(asked, text, number)
         for start, stop in places:
-            if asked.recipe.task == "tag":  # whose words are cut one by one: the one in which the place lies
+            if asked.recipe.task_spec.labels == "words":  # words are cut one by one
                 mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]

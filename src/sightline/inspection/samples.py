@@ -34,7 +34,7 @@ def sample_batches(
         raise ValueError("there are no examples to measure; give a test set that has some")
     if recipe.data.noise is not None:
         sides = _spoilt(recipe, vocabulary, examples, sentences)
-    elif recipe.task == "language-model":
+    elif recipe.task_spec.continues_text:
         sides = _windows(recipe, vocabulary, examples, sentences)
     else:
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
@@ -51,14 +51,14 @@ def sample_batches(
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
     """One example: a pair, a text and its labels, or (source unused) a text for a language model."""
-    if recipe.task == "language-model":
+    if recipe.task_spec.continues_text:
         ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
         if len(ids) < 2:
             raise ValueError("the text is empty, so there is no token to look at; give some")
         return padded_batch(windows([], [ids]), np.arange(1))
-    if recipe.task == "masked-words":
+    if recipe.task_spec.fills_gaps:
         raise ValueError("task: masked-words has an answer at each gap, and none of a text as a whole to look at here")
-    if recipe.task == "tag" and not (source := " ".join(between_spaces(source))):
+    if recipe.task_spec.labels == "words" and not (source := " ".join(between_spaces(source))):
         raise ValueError("an empty text has no words to look at; give one with words")
     if vocabulary.labels != "none":
         for label in between_spaces(target) if vocabulary.labels == "words" else [target]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sightline.inspection.mathml import mathml
 from sightline.inspection.trace import Step, Trace
+from sightline.recipe.tasks import task_spec
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,8 +48,8 @@ def headline(trace: Trace) -> str:
 def first_written(trace: Trace) -> int:
     """The row of the first output token: behind the text, where both are one sequence."""
     about = trace.about
-    writes = about.get("task") in ("seq2seq", "language-model")
-    return int(about["places"][0]) if writes and "places" in about else 0
+    spec = task_spec(about.get("task"))
+    return int(about["places"][0]) if spec is not None and spec.writes_text and "places" in about else 0
 
 
 def trace_summary(trace: Trace) -> str:

@@ -6,7 +6,7 @@ from those before it. Searching step by step computes the same numbers (tests ho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,20 +50,17 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
         raise ValueError("an ensemble has no computation of its own to trace; trace its members one by one")
     if step is not None and step < 0:
         raise ValueError(f"step ({step}) counts output tokens from 0")
-    trace = {
-        "seq2seq": _trace_translation,
-        "language-model": _trace_language,
-        "masked-words": _trace_gaps,
-        "classify": _trace_label,
-        "tag": _trace_tags,
-    }[asked.recipe.task](asked, text, target, step)
+    trace = _tracer(asked)(asked, text, target, step)
     forced = target is not None
-    writes = asked.recipe.task in ("seq2seq", "language-model")
+    writes = asked.recipe.task_spec.writes_text
     notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
     notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
-    more = {"task": asked.recipe.task, "text": text, "forced": forced, "loss": float(trace["loss"]), "notes": notes}
     trace.about = {
-        **more,
+        "task": asked.recipe.task_spec.name,
+        "text": text,
+        "forced": forced,
+        "loss": float(trace["loss"]),
+        "notes": notes,
         **trace.about,
         **_unknown_shown(asked, trace.about, text, target or ""),
         **_key_strides(asked.model),
@@ -71,13 +68,22 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
     return trace
 
 
+def _tracer(asked: Answerer) -> Callable[[Any, str, str | None, int | None], Trace]:
+    spec = asked.recipe.task_spec
+    if spec.writes_text:
+        return _trace_translation if spec.reads_source else _trace_language
+    if spec.fills_gaps:
+        return _trace_gaps
+    return _trace_label if spec.labels == "one" else _trace_tags
+
+
 def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
     """The tokens that were read, and those of an output that was forced, each <unk> with what it stands for."""
     read, write = asked.vocabulary.source.show_unknown, asked.vocabulary.target.show_unknown
-    if asked.recipe.task == "language-model":  # it reads what it goes on after
+    if asked.recipe.task_spec.continues_text:  # it reads what it goes on after
         return {key: write(about[key], text + target) for key in ("given_tokens", "target_tokens")}
     found = {"source_tokens": read(about["source_tokens"], text)}
-    if asked.recipe.task == "seq2seq":
+    if asked.recipe.task_spec.maps_text:
         before = found["source_tokens"] if asked.recipe.model.encoder is None else []  # one sequence with the output
         found["given_tokens"] = [*before, *write(about["given_tokens"][len(before) :], target)]
         found["target_tokens"] = write(about["target_tokens"], target)

@@ -230,8 +230,8 @@ def source_attention(
 def _align(
     run: Loaded, sources: Sequence[Cut], targets: Sequence[Cut], ways: Sequence[Looking]
 ) -> list[list[WordAlignment]]:
-    if run.recipe.task != "seq2seq":
-        raise ValueError(f"alignments are between a source and a target, and this run is task: {run.recipe.task}")
+    if not run.recipe.task_spec.maps_text:
+        raise ValueError(f"alignments are between a source and a target, and this run is {run.recipe.task_spec}")
     ways = [looking_where_guided(run, looking) for looking in ways]
     groups = [chosen_heads(run.model, looking.heads) for looking in ways]
     pairs = [n for n, (one, other) in enumerate(zip(sources, targets, strict=True)) if one.words and other.words]

@@ -33,12 +33,13 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
 
 def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     model, source, target = recipe.model, vocabulary.source.size, vocabulary.target.size
-    if recipe.task in ("tag", "classify"):
-        kind = Tagger if recipe.task == "tag" else Classifier
+    spec = recipe.task_spec
+    if spec.labels != "none":
+        kind = Tagger if spec.labels == "words" else Classifier
         return kind(model, vocabulary.source.pieces(range(source)), target)
-    if recipe.task == "language-model":
+    if spec.continues_text:
         return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
-    if recipe.task == "masked-words":
+    if spec.fills_gaps:
         return MaskedWords(model, source)
     if model.copying:
         return CopyingSeq2Seq(model, target, Forms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None)

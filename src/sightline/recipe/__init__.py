@@ -8,11 +8,12 @@ key and the line they stand on. `files` reads, overrides and saves.
 from __future__ import annotations
 
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName, Risk, Sampling
-from sightline.recipe.recipe import TASK_METRICS, Recipe, TaskName
+from sightline.recipe.recipe import Recipe
+from sightline.recipe.tasks import TASKS, TaskName, TaskSpec, register_task
 from sightline.recipe.training import Reward, Schedule, Training
 
 __all__ = [
-    "TASK_METRICS",
+    "TASKS",
     "Decoding",
     "Evaluation",
     "MetricName",
@@ -22,5 +23,7 @@ __all__ = [
     "Sampling",
     "Schedule",
     "TaskName",
+    "TaskSpec",
     "Training",
+    "register_task",
 ]

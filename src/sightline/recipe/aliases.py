@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sightline.recipe.tasks import task_aliases
 from sightline.recipe.yaml import KeyPath, Located, dotted
 
 # old → new, oldest first; an old key that is null says nothing
@@ -22,7 +23,9 @@ def current_name(path: KeyPath) -> KeyPath:
 
 
 def with_current_names(values: Any) -> Any:
-    """A recipe as a mapping, its old keys under their present names; the mapping that is given stays as it is."""
+    """A recipe as a mapping, old keys and other names of tasks under their present names; the argument is unchanged."""
+    if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task in (names := task_aliases()):
+        values = {**values, "task": names[task]}
     for (section, key), (new_section, new_key) in ALIASES.items():
         held = values.get(section) if isinstance(values, dict) else None
         if not isinstance(held, dict) or key not in held:

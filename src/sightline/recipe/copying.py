@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from sightline.recipe.bodies import ByteNetBody, RecurrentDecoder, WindowBody
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, Data
 from sightline.recipe.model import Model
+from sightline.recipe.tasks import TaskSpec
 
 _WHAT = "model.copying: true"
 
@@ -16,13 +17,13 @@ def copies_words(model: Model, tokenizer: AnyTokenizer) -> bool:
     return bool(model.copying) and tokenizer.kind in WHOLE_WORDS
 
 
-def check_copying(task: str, data: Data, tokenizer: AnyTokenizer, model: Model) -> None:
+def check_copying(task: TaskSpec, data: Data, tokenizer: AnyTokenizer, model: Model) -> None:
     """Refuse to copy where there is nothing to copy from."""
     if not model.copying:
         return
     decoder = model.decoder
-    if task != "seq2seq":
-        raise ValueError(f"{_WHAT} copies words of a source, and task: {task} writes from none; leave it out")
+    if not task.maps_text:
+        raise ValueError(f"{_WHAT} copies words of a source, and {task} writes from none; leave it out")
     if model.encoder is None:
         raise ValueError(
             f"{_WHAT} looks at the states of an encoder, and this model has none: a decoder that reads the source "

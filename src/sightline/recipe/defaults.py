@@ -1,8 +1,9 @@
 """Defaults that depend on the task and on the training text: the value of each key that a recipe leaves out.
 
-A recipe needs no more than `task` and `data`. The parts of its model are those of `MODELS`; the keys of `RULES` follow
-from the size of the training text (`TextSize`), because no single vocabulary size, batch size or number of epochs suits
-both 500 sentence pairs and 300,000. They are filled in once, before a training starts, and saved with the run.
+A recipe needs no more than `task` and `data`. The parts of its model are those of its task (`TaskSpec.model`); the
+keys of `RULES` follow from the size of the training text (`TextSize`), because no single vocabulary size, batch size or
+number of epochs suits both 500 sentence pairs and 300,000. They are filled in once, before a training starts, and saved
+with the run.
 """
 
 from __future__ import annotations
@@ -22,25 +23,12 @@ from sightline.recipe.data import (
     TokenizerSection,
 )
 from sightline.recipe.sections import Section
+from sightline.recipe.tasks import spec_of_values
 
 if TYPE_CHECKING:
     from sightline.recipe.recipe import Recipe
 
-_RECURRENT = {"kind": "recurrent", "cell": "lstm"}
-
-MODELS: dict[str, dict[str, Any]] = {
-    "seq2seq": {
-        "encoder": {**_RECURRENT, "layers": 2},
-        "decoder": {**_RECURRENT, "layers": 1, "attention": {"kind": "additive"}},
-    },
-    "language-model": {"decoder": {**_RECURRENT, "layers": 2, "attention": {"kind": "none"}}},
-    "masked-words": {"encoder": {"kind": "transformer", "layers": 4, "heads": 4, "positions": {"kind": "rotary"}}},
-    "classify": {"encoder": {**_RECURRENT, "layers": 1}, "pooling": {"kind": "max"}},
-    "tag": {"encoder": {**_RECURRENT, "layers": 2}, "spelling": {}},
-}
-
 _MOSTLY = 0.5  # share of the rare target words that stand in their sources, above which copying is learned for its own
-_PAIRS = ("seq2seq", "classify", "tag")  # tasks whose examples are pairs, not plain text
 
 
 @dataclass(frozen=True)
@@ -64,16 +52,16 @@ class TextSize:
 
 def with_model(values: Any) -> Any:
     """The content of a recipe, with the parts that its task needs where it names none of them."""
-    task = values.get("task", "seq2seq") if isinstance(values, dict) else None
-    if not isinstance(task, str) or task not in MODELS:
+    spec = spec_of_values(values)
+    if spec is None:
         return values
     model, data = values.get("model") or {}, values.get("data")
     if not isinstance(model, dict) or any(model.get(key) for key in ("encoder", "decoder", "init_from")):
         return values
     given = {key: value for key, value in model.items() if value is not None or key not in ("encoder", "decoder")}
-    if task == "masked-words" and isinstance(data, dict) and "noise" not in data:
-        values = {**values, "data": {**data, "noise": {"kind": "mask"}}}
-    return {**values, "model": {**MODELS[task], **given}}
+    if spec.noise and isinstance(data, dict) and "noise" not in data:
+        values = {**values, "data": {**data, "noise": {"kind": spec.noise[0]}}}
+    return {**values, "model": {**spec.model, **given}}
 
 
 def open_keys(recipe: Recipe) -> list[str]:
@@ -117,7 +105,7 @@ def _fixed(recipe: Recipe) -> set[str]:
         fixed |= {key for key in RULES if key.startswith(("tokenizer", "model"))} | {"training.lr"}
     if recipe.training.limits.steps is not None:
         fixed.add("training.limits.epochs")
-    if recipe.task != "tag":
+    if recipe.task_spec.labels != "words":
         fixed.add("evaluation.metrics")
     return fixed
 
@@ -132,12 +120,12 @@ def _changed(section: Any, names: list[str], value: Any) -> Any:
 
 def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
     """Characters for short lines of few words (names, dates, spellings, newlines that count), else pieces of words."""
-    task = recipe.task
-    if task == "language-model":
+    spec = recipe.task_spec
+    if spec.continues_text:
         if any(isinstance(source, PlainSource) and source.document == "file" for source in recipe.data.train):
             return CharacterTokenizer(spaces="keep", normalize="none", size=_characters(text))
         return BpeTokenizer()
-    if task == "seq2seq" and recipe.data.noise is None:
+    if spec.maps_text and not spec.plain_text:
         each = max(1, text.examples)
         source, target = text.source_characters / each, text.target_characters / each
         letters = text.source_characters + text.target_characters
@@ -146,7 +134,7 @@ def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
         copies = text.copied > _MOSTLY and max(source, target) <= 100
         if not spelled and ((max(source, target) <= 40 and few_words) or copies):
             return CharacterTokenizer(size=_characters(text))
-    return BpeTokenizer(lowercase=task == "classify")
+    return BpeTokenizer(lowercase=spec.labels == "one")
 
 
 def _characters(text: TextSize) -> int:
@@ -167,7 +155,7 @@ def _copying(recipe: Recipe, text: TextSize) -> bool | Literal["exact"]:
     """Whether the default model copies: if most rare words of the targets stand in their sources (names, numbers)."""
     training = recipe.training
     rivals = (training.reward, training.rdrop, training.guided_alignment, training.compile, recipe.data.noise)
-    if recipe.task != "seq2seq" or "encoder" in recipe.model.model_fields_set or any(rivals):
+    if not recipe.task_spec.maps_text or "encoder" in recipe.model.model_fields_set or any(rivals):
         return recipe.model.copying
     return text.copied > _MOSTLY and recipe.tokenizer.shared and training.batches.layout != "packed"
 
@@ -176,7 +164,7 @@ def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
     """A long text still has its class when it is cut; dropped, it would teach nothing."""
     clean = recipe.data.clean
     long = text.source_characters > 500 * max(1, text.examples)
-    return clean.max_tokens if recipe.task == "classify" and long else clean.cut_source
+    return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.cut_source
 
 
 def _width(recipe: Recipe, text: TextSize) -> int:
@@ -184,7 +172,7 @@ def _width(recipe: Recipe, text: TextSize) -> int:
 
 
 def _dropout(recipe: Recipe, text: TextSize) -> float:
-    if recipe.task in ("classify", "tag"):
+    if recipe.task_spec.labels != "none":
         return 0.5 if text.words < 1_000_000 else 0.3
     return 0.3 if text.words < 200_000 else 0.2 if text.words < 2_000_000 else 0.1
 
@@ -196,7 +184,7 @@ def _rate(recipe: Recipe, text: TextSize) -> float:
 
 
 def _smoothing(recipe: Recipe, text: TextSize) -> float:
-    return 0.1 if recipe.task in _PAIRS else 0.0
+    return 0.0 if recipe.task_spec.continues_text or recipe.task_spec.fills_gaps else 0.1
 
 
 def _tokens(recipe: Recipe, text: TextSize) -> int:
@@ -210,7 +198,7 @@ def _tokens(recipe: Recipe, text: TextSize) -> int:
     target = side(text.target_words, text.target_characters)
     if recipe.of_text:
         return int(target) + text.examples
-    if recipe.task != "seq2seq":
+    if not recipe.task_spec.maps_text:
         return int(source) + text.examples
     return int(source + target if recipe.model.encoder is None else max(source, target)) + text.examples
 
@@ -224,17 +212,7 @@ def _batch(recipe: Recipe, text: TextSize) -> int:
 
 def _context(recipe: Recipe, text: TextSize) -> int:
     carried = isinstance(recipe.model.decoder, RecurrentDecoder) and recipe.training.batches.carry is not False
-    return 128 if carried and recipe.task == "language-model" else 256
-
-
-_STEPS = {"seq2seq": 6_000, "language-model": 5_000, "masked-words": 20_000, "classify": 1_500, "tag": 3_000}
-_EPOCHS = {
-    "seq2seq": (10, 100),
-    "language-model": (3, 40),
-    "masked-words": (3, 100),
-    "classify": (8, 30),
-    "tag": (10, 40),
-}
+    return 128 if carried and recipe.task_spec.continues_text else 256
 
 
 def _steps_per_epoch(recipe: Recipe, text: TextSize) -> float:
@@ -243,8 +221,8 @@ def _steps_per_epoch(recipe: Recipe, text: TextSize) -> float:
 
 
 def _epochs(recipe: Recipe, text: TextSize) -> int:
-    least, most = _EPOCHS[recipe.task]
-    return _clamp(round(_STEPS[recipe.task] / _steps_per_epoch(recipe, text)), least, most)
+    spec = recipe.task_spec
+    return _clamp(round(spec.steps / _steps_per_epoch(recipe, text)), *spec.epochs)
 
 
 def _validate_every(recipe: Recipe, text: TextSize) -> int | None:
@@ -254,13 +232,13 @@ def _validate_every(recipe: Recipe, text: TextSize) -> int | None:
 
 
 def _stopping(recipe: Recipe, text: TextSize) -> str:
-    scored = recipe.task in _PAIRS and recipe.data.noise is None and recipe.training.reward is None
+    scored = not recipe.task_spec.plain_text and recipe.training.reward is None
     return "metric" if scored else "loss"
 
 
 def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
     """Decoding many thousand validation sentences again and again would take most of a training."""
-    return 2_000 if recipe.task == "seq2seq" and recipe.data.noise is None else None
+    return 2_000 if recipe.task_spec.maps_text and not recipe.task_spec.plain_text else None
 
 
 def _metrics(recipe: Recipe, text: TextSize) -> tuple[str, ...]:

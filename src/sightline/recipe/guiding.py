@@ -9,6 +9,7 @@ from pydantic import Field
 from sightline.recipe.bodies import ConvolutionalBody, RecurrentDecoder, TransformerBody
 from sightline.recipe.model import Model
 from sightline.recipe.sections import Section
+from sightline.recipe.tasks import TaskSpec
 
 _WHAT = "training.guided_alignment"
 
@@ -34,12 +35,12 @@ class GuidedAlignment(Section):
         return max(layers - 2, 0) if self.layer is None else self.layer
 
 
-def check_guiding(guide: GuidedAlignment | None, task: str, model: Model, rivals: Mapping[str, object]) -> None:
+def check_guiding(guide: GuidedAlignment | None, task: TaskSpec, model: Model, rivals: Mapping[str, object]) -> None:
     """Refuse to guide what is not there, or beside what it cannot be had with: `rivals`, by key, where they are set."""
     if guide is None:
         return
     decoder = model.decoder
-    if task != "seq2seq" or model.encoder is None:
+    if not task.maps_text or model.encoder is None:
         raise ValueError(f"{_WHAT} needs task: seq2seq and a model with an encoder; leave it out")
     for key, value in rivals.items():
         if value:

@@ -9,7 +9,7 @@ from typing import Any
 from sightline.files import read_bounded
 from sightline.recipe.aliases import rename_keys
 from sightline.recipe.model import Model
-from sightline.recipe.recipe import PARTS
+from sightline.recipe.tasks import task_spec
 from sightline.recipe.yaml import MAX_BYTES, KeyPath, Located, read_yaml
 
 # what says how a model was made, not what it is
@@ -65,7 +65,8 @@ def _inherited(model: dict[str, Any], their_task: str, task: str) -> dict[str, A
     """The keys of the model section of a run that a recipe for a task takes over."""
     if task == their_task:
         return {key: value for key, value in model.items() if key not in _NOT_INHERITED}
-    allowed = {"width", *next((parts for name, (_, parts) in PARTS.items() if name == task), set())}
+    spec = task_spec(task)
+    allowed = {"width", *(() if spec is None else spec.allows)}
     return {key: model[key] for key in _OF_EVERY_TASK if key in allowed and key in model}
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from sightline.recipe.bodies import ByteNetBody
 from sightline.recipe.data import Clean
+from sightline.recipe.tasks import TASKS
 
 if TYPE_CHECKING:
     from sightline.recipe import Recipe
@@ -16,14 +17,14 @@ _SPECIALS = 4  # of every vocabulary: padding, unknown, start, end
 
 def check_noise(recipe: Recipe) -> None:
     """Refuse noise that does not fit the task, the tokenizer or the model."""
-    noise = recipe.data.noise
+    noise, spec = recipe.data.noise, recipe.task_spec
     if noise is None:
-        if recipe.task == "masked-words":
-            raise ValueError("task: masked-words needs the words masked; add data.noise: {kind: mask}")
+        if spec.noise:
+            raise ValueError(f"{spec} learns to undo noise; add data.noise: {{kind: {spec.noise[0]}}}")
         return
     what = f"data.noise.kind: {noise.kind}"
-    fits = "masked-words" if noise.kind == "mask" else "seq2seq"
-    if recipe.task != fits:
+    if noise.kind not in spec.noise:
+        fits = next(each.name for each in TASKS.values() if noise.kind in each.noise)
         raise ValueError(f"{what} is for task: {fits}, not {recipe.task}; change one of them")
     if not recipe.tokenizer.shared:
         raise ValueError(f"{what} reads and writes the same text; set tokenizer.shared: true")
@@ -33,14 +34,14 @@ def check_noise(recipe: Recipe) -> None:
             f"tokenizer.size ({size}) has no room for text beside data.noise.sentinels ({marks}) and {_SPECIALS} "
             f"specials; raise it, or lower data.noise.sentinels"
         )
-    if recipe.task == "seq2seq":
+    if spec.maps_text:
         _check_parts(recipe, what)
 
 
 def check_windows(recipe: Recipe) -> None:
     """Refuse trainings that are not of windows of text, where those are learned from."""
     noise, context = recipe.data.noise, recipe.training.batches.context
-    what = f"task: {recipe.task}" if noise is None else f"data.noise.kind: {noise.kind}"
+    what = str(recipe.task_spec) if noise is None else f"data.noise.kind: {noise.kind}"
     if recipe.data.clean != Clean():
         raise ValueError(f"data.clean is for pairs of texts, and {what} has none; leave it out")
     if noise is None:
@@ -62,7 +63,3 @@ def _check_parts(recipe: Recipe, what: str) -> None:
     if recipe.decoding.replace_unknown != "none" or model.copying:
         key = "model.copying" if model.copying else "decoding.replace_unknown"
         raise ValueError(f"{what} has marks where words to copy would be; leave {key} out")
-    if recipe.evaluation.metrics != ("perplexity",):
-        raise ValueError(
-            f"evaluation.metrics: {what} is measured by perplexity alone, not by {', '.join(recipe.evaluation.metrics)}"
-        )

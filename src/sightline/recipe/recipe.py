@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
@@ -18,43 +18,18 @@ from sightline.recipe.bodies import (
 )
 from sightline.recipe.copying import check_copied_words, check_copying, copies_words
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
-from sightline.recipe.decoding import Decoding, Evaluation, MetricName
-from sightline.recipe.defaults import MODELS, with_model
+from sightline.recipe.decoding import Decoding, Evaluation
+from sightline.recipe.defaults import with_model
 from sightline.recipe.model import Model
 from sightline.recipe.pretraining import check_noise
 from sightline.recipe.sections import Section
+from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, task_spec
 from sightline.recipe.training import Training
 
-TaskName = Literal["seq2seq", "language-model", "masked-words", "classify", "tag"]
-
-# What a model must have and may have, and the metrics that make sense, for each task.
-PARTS: dict[TaskName, tuple[set[str], set[str]]] = {
-    "seq2seq": ({"decoder"}, {"encoder", "decoder"}),
-    "language-model": ({"decoder"}, {"decoder"}),
-    "masked-words": ({"encoder"}, {"encoder"}),
-    "classify": ({"encoder", "pooling"}, {"encoder", "pooling"}),
-    "tag": ({"encoder"}, {"encoder"}),
-}
 _EXAMPLES = {  # of parts that a task needs, as a recipe writes them
     "encoder": "encoder: {kind: transformer, layers: 4}",
     "decoder": "decoder: {kind: transformer, layers: 4}",
     "pooling": "pooling: {kind: mean}",
-}
-ROUGE: tuple[MetricName, ...] = ("rouge-1", "rouge-2", "rouge-l", "rouge-lsum")
-TASK_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
-    "seq2seq": ("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity", *ROUGE),
-    "language-model": ("perplexity", "bits-per-character"),
-    "masked-words": ("perplexity", "masked-accuracy"),
-    "classify": ("accuracy", "macro-f1"),
-    "tag": ("token-accuracy", "span-f1"),
-}
-
-DEFAULT_METRICS: dict[TaskName, tuple[MetricName, ...]] = {
-    "seq2seq": ("bleu", "chrf"),
-    "language-model": ("perplexity",),
-    "masked-words": ("perplexity", "masked-accuracy"),
-    "classify": ("accuracy", "macro-f1"),
-    "tag": ("token-accuracy",),
 }
 
 
@@ -78,7 +53,7 @@ class Recipe(Section):
         recipe = validate(filled)
         if filled is not values:
             recipe.model_fields_set.discard("model")
-            recipe.model.model_fields_set.difference_update(MODELS[recipe.task])
+            recipe.model.model_fields_set.difference_update(recipe.task_spec.model)
             if values.get("model"):
                 recipe.model_fields_set.add("model")
                 recipe.model.model_fields_set.update(values["model"])
@@ -91,14 +66,11 @@ class Recipe(Section):
     def _metrics_of_the_task(cls, values: Any) -> Any:
         """The task's own metrics, where the recipe names none."""
         values = with_current_names(values)
-        task = values.get("task", "seq2seq") if isinstance(values, dict) else None
-        if isinstance(task, str) and task in TASK_METRICS:
+        spec = spec_of_values(values)
+        if spec is not None:
             section = values.get("evaluation") or {}
             if isinstance(section, dict) and "metrics" not in section:
-                data = values.get("data")
-                mends = task == "seq2seq" and isinstance(data, dict) and data.get("noise") is not None
-                own = ("perplexity",) if mends else DEFAULT_METRICS[task]
-                return {**values, "evaluation": {**section, "metrics": own}}
+                return {**values, "evaluation": {**section, "metrics": spec.default_metrics}}
         return values
 
     @model_validator(mode="after")
@@ -106,12 +78,12 @@ class Recipe(Section):
         self._check_task()
         self._check_cutting()
         self._check_looking()
-        check_copying(self.task, self.data, self.tokenizer, self.model)
+        check_copying(self.task_spec, self.data, self.tokenizer, self.model)
         self.check_replacing(self.decoding)
         check_noise(self)
-        if self.task == "seq2seq" and self.model.tie == "all" and not self.tokenizer.shared:
+        if self.task_spec.maps_text and self.model.tie == "all" and not self.tokenizer.shared:
             raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
-        if self.task == "seq2seq" and self.model.encoder is None and self.model.tie != "all":
+        if self.task_spec.maps_text and self.model.encoder is None and self.model.tie != "all":
             raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
         if self.decoding.coverage_penalty > 0 and self.blind:
             raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
@@ -121,7 +93,7 @@ class Recipe(Section):
     def _check_least(self) -> None:
         """Whether outputs can be as long as they must; where sources take room too, that is known line by line."""
         least, room = self.decoding.min_length, learned_positions(self.model.decoder)
-        if self.task == "seq2seq" and self.model.encoder is not None and room is not None and least >= room:
+        if self.task_spec.maps_text and self.model.encoder is not None and room is not None and least >= room:
             raise ValueError(
                 f"decoding.min_length ({least}) leaves no room for an end mark below model.decoder.positions.longest "
                 f"({room}); lower it, or raise that"
@@ -134,7 +106,7 @@ class Recipe(Section):
         if options.replace_unknown == "none":
             return
         what = f"decoding.replace_unknown: {options.replace_unknown}"
-        if self.task != "seq2seq" or self.tokenizer.kind not in WHOLE_WORDS:
+        if not self.task_spec.maps_text or self.tokenizer.kind not in WHOLE_WORDS:
             raise ValueError(
                 f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
                 f"tokenizer.kind: {' or '.join(WHOLE_WORDS)}, not {self.task} with {self.tokenizer.kind}; set it to "
@@ -142,6 +114,13 @@ class Recipe(Section):
             )
         if self.blind:
             raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
+
+    @property
+    def task_spec(self) -> TaskSpec:
+        """What there is to know of the task; with data.noise, seq2seq is denoising."""
+        spec = task_spec(self.task, noise=self.data.noise is not None)
+        assert spec is not None  # `task` was validated
+        return spec
 
     @property
     def blind(self) -> bool:
@@ -164,7 +143,7 @@ class Recipe(Section):
     @property
     def of_text(self) -> bool:
         """Whether examples are windows of plain text: there are no pairs, and no outputs to hold against others."""
-        return self.task == "language-model" or self.data.noise is not None
+        return self.task_spec.plain_text
 
     def validated(self, name: str, examples: int) -> int | None:
         """How many of the first examples of a test set validations in training see; None: all, or another text."""
@@ -176,14 +155,14 @@ class Recipe(Section):
 
         So it is in a list of pairs, which may have many of one source; of files that go line by line, each line counts.
         """
-        return self.task == "seq2seq" and not self.of_text and self.data.held_out(name).kind != "text"
+        return self.task_spec.maps_text and not self.of_text and self.data.held_out(name).kind != "text"
 
     def longest_sequence(self) -> tuple[int, str]:
         """The most tokens of a training sequence, marks included, and the key that says so."""
         if self.of_text:
             return self.training.batches.context, "training.batches.context"
         most = self.data.clean.max_tokens + 1
-        if self.task == "seq2seq" and self.model.encoder is None:
+        if self.task_spec.maps_text and self.model.encoder is None:
             read = most if self.data.clean.cut_source is None else min(most, self.data.clean.cut_source + 1)
             return read + most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
         if self.model.pooling is not None and self.model.pooling.kind == "class":
@@ -196,24 +175,23 @@ class Recipe(Section):
 
     def _check_task(self) -> None:
         """Whether the model has the parts of the task, and the metrics are its own."""
-        needed, allowed = PARTS[self.task]
+        spec = self.task_spec
         present = {part for part in ("encoder", "decoder", "pooling") if getattr(self.model, part) is not None}
-        if missing := sorted(needed - present):
+        if missing := sorted(spec.needs - present):
             raise ValueError(
-                f"task: {self.task} needs model.{missing[0]}; write, for example, {_EXAMPLES[missing[0]]} under model "
+                f"{spec} needs model.{missing[0]}; write, for example, {_EXAMPLES[missing[0]]} under model "
                 f"(`sightline recipes keys model.{missing[0]}` lists what it may be)"
             )
-        if extra := sorted(present - allowed):
-            raise ValueError(f"task: {self.task} has no use for model.{extra[0]}; leave it out, or change the task")
-        if self.model.spelling is not None and self.task not in ("classify", "tag"):
-            raise ValueError(f"model.spelling is for classifiers and taggers, not for task: {self.task}; leave it out")
-        if wrong := [name for name in self.evaluation.metrics if name not in TASK_METRICS[self.task]]:
-            known = ", ".join(TASK_METRICS[self.task])
-            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for task: {self.task}; use {known}")
+        if extra := sorted(present - spec.allows):
+            raise ValueError(f"{spec} has no use for model.{extra[0]}; leave it out, or change the task")
+        if self.model.spelling is not None and spec.labels == "none":
+            raise ValueError(f"model.spelling is for classifiers and taggers, not for {spec}; leave it out")
+        if wrong := [name for name in self.evaluation.metrics if name not in spec.metrics]:
+            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for {spec}; use {', '.join(spec.metrics)}")
 
     def _check_cutting(self) -> None:
         """Whether sources may be cut: not where each word has a tag, and not where there are none."""
-        if self.task == "tag" and self.data.clean.cut_source is not None:
+        if self.task_spec.labels == "words" and self.data.clean.cut_source is not None:
             raise ValueError("data.clean.cut_source would leave words without their tags; leave it out for task: tag")
         if self.of_text and self.data.clean.cut_source is not None:
             raise ValueError(
@@ -224,7 +202,7 @@ class Recipe(Section):
     def _check_looking(self) -> None:
         """Whether what looks at an encoder, or at its first state, has something to see there."""
         decoder = self.model.decoder
-        if isinstance(decoder, Ngram) and self.task != "language-model":
+        if isinstance(decoder, Ngram) and not self.task_spec.continues_text:
             raise ValueError(
                 "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
             )

@@ -200,6 +200,8 @@ def _members(annotation: Any, metadata: tuple[Any, ...] = ()) -> list[tuple[Any,
 
 def _one_type(annotation: Any, metadata: list[Any]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
+    for choices in (each.choices() for each in metadata if hasattr(each, "choices")):  # an open registry
+        return " | ".join(choices)
     if origin is Literal:
         return " | ".join(map(str, arguments))
     if isinstance(annotation, type) and issubclass(annotation, Section):

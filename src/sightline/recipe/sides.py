@@ -40,7 +40,7 @@ def check_sides(recipe: Recipe) -> None:
             continue
         if not recipe.of_text:
             raise ValueError(
-                f"{key}.kind: {source.kind} is text without a source side, and task: {recipe.task} learns from pairs; "
+                f"{key}.kind: {source.kind} is text without a source side, and {recipe.task_spec} learns from pairs; "
                 f"use text, tsv or jsonl, or task: language-model"
             )
         if data.swap:
@@ -50,7 +50,7 @@ def check_sides(recipe: Recipe) -> None:
                 f"{key}.share goes by a hash of the source side, and kind: {source.kind} has none, so all or nothing "
                 f"would be kept; take a part of the text by {key}.part"
             )
-    if recipe.task == "language-model" and not recipe.tokenizer.shared:
+    if recipe.task_spec.continues_text and not recipe.tokenizer.shared:
         raise ValueError(
             "tokenizer.shared: false is of two vocabularies, and task: language-model has one text; leave it out"
         )

@@ -21,7 +21,7 @@ def check_trainable(recipe: Recipe) -> None:
     """
     if recipe.model.copying:
         check_rivals_of_copying(_rivals_of_copying(recipe))
-    check_guiding(recipe.training.guided_alignment, recipe.task, recipe.model, _rivals_of_guiding(recipe))
+    check_guiding(recipe.training.guided_alignment, recipe.task_spec, recipe.model, _rivals_of_guiding(recipe))
     _check_additions(recipe)
     if recipe.of_text:
         check_windows(recipe)
@@ -70,7 +70,7 @@ def _check_additions(recipe: Recipe) -> None:
 
 
 def _check_rdrop(recipe: Recipe) -> None:
-    carried = recipe.task == "language-model" and isinstance(recipe.model.decoder, RecurrentDecoder)
+    carried = recipe.task_spec.continues_text and isinstance(recipe.model.decoder, RecurrentDecoder)
     if carried and recipe.training.batches.carry is not False:
         raise ValueError(
             "training.rdrop reads every window twice, and this model goes on from the state of the window "
@@ -91,7 +91,7 @@ def _check_reward(recipe: Recipe) -> None:
         )
     if training.rdrop is not None:
         raise ValueError("training.rdrop and training.reward are two objectives; leave one of them out")
-    if recipe.task != "seq2seq" or recipe.model.encoder is None:
+    if not recipe.task_spec.maps_text or recipe.model.encoder is None:
         raise ValueError("training.reward needs task: seq2seq and a model with an encoder; leave it out")
     if training.batches.layout == "packed":
         raise ValueError("training.reward draws from padded batches; leave training.batches.layout out")

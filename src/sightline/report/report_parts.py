@@ -52,9 +52,9 @@ def gather(subject: Subject, title: str) -> ReportParts:
     )
     if run is None:
         return parts
-    if run.recipe.task == "seq2seq" and run.recipe.decoding.sample is None:
+    if run.recipe.task_spec.maps_text and run.recipe.decoding.sample is None:
         parts.beam = record_beam(run, subject.text)
-    elif run.recipe.task == "seq2seq":
+    elif run.recipe.task_spec.maps_text:
         parts.left_out.append("Beam: this run draws its outputs (decoding.sample), so there is no search to show.")
     parts.attribution = _attributed(run, trace, parts.left_out)
     return parts
@@ -79,8 +79,8 @@ def _question(run: Loaded, trace: Trace) -> Question:
     names = ("source.tokens", "target.tokens")
     source, given = (trace[name][0].clone() if name in trace else None for name in names)
     wanted = trace["wanted"].reshape(-1).clone()
-    if run.recipe.task in ("tag", "classify"):
+    if run.recipe.task_spec.labels != "none":
         wanted = wanted + len(SPECIALS)
-    elif source is None and run.recipe.task == "seq2seq":  # one sequence: of the text itself nothing is asked
+    elif source is None and run.recipe.task_spec.maps_text:  # one sequence: of the text itself nothing is asked
         wanted[: len(wanted) - len(trace.about["target_tokens"])] = PAD
     return Question(source, given, wanted)

@@ -102,7 +102,7 @@ class Answerer:
             return None
         pooling = self.recipe.model.pooling
         two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
-        two |= self.recipe.task == "seq2seq" and self.recipe.model.encoder is None
+        two |= self.recipe.task_spec.maps_text and self.recipe.model.encoder is None
         return longest - (2 if two else 1)
 
     def longest_output(self) -> int | None:

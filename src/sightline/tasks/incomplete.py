@@ -70,7 +70,7 @@ class Incomplete:
     def notes(self, answerer: Answerer, options: Decoding) -> list[str]:
         """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
         notes, every = [], plural(self.outputs, "output")
-        if self.truncated.count and answerer.recipe.task != "language-model":
+        if self.truncated.count and not answerer.recipe.task_spec.continues_text:
             reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
             notes.append(f"{reached}; {_remedy(answerer, options)}")
         if self.unknown.count:
@@ -82,7 +82,7 @@ class Incomplete:
 def _other_vocabulary(answerer: Answerer) -> str:
     """What to do against <unk>."""
     recipe = answerer.recipe
-    if recipe.task == "seq2seq" and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
+    if recipe.task_spec.maps_text and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
         looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
         return f"{looks}train with tokenizer.kind: bpe"
     return "train with a larger tokenizer.size or a smaller tokenizer.min_count"

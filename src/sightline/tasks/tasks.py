@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sightline.data.target_lengths import TargetLengths
-from sightline.recipe import Recipe, TaskName
+from sightline.recipe import Recipe
 from sightline.tasks.answerer import Answerer
 from sightline.tasks.continuing import Continuer
 from sightline.tasks.filling import Filling
@@ -17,7 +17,7 @@ from sightline.tasks.restoring import Restorer
 from sightline.tasks.translating import Translator
 from sightline.text.tokenizer import Vocabulary
 
-ANSWERERS: dict[TaskName, type[Answerer]] = {
+ANSWERERS: dict[str, type[Answerer]] = {
     "seq2seq": Translator,
     "language-model": Continuer,
     "masked-words": Filling,
@@ -35,6 +35,6 @@ def build_answerer(
     lengths: TargetLengths | None = None,
 ) -> Answerer:
     """Who answers for a model."""
-    mends = recipe.task == "seq2seq" and recipe.data.noise is not None
+    mends = recipe.task_spec.maps_text and recipe.task_spec.plain_text
     who = Restorer if mends else ANSWERERS[recipe.task]
     return who(recipe, vocabulary, model, device, dictionary, lengths=lengths)

@@ -26,7 +26,7 @@ def cut_references(prepared: Prepared, store: Store) -> int:
 def cut_reference_notes(prepared: Prepared) -> list[str]:
     """A line on the targets that would be cut; none where all fit, or where outputs have no references."""
     recipe = prepared.recipe
-    if recipe.task != "seq2seq" or recipe.of_text:
+    if not recipe.task_spec.maps_text or recipe.of_text:
         return []
     parts = []
     for name, store in _stores(prepared):

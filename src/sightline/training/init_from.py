@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sightline.data.preparation import LABELS, data_folder, training_examples
+from sightline.data.preparation import data_folder, training_examples
 from sightline.data.sources import Example
 from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
@@ -96,14 +96,14 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
             f"model.init_from: {run} has another tokenizer, and its own is the one its weights know: "
             f"{_listed(different)}; give this recipe the same tokenizer section, or none"
         )
-    found, labels = Vocabulary.load(run, LABELS[theirs.task]), LABELS[recipe.task]
+    found, labels = Vocabulary.load(run, theirs.task_spec.labels), recipe.task_spec.labels
     own = None
     if start.extend_vocabulary or labels != "none":
         own = Vocabulary.train(recipe.tokenizer, lambda: _texts(recipe), labels)
-    read, written = found.source, found.target if LABELS[theirs.task] == "none" else found.source
+    read, written = found.source, found.target if theirs.task_spec.labels == "none" else found.source
     _check_marks(recipe, run, written)
     if own is not None and labels != "none":
-        written = _labels(found.target if theirs.task == recipe.task else None, own.target)
+        written = _labels(found.target if theirs.task_spec == recipe.task_spec else None, own.target)
     elif recipe.tokenizer.shared and read.content != written.content:
         raise RunError(
             f"model.init_from: {run} has a tokenizer for each side, and this recipe one for both; set "
@@ -157,7 +157,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
             f"sightline merge {start.run} --out DIR"
         )
     tensors = _weights_of_run(Path(start.run))
-    pieces = _pieces(Vocabulary.load(Path(start.run), LABELS[theirs.task]))
+    pieces = _pieces(Vocabulary.load(Path(start.run), theirs.task_spec.labels))
     other = Model(tensors, pieces, body_classes(theirs.model))
     weights = {name: weight for name, weight in weights_of(model).items() if not is_adapter(name)}
     own = Model(weights, _pieces(vocabulary), body_classes(recipe.model))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import read_json, write_atomically
-from sightline.recipe import Recipe, TaskName
+from sightline.recipe import Recipe
 from sightline.recipe.bodies import (
     Body,
     ByteNetBody,
@@ -23,13 +23,6 @@ from sightline.run_folder import journal, read_config, saved_progress
 from sightline.terminal import plural
 from sightline.text.shown import beginning, in_one_line
 
-_TASKS: dict[TaskName, str] = {
-    "seq2seq": "A sequence-to-sequence model",
-    "language-model": "A language model",
-    "masked-words": "A masked-words model",
-    "classify": "A text classifier",
-    "tag": "A tagger",
-}
 _DIRECTIONS = {
     "all": "bidirectional",
     "bottom": "bidirectional at the bottom",
@@ -145,7 +138,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
     lines = [
         f"# {run.resolve().name}",
         "",
-        f"{_TASKS[recipe.task]} trained with Sightline {version()}.",
+        f"{recipe.task_spec.description} trained with Sightline {version()}.",
         "",
         "| | |",
         "|---|---|",

@@ -19,7 +19,6 @@ from sightline.data.cleaning import CUT, REASONS
 from sightline.data.noised import NoisePlan
 from sightline.data.plan import EpochPlan, choose_layout
 from sightline.data.preparation import (
-    LABELS,
     ExampleCounter,
     Prepared,
     held_out_notes,
@@ -85,7 +84,7 @@ def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
 def plan_for(prepared: Prepared, device: torch.device) -> Plan:
     """The batches of a recipe's training."""
     recipe = prepared.recipe
-    kind: Any = WindowPlan if recipe.task == "language-model" else EpochPlan
+    kind: Any = WindowPlan if recipe.task_spec.continues_text else EpochPlan
     if recipe.data.noise is not None:
         kind = NoisePlan
     plan: Plan = kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
@@ -163,7 +162,7 @@ def _train_locked(
     recipe = _with_precision(recipe, run, device)
     if device.type == "cpu":
         keep_freed_memory()
-    labels = LABELS[recipe.task]
+    labels = recipe.task_spec.labels
     begun = resume and (run / "config.json").exists()
     vocabulary = Vocabulary.load(run, labels) if begun else vocabulary_of_start(recipe)
     with (
@@ -370,7 +369,7 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
         write_config(
             run,
             {
-                "task": recipe.task,
+                "task": recipe.task_spec.name,
                 "source_vocabulary": prepared.vocabulary.source.size,
                 "target_vocabulary": prepared.vocabulary.target.size,
                 "parameters": parameter_count(model),

@@ -60,7 +60,7 @@ class Validator:
                 self.decoded = []
                 found = self.metric(model, name, loss)
                 record[name] = found
-                if self.recipe.task == "seq2seq" and METRICS[name].needs_outputs:
+                if self.recipe.task_spec.maps_text and METRICS[name].needs_outputs:
                     beam = self.recipe.training.stopping.beam
                     record["search"] = "greedy search" if beam == 1 else f"beam {beam}"
                 incomplete = Incomplete.of([[guess] for guess in self.decoded])
@@ -105,7 +105,7 @@ class Validator:
         """The first examples with what the model makes of them, word by word; of what is long, how it begins, and …"""
         shown = self.prepared.references[: self.recipe.training.samples]
         options, most = self._options(beam=1), math.inf
-        if self.recipe.task == "seq2seq" and (options.max_length is None or options.max_length > _SAMPLE):
+        if self.recipe.task_spec.maps_text and (options.max_length is None or options.max_length > _SAMPLE):
             options, most = capped(options, _SAMPLE, self.prepared.target_lengths), _SAMPLE - 1  # and an end mark
         guesses = self._answers(model, [example.source for example in shown], options)
         samples: list[dict[str, Any]] = []
@@ -200,7 +200,7 @@ class MendingValidator(Validator):
     def __call__(self, model: nn.Module) -> Validation:
         validation = super().__call__(model)
         assert self.found is not None
-        if self.recipe.task == "masked-words":
+        if self.recipe.task_spec.fills_gaps:
             validation.record["masked-accuracy"] = self.found.accuracy
         return validation
 
@@ -236,4 +236,4 @@ def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Mo
     """How the model of a recipe is validated."""
     if prepared.recipe.data.noise is not None:
         return MendingValidator(prepared, device)
-    return (TextValidator if prepared.recipe.task == "language-model" else Validator)(prepared, device)
+    return (TextValidator if prepared.recipe.task_spec.continues_text else Validator)(prepared, device)
