@@ -28,7 +28,7 @@ MOMENTS = {
     "while the first checkpoint is written": Moment("open", "progress.json"),
     "after a step": Moment("sightline.step", "<3>"),
     "before a checkpoint gets its name": Moment("os.rename", "step-00000004"),
-    "after a validation, before its checkpoint": Moment("sightline.training.validation", "<4>"),
+    "after a validation, before its checkpoint": Moment("sightline.validation", "<4>"),
     "after a checkpoint got its name, before others go": Moment("shutil.rmtree", "checkpoints/step-"),
     "between validations": Moment("sightline.step", "<11>"),
     "while the model is written": Moment("os.rename", "model.safetensors"),

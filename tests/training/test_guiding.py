@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from sightline.cli.align import align
-from sightline.data.batches import padded_batch
+from sightline.data.batches import guide_of, padded_batch
 from sightline.data.collate import translation
-from sightline.data.links import guide_of
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen

@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sightline.data.collate import Side, Sides
-from sightline.data.links import Guide
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.text.tokenizer import PAD
+
+
+class Guide(NamedTuple):
+    """Where a head should look, in a batch: p(s | t) wherever it is more than nothing."""
+
+    places: Tensor  # (3, links): sequence, step of the decoder, source piece
+    shares: Tensor  # (links,) p(s | t): they sum to one for each linked piece t
+
+    def to(self, device: torch.device) -> Guide:
+        """The same on another device."""
+        return Guide(*(part.pin_memory().to(device, non_blocking=True) for part in self))
+
+
+def guide_of(links: Sequence[np.ndarray], *, shift: bool) -> Guide:
+    """From the links (links, 2) of each example: source piece, target piece."""
+    places, shares = [np.empty((3, 0), np.int64)], [np.empty(0, np.float32)]
+    for number, own in enumerate(links):
+        source, target = own[:, 0].astype(np.int64), own[:, 1].astype(np.int64)
+        _, which, counts = np.unique(target, return_inverse=True, return_counts=True)
+        places.append(np.stack([np.full(len(own), number), target + shift, source]))
+        shares.append((1.0 / counts[which]).astype(np.float32))
+    return Guide(torch.from_numpy(np.concatenate(places, axis=1)), torch.from_numpy(np.concatenate(shares)))
 
 
 @dataclass(frozen=True)

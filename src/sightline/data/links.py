@@ -11,12 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from sightline.data.sources import DataError, Example, read_lines
 from sightline.terminal import plural
@@ -110,25 +107,3 @@ def chunk_links(
         )
         found.append([] if first is None or second is None else piece_links(own, first, second))
     return found
-
-
-class Guide(NamedTuple):
-    """Where a head should look, in a batch: p(s | t) wherever it is more than nothing."""
-
-    places: Tensor  # (3, links): sequence, step of the decoder, source piece
-    shares: Tensor  # (links,) p(s | t): they sum to one for each linked piece t
-
-    def to(self, device: torch.device) -> Guide:
-        """The same on another device."""
-        return Guide(*(part.pin_memory().to(device, non_blocking=True) for part in self))
-
-
-def guide_of(links: Sequence[np.ndarray], *, shift: bool) -> Guide:
-    """From the links (links, 2) of each example: source piece, target piece."""
-    places, shares = [np.empty((3, 0), np.int64)], [np.empty(0, np.float32)]
-    for number, own in enumerate(links):
-        source, target = own[:, 0].astype(np.int64), own[:, 1].astype(np.int64)
-        _, which, counts = np.unique(target, return_inverse=True, return_counts=True)
-        places.append(np.stack([np.full(len(own), number), target + shift, source]))
-        shares.append((1.0 / counts[which]).astype(np.float32))
-    return Guide(torch.from_numpy(np.concatenate(places, axis=1)), torch.from_numpy(np.concatenate(shares)))

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from sightline.data.batches import StaticShape, TrainingBatch
+from sightline.data.batches import StaticShape, TrainingBatch, guide_of
 from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
 from sightline.data.collate import Sides, sides_of
-from sightline.data.links import guide_of
 from sightline.data.store import Store
 from sightline.data.store_plan import StorePlan
 from sightline.layers.attention import packed_width

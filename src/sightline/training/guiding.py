@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.data.links import Guide
+from sightline.data.batches import Guide
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.softmax import masked_softmax
