@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_beams import joined_at_random
 from torch import Tensor
 
 from sightline.data.batches import TrainingBatch, padded_batch
@@ -132,6 +133,15 @@ def test_cached_is_uncached(copier: CopyingSeq2Seq) -> None:
         logs, state = copier.advance(token, state)
         found.append(logs)
     torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+
+
+@torch.no_grad()
+def test_who_joins_a_running_batch_continues_as_if_alone(copier: CopyingSeq2Seq) -> None:
+    for logs, row, past in joined_at_random(copier.advance, lambda rows: begin(copier, [SOURCES[n] for n in rows])):
+        alone, _ = copier.advance(torch.tensor([past]), begin(copier, [SOURCES[row]]))
+        width = alone.shape[-1]
+        torch.testing.assert_close(logs[:width], alone[0, -1], **CLOSE)
+        assert (logs[width:] == float("-inf")).all()
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_beams import joined_at_random
 
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
@@ -45,6 +46,11 @@ def test_cached_is_uncached(model: CountedModel) -> None:
             features, state = model.advance(part, state)
             found.append(features)
         torch.testing.assert_close(torch.cat(found, dim=1), whole, rtol=0, atol=0)
+
+
+def test_who_joins_a_running_batch_continues_as_if_alone(model: CountedModel) -> None:
+    for features, _, past in joined_at_random(model.advance, lambda rows: model.blank(len(rows))):
+        torch.testing.assert_close(features.exp(), torch.from_numpy(model.trained.distribution(past)).float())
 
 
 def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_beams import joined_at_random
 from silent_parameters import silent_parameters
 from torch import Tensor
 
@@ -140,6 +141,14 @@ def test_after_a_sentence_has_left_the_others_go_on_as_before(model: Seq2Seq) ->
     found, _ = model.advance(second, state.keep(torch.tensor([0, 2])))
     alone = at_once(model, [SOURCES[0], SOURCES[2]], [[2, 9], [2, 5]])
     torch.testing.assert_close(found[:, 0], torch.stack([features[-1] for features in alone]), **CLOSE)
+
+
+@torch.no_grad()
+def test_who_joins_a_running_batch_continues_as_if_alone(any_model: Seq2Seq) -> None:
+    found = joined_at_random(any_model.advance, lambda rows: begin(any_model, [SOURCES[row] for row in rows]))
+    for features, row, past in found:
+        (alone,) = at_once(any_model, [SOURCES[row]], [past])
+        torch.testing.assert_close(features, alone[-1], **CLOSE)
 
 
 def test_several_hypotheses_cannot_advance_several_tokens_at_once(model: Seq2Seq) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from random_beams import joined_at_random
 from silent_parameters import silent_parameters
 from torch import Tensor
 
@@ -228,6 +229,13 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(translator: DecoderOn
             histories = [histories[row] for row in kept]
     wanted = torch.stack([alone(translator, past)[-1] for past in pasts])
     torch.testing.assert_close(torch.cat(found), wanted, **CLOSE)
+
+
+@torch.no_grad()
+def test_who_joins_a_running_batch_continues_as_if_alone(translator: DecoderOnly) -> None:
+    found = joined_at_random(translator.advance, lambda rows: begin(translator, [SOURCES[row] for row in rows]))
+    for features, row, past in found:
+        torch.testing.assert_close(features, alone(translator, [*SOURCES[row], *past])[-1], **CLOSE)
 
 
 SEARCHES: dict[str, dict[str, Any]] = {

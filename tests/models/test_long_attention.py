@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from random_beams import joined_at_random
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -70,6 +71,23 @@ def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: s
         if step == 5:
             kept = [4, 1, 0]
             state, histories = state.keep(torch.tensor(kept)), [histories[row] for row in kept]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
+@pytest.mark.parametrize("name", SPANS)
+def test_who_joins_a_running_batch_continues_as_if_alone(name: str, positions: str) -> None:
+    model = build(SPANS[name], positions, layers=3)
+    rows, _, _ = sources([6, 3, 9])
+
+    def begin(numbers: list[int]) -> Any:
+        chosen = [rows[number] for number in numbers]
+        longest = max(map(len, chosen))
+        padded = torch.tensor([row + [0] * (longest - len(row)) for row in chosen])
+        return model.begin(model.encode(padded, Padded.of([len(row) for row in chosen])))
+
+    for features, number, past in joined_at_random(model.advance, begin):
+        torch.testing.assert_close(features, at_once(model, rows[number] + past)[-1], **CLOSE)
 
 
 @torch.no_grad()

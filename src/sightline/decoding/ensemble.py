@@ -33,6 +33,9 @@ class EnsembleState:
     def keep(self, sentences: Tensor) -> EnsembleState:
         return EnsembleState(tuple(part.keep(sentences) for part in self.parts))
 
+    def append(self, other: EnsembleState) -> EnsembleState:
+        return EnsembleState(tuple(own.append(new) for own, new in zip(self.parts, other.parts, strict=True)))
+
 
 def mean_log_probabilities(logs: Sequence[Tensor], weights: Sequence[float], mean: Mean) -> Tensor:
     """Log-probabilities (…, V) of each model → those of all.

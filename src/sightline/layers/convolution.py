@@ -178,3 +178,7 @@ class Recent:
     def keep(self, sentences: Tensor) -> Recent:
         """These sentences alone."""
         return Recent(tuple(part.index_select(0, sentences) for part in self.inputs))
+
+    def append(self, other: Recent) -> Recent:
+        """The sentences of another one behind these."""
+        return Recent(tuple(torch.cat(parts) for parts in zip(self.inputs, other.inputs, strict=True)))

@@ -100,6 +100,10 @@ class Padded:
         mask = None if self.mask is None else self.mask.index_select(0, rows)
         return Padded(self.lengths[rows.cpu()], self.longest, mask)
 
+    def append(self, other: Padded, device: torch.device) -> Padded:
+        """The layout of these rows and those of another one behind them, padded to the longest of both."""
+        return Padded.of(torch.cat([self.lengths, other.lengths]), device, max(self.longest, other.longest))
+
 
 @dataclass(frozen=True)
 class Packed:

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
 from sightline.layers.layout import Layout, Padded
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, join_masks, join_rows
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 from sightline.text.copying import Forms
-from sightline.text.tokenizer import UNK
+from sightline.text.tokenizer import PAD, UNK
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,18 @@ class CopyingState:
         keys, states, tokens, copied = (part.index_select(0, sentences) for part in parts)
         mask = None if self.mask is None else self.mask.index_select(0, sentences)
         return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
+
+    def append(self, other: CopyingState) -> CopyingState:
+        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # of each source token: one, or two
+        copied = join_rows(*(each.copied.unflatten(1, (forms, -1)) for each in (self, other)), dim=2, fill=PAD)
+        return CopyingState(
+            self.decoder.append(other.decoder),
+            join_rows(self.keys, other.keys, dim=1),
+            join_rows(self.states, other.states, dim=1),
+            join_rows(self.tokens, other.tokens, dim=1, fill=PAD),
+            copied.flatten(1),
+            join_masks(self.mask, other.mask, (self.keys, other.keys)),
+        )
 
 
 class CopyingSeq2Seq(Seq2Seq):

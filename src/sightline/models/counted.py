@@ -11,19 +11,26 @@ from torch import Tensor, nn
 
 from sightline.layers.layout import Layout
 from sightline.models.ngram import NgramModel
+from sightline.models.protocol import join_rows
+
+_NONE = -1
 
 
 @dataclass(frozen=True)
 class NgramState:
     """The last tokens of each hypothesis."""
 
-    recent: Tensor  # (B, W, t)
+    recent: Tensor  # (B, W, t), −1 before the first token of those that have fewer
 
     def select(self, parents: Tensor) -> NgramState:
         return NgramState(self.recent.gather(1, parents[:, :, None].expand(-1, -1, self.recent.shape[2])))
 
     def keep(self, sentences: Tensor) -> NgramState:
         return NgramState(self.recent.index_select(0, sentences))
+
+    def append(self, other: NgramState) -> NgramState:
+        both = join_rows(self.recent.flip(2), other.recent.flip(2), dim=2, fill=_NONE)  # padded before the first token
+        return NgramState(both.flip(2))
 
 
 class CountedModel(nn.Module):
@@ -58,7 +65,13 @@ class CountedModel(nn.Module):
         past = torch.cat([state.recent.flatten(0, 1), tokens], dim=1)
         order, ends = self.trained.order, range(state.recent.shape[2] + 1, past.shape[1] + 1)
         said = past.cpu().numpy()
-        rows = [[self.trained.distribution(row[max(0, end - order) : end]) for end in ends] for row in said]
+        rows = [
+            [
+                self.trained.distribution(recent[recent != _NONE])
+                for recent in (row[max(0, end - order) : end] for end in ends)
+            ]
+            for row in said
+        ]
         with np.errstate(divide="ignore"):
             features = torch.from_numpy(np.log(np.asarray(rows, np.float32))).to(tokens.device)
         recent = past[:, -order:].unflatten(0, (sentences, width))

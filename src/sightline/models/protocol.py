@@ -61,6 +61,61 @@ class State(Protocol):
         """
         ...
 
+    def append(self, other: Self) -> Self:
+        """Add the sentences of another state behind these, so that all advance together.
+
+        Both have the same number W of hypotheses a sentence; lengths of targets and sources may differ.
+        """
+        ...
+
+
+def join_rows(first: Tensor, second: Tensor, *, dim: int | None = None, fill: float | bool = 0) -> Tensor:
+    """Rows (B, …) and (B', …) → (B + B', …); with `dim`, the shorter of the two is padded at its end in that dim."""
+    if dim is not None and first.shape[dim] != second.shape[dim]:
+        longest = max(first.shape[dim], second.shape[dim])
+        first, second = (_padded(part, dim, longest, fill) for part in (first, second))
+    return torch.cat([first, second])
+
+
+def _padded(part: Tensor, dim: int, longest: int, fill: float | bool) -> Tensor:
+    shape = list(part.shape)
+    shape[dim] = longest - part.shape[dim]
+    return torch.cat([part, part.new_full(shape, fill)], dim=dim)
+
+
+def join_optional(first: Tensor | None, second: Tensor | None, *, dim: int | None = None) -> Tensor | None:
+    """`join_rows` of tensors that both states have, or neither."""
+    return None if first is None or second is None else join_rows(first, second, dim=dim)
+
+
+def join_masks(first: Tensor | None, second: Tensor | None, like: tuple[Tensor, Tensor]) -> Tensor | None:
+    """Key masks (B, S) and (B', S') → (B + B', longest); None: every position is real, of sources (B, …, S, D)."""
+    if first is None and second is None and like[0].shape[-2] == like[1].shape[-2]:
+        return None
+    masks = (
+        part.new_ones(len(part), part.shape[-2], dtype=torch.bool) if mask is None else mask
+        for mask, part in zip((first, second), like, strict=True)
+    )
+    return join_rows(*masks, dim=1, fill=False)
+
+
+def join_shifts(
+    first: tuple[int, Tensor | None], second: tuple[int, Tensor | None], rows: tuple[int, int], device: torch.device
+) -> tuple[int, Tensor | None]:
+    """Lengths and shifts of two states → those of all their rows.
+
+    `length` counts the steps of the row that has most tokens; `shift` (B, 1) says how many fewer the others have.
+    """
+    parts = [(length - (0 if shift is None else int(shift.min())), length, shift) for length, shift in (first, second)]
+    longest = max(most for most, _, _ in parts)
+    shifts = [
+        (torch.zeros(count, 1, dtype=torch.int64, device=device) if shift is None else shift) + longest - length
+        for count, (_, length, shift) in zip(rows, parts, strict=True)
+    ]
+    if all(shift is None and length == longest for _, length, shift in parts):
+        return longest, None
+    return longest, torch.cat(shifts)
+
 
 class Decoder(Protocol):
     """A conditional language model over the memory.

@@ -19,7 +19,7 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, join_optional, join_shifts
 from sightline.recipe.bodies import ByteNetBody
 
 COVERED = 0.99  # the share of training targets that t̂ should be long enough for
@@ -42,11 +42,11 @@ def fit_ratio(sources: np.ndarray, targets: np.ndarray, covered: float = COVERED
 
 
 def unfold(states: Tensor, lengths: Tensor, places: Tensor, ratio: Tensor) -> Tensor:
-    """States (B, S, D) of sequences of lengths (B,) → (B, T, D): what stands at each of the places (T,) of the target.
+    """States (B, S, D) of sequences of lengths (B,) → (B, T, D): what stands at places (T,) or (B, T) of the target.
 
     Place t < t̂ = ⌈a·S + b⌉ is given the state ⌊t / a⌋, or the last one; from t̂ on there are zeros.
     """
-    index, past = _standing(lengths[:, None], places[None, :], ratio)  # (B, T)
+    index, past = _standing(lengths[:, None], places, ratio)  # (B, T)
     read = states.gather(1, index[..., None].expand(-1, -1, states.shape[2]))
     return read.masked_fill(past[..., None], 0.0)
 
@@ -126,7 +126,8 @@ class ByteNetState:
     source: Tensor | None = None  # (B, S, D), or (M, D) as the layout says, projected
     lengths: Tensor | None = None  # (B,) how much of it is real
     layout: Packed | None = None  # of a packed source
-    length: int = 0  # tokens so far
+    length: int = 0  # tokens so far of the sentence that has most
+    shift: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
 
     def select(self, parents: Tensor) -> ByteNetState:
         return replace(self, recent=self.recent.select(parents))
@@ -134,7 +135,19 @@ class ByteNetState:
     def keep(self, sentences: Tensor) -> ByteNetState:
         both = (self.source, self.lengths)
         source, lengths = (None if part is None else part.index_select(0, sentences) for part in both)
-        return replace(self, recent=self.recent.keep(sentences), source=source, lengths=lengths)
+        shift = None if self.shift is None else self.shift.index_select(0, sentences)
+        return replace(self, recent=self.recent.keep(sentences), source=source, lengths=lengths, shift=shift)
+
+    def append(self, other: ByteNetState) -> ByteNetState:
+        rows, device = (self.recent.shape[0], other.recent.shape[0]), self.recent.inputs[0].device
+        length, shift = join_shifts((self.length, self.shift), (other.length, other.shift), rows, device)
+        return ByteNetState(
+            self.recent.append(other.recent),
+            join_optional(self.source, other.source, dim=1),
+            join_optional(self.lengths, other.lengths),
+            length=length,
+            shift=shift,
+        )
 
 
 class ByteNetDecoder(TapModule):
@@ -211,6 +224,8 @@ class ByteNetDecoder(TapModule):
         """x + W z: (B·W, T, D), with what stands in the source where the new tokens come to."""
         if state.source is None or state.lengths is None:
             return x
-        places = torch.arange(state.length, state.length + x.shape[1], device=x.device)
+        places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]  # (1 or B, T)
+        if state.shift is not None:
+            places = places - state.shift
         read = self.tap("source", unfold(state.source, state.lengths, places, self.ratio), "W z_t")  # (B, T, D)
         return (x.reshape(len(read), -1, x.shape[2]) + read).reshape(x.shape)  # one token of W, or T of one

@@ -24,7 +24,7 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.positions import Learned, NoPositions
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, join_masks, join_rows, join_shifts
 from sightline.recipe.bodies import ConvolutionalBody
 
 HALF = math.sqrt(0.5)
@@ -138,6 +138,11 @@ class Source:
         keys, values, scale = (part.index_select(0, sentences) for part in (self.keys, self.values, self.scale))
         return Source(keys, values, None if self.mask is None else self.mask.index_select(0, sentences), scale)
 
+    def append(self, other: Source) -> Source:
+        keys, values = join_rows(self.keys, other.keys, dim=2), join_rows(self.values, other.values, dim=2)
+        mask = join_masks(self.mask, other.mask, (self.keys, other.keys))
+        return Source(keys, values, mask, join_rows(self.scale, other.scale))
+
 
 class StepAttention(TapModule):
     """One of the steps of multi-step attention (§3.3, §3.4): √½ (h + c), from queries that know the token itself.
@@ -185,6 +190,12 @@ class ConvolutionalState:
             source=None if self.source is None else self.source.keep(sentences),
             shift=None if self.shift is None else self.shift.index_select(0, sentences),
         )
+
+    def append(self, other: ConvolutionalState) -> ConvolutionalState:
+        rows, device = (self.recent.shape[0], other.recent.shape[0]), self.recent.inputs[0].device
+        length, shift = join_shifts((self.length, self.shift), (other.length, other.shift), rows, device)
+        source = None if self.source is None or other.source is None else self.source.append(other.source)
+        return ConvolutionalState(self.recent.append(other.recent), source, length, shift)
 
 
 class ConvolutionalDecoder(TapModule):

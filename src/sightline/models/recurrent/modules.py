@@ -18,7 +18,7 @@ from sightline.layers.links import build_link
 from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, join_masks, join_optional, join_rows
 from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
 from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
 
@@ -127,6 +127,17 @@ class RecurrentState:
 
         hidden = tuple(tuple(part.index_select(0, sentences) for part in layer) for layer in self.hidden)
         return RecurrentState(hidden, *(pick(part) for part in (self.feed, self.keys, self.values, self.mask)))
+
+    def append(self, other: RecurrentState) -> RecurrentState:
+        hidden = tuple(
+            tuple(join_rows(*parts) for parts in zip(*layers, strict=True))
+            for layers in zip(self.hidden, other.hidden, strict=True)
+        )
+        feed = join_optional(self.feed, other.feed)
+        if self.keys is None or other.keys is None:
+            return RecurrentState(hidden, feed)
+        keys, values = join_rows(self.keys, other.keys, dim=2), join_optional(self.values, other.values, dim=2)
+        return RecurrentState(hidden, feed, keys, values, join_masks(self.mask, other.mask, (self.keys, other.keys)))
 
     def parts(self) -> dict[str, Tensor]:
         """The hidden states by name, cut off from what made them: what a window of text hands on to the next."""

@@ -7,6 +7,7 @@ of each hypothesis. Shapes: B sentences with W hypotheses of one token, or with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -72,6 +73,58 @@ class Movers:
         return KeysAndValues(pair.keys[:count], pair.values[:count])
 
 
+@dataclass(frozen=True)
+class Move:
+    """Where the slots of one state go when its sentences advance together with those of another."""
+
+    rows: int  # sentences
+    start: int  # the first slot that is kept
+    used: int
+    targets: list[int]  # where slots `start` to `used` go
+    late: int  # steps that its sentences begin later than before (less than 0: earlier, for steps were dropped)
+
+    def index(self, device: torch.device, since: int = 0, offset: int = 0) -> Tensor:
+        """Where slots from `since` (at least `start`) on go, in a buffer that begins at slot `offset`."""
+        kept = self.targets[max(since - self.start, 0) :]
+        return torch.tensor([target - offset for target in kept], dtype=torch.int64, device=device)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Two states of the same number of hypotheses, with the last slots of one beside the last slots of the other."""
+
+    widths: tuple[int, ...]  # slots of each step, the larger number of both
+    count: int  # their sum
+    first: Move
+    second: Move
+    device: torch.device
+
+    def steps(self) -> Tensor:
+        """(count,): the step of each slot."""
+        widths = torch.tensor(self.widths, dtype=torch.int64, device=self.device)
+        return torch.arange(len(widths), device=self.device).repeat_interleave(widths)
+
+
+def merged(parts: Sequence[tuple[KeysAndValues | None, int, int, Tensor]], count: int) -> KeysAndValues | None:
+    """One buffer for the sentences of several: of each its buffer, its sentences, the first slot to keep, and where
+    the slots from there on go among `count`. Slots of nobody are zero, so that a weight of 0 makes nothing of them."""
+    first = next((pair for pair, *_ in parts if pair is not None), None)
+    if first is None:
+        return None
+    rows, (_, groups, _, width) = sum(rows for _, rows, _, _ in parts), first.keys.shape
+    capacity = max(count + count // 2, 16)
+    buffers = []
+    for which in range(2):
+        buffer = first.keys.new_zeros(capacity, rows, groups, width).permute(1, 2, 0, 3)
+        at = 0
+        for pair, own, start, index in parts:
+            if pair is not None:
+                buffer[at : at + own, :, index] = pair[which][:, :, start : start + len(index)]
+            at += own
+        buffers.append(buffer)
+    return KeysAndValues(*buffers)
+
+
 def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int = 0) -> tuple[KeysAndValues, int]:
     """Write new slots behind the used ones; a full buffer is copied to a larger one, from slot `since` on.
 
@@ -127,6 +180,14 @@ class Slots:
         """These sentences alone."""
         return Slots(self.kept and movers.move(self.kept, used))
 
+    def append(self, other: Slots, join: Join) -> Slots:
+        """With the sentences of another one behind these."""
+        parts = [
+            (each.kept, move.rows, move.start, move.index(join.device))
+            for each, move in ((self, join.first), (other, join.second))
+        ]
+        return Slots(merged(parts, join.count))
+
 
 def _past(seen: Seen) -> Tensor | None:
     """(B or 1, 1, W·T, slots): `seen.past`, or what it means where it is None."""
@@ -171,6 +232,22 @@ class LocalSlots(Slots):
     def keep(self, movers: Movers, used: int) -> LocalSlots:
         return replace(self, kept=self.kept and movers.move(self.kept, used - self.forgotten))
 
+    def append(self, other: Slots, join: Join) -> LocalSlots:
+        assert isinstance(other, LocalSlots)
+        both = ((self, join.first), (other, join.second))
+        firsts = [move.targets[max(each.forgotten - move.start, 0) :][:1] for each, move in both]
+        forgotten = min((first[0] for first in firsts if first), default=join.count)
+        parts = [
+            (
+                each.kept,
+                move.rows,
+                max(move.start - each.forgotten, 0),
+                move.index(join.device, each.forgotten, forgotten),
+            )
+            for each, move in both
+        ]
+        return replace(self, kept=merged(parts, join.count - forgotten), forgotten=forgotten)
+
 
 @dataclass(frozen=True)
 class CompressedSlots(Slots):
@@ -211,10 +288,18 @@ class CompressedSlots(Slots):
             self,
             kept=append(self.kept, self.count, pair)[0],
             count=self.count + pair.keys.shape[2],
-            at=at if self.at is None else torch.cat([self.at, at], dim=1),
-            valid=valid if self.valid is None or valid is None else torch.cat([self.valid, valid], dim=1),
+            at=at if self.at is None else _beside(self.at, at, sentences),
+            valid=self._known(valid, at.shape[1], sentences, at.device),
             tail=last,
         )
+
+    def _known(self, new: Tensor | None, count: int, sentences: int, device: torch.device) -> Tensor | None:
+        """`valid` with that of `count` new keys."""
+        if self.valid is None and (new is None or self.count == 0):
+            return new
+        old = torch.ones(sentences, self.count, dtype=torch.bool, device=device) if self.valid is None else self.valid
+        new = torch.ones(sentences, count, dtype=torch.bool, device=device) if new is None else new
+        return torch.cat([old, new], dim=1)
 
     def view(self, seen: Seen, *, shown: bool) -> View:
         assert self.kept is not None and self.at is not None
@@ -244,6 +329,48 @@ class CompressedSlots(Slots):
             valid=rows(self.valid),
             tail=self.tail and KeysAndValues(*(part.index_select(0, movers.sentences) for part in self.tail)),
         )
+
+    def append(self, other: Slots, join: Join) -> CompressedSlots:
+        assert isinstance(other, CompressedSlots)
+        count = max(self.count, other.count)
+        both = ((self, join.first), (other, join.second))
+        parts = [(each.kept, move.rows, 0, torch.arange(each.count, device=join.device)) for each, move in both]
+        places = [each._places_after(move, count, join.device) for each, move in both]
+        tails = [each.tail for each, _ in both]
+        filled = next((tail for tail in tails if tail is not None), None)
+        tail = None
+        if filled is not None:
+            whole = (
+                tail or KeysAndValues(*(part.new_zeros(move.rows, *part.shape[1:]) for part in filled))
+                for tail, (_, move) in zip(tails, both, strict=True)
+            )
+            tail = KeysAndValues(*(torch.cat(pair) for pair in zip(*whole, strict=True)))
+        return replace(
+            self,
+            kept=merged(parts, count),
+            count=count,
+            at=torch.cat([at for at, _ in places]),
+            valid=torch.cat([valid for _, valid in places]),
+            tail=tail,
+        )
+
+    def _places_after(self, move: Move, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(B, count) each: the slots that compressed keys end at after a move, and which of these keys there are."""
+        at, valid = torch.zeros(2, move.rows, count, dtype=torch.int64, device=device)
+        if self.at is not None:
+            old = self.at.expand(move.rows, -1)
+            known = old >= move.start if self.valid is None else self.valid & (old >= move.start)
+            moved = torch.tensor([0] * move.start + move.targets, dtype=torch.int64, device=device)
+            at[:, : self.count] = torch.where(known, moved[old], 0)
+            valid[:, : self.count] = known
+        return at, valid.bool()
+
+
+def _beside(first: Tensor, second: Tensor, rows: int) -> Tensor:
+    """(B or 1, n) and (B or 1, m) → (B or 1, n + m)."""
+    if len(first) != len(second):
+        first, second = first.expand(rows, -1), second.expand(rows, -1)
+    return torch.cat([first, second], dim=1)
 
 
 def _ends(seen: Seen, tokens: int, stride: int) -> tuple[Tensor, Tensor | None]:

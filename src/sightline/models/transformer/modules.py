@@ -237,11 +237,11 @@ class TransformerDecoder(Stack):
             sources = [layer.cross.keys_values(memory.states) for layer in self.layers]
         else:
             sources = [copied(layer.cross.keys_values(memory.states)) for layer in self.layers]
-        return TransformerState(self._blank(sources), memory.layout)
+        return TransformerState(self._blank(sources), memory.layout, memory.layout.batch, memory.states.device)
 
     def begin_blank(self, batch: int, like: Tensor) -> TransformerState:
         """Where there is no source and nothing has been written."""
-        return TransformerState(self._blank([None] * len(self.layers)), None)
+        return TransformerState(self._blank([None] * len(self.layers)), None, batch, like.device)
 
     def _blank(self, sources: Sequence[KeysAndValues | None]) -> tuple[Cache, ...]:
         spans = (layer.attention.span for layer in cast("Iterable[DecoderLayer]", self.layers))
@@ -327,6 +327,7 @@ class TransformerDecoder(Stack):
             caches=tuple(caches),
             length=state.length + tokens,
             used=state.used + state.width * tokens,
+            widths=state.widths + (state.width,) * tokens,
             ancestry=None if ancestry is None else ancestry[:, -state.width :],  # of T tokens the last sees all
             slots=slots,
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from sightline.layers.layout import Layout, Packed
+from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.multi_head import KeysAndValues
-from sightline.models.transformer.kv_cache import Movers, Slots
+from sightline.models.protocol import join_rows
+from sightline.models.transformer.kv_cache import Join, Move, Movers, Slots
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,12 @@ class TransformerState:
 
     caches: tuple[Cache, ...]
     layout: Layout | None
+    batch: int  # B
+    device: torch.device
     length: int = 0  # tokens of each hypothesis so far
     used: int = 0  # slots written
     width: int = 1
+    widths: tuple[int, ...] = ()  # slots written at each of the `length` steps
     widest: int = 1  # most hypotheses of a sentence at any time so far
     ancestry: Tensor | None = None
     slots: Tensor | None = None  # (used,) the place each slot stands at, where that is asked for
@@ -67,10 +72,81 @@ class TransformerState:
         return replace(
             self,
             caches=caches,
+            batch=len(sentences),
             layout=None if self.layout is None else self.layout.select(sentences),
             ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
             shift=None if self.shift is None else self.shift.index_select(0, sentences),
         )
+
+    def append(self, other: TransformerState) -> TransformerState:
+        """The slots of both in one buffer: the last step of one beside the last step of the other.
+
+        Steps before the first token of every sentence are dropped.
+        """
+        join = join_of(self, other)
+        layout = None
+        if isinstance(self.layout, Padded) and isinstance(other.layout, Padded):
+            layout = self.layout.append(other.layout, join.device)
+        caches = tuple(
+            Cache(one.own.append(two.own, join), one.source and two.source and join_heads(one.source, two.source))
+            for one, two in zip(self.caches, other.caches, strict=True)
+        )
+        shift = torch.cat([self.shift_or_zero() + join.first.late, other.shift_or_zero() + join.second.late])
+        equal = self.shift is None and other.shift is None and join.first.late == join.second.late == 0
+        alike = self.ancestry is None and other.ancestry is None and equal
+        by_place = self.slots is not None or other.slots is not None
+        return TransformerState(
+            caches,
+            layout,
+            self.batch + other.batch,
+            self.device,
+            length=len(join.widths),
+            used=join.count,
+            width=self.width,
+            widths=join.widths,
+            widest=max(self.widest, other.widest),
+            ancestry=None
+            if alike
+            else torch.cat([_joined_ancestry(self, join, join.first), _joined_ancestry(other, join, join.second)]),
+            slots=join.steps() if by_place else None,
+            shift=None if equal else shift,
+        )
+
+    def shift_or_zero(self) -> Tensor:
+        """(B, 1)."""
+        return torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device) if self.shift is None else self.shift
+
+
+def join_of(first: TransformerState, second: TransformerState) -> Join:
+    """Where the slots of two states go; steps before the first token of every sentence are dropped."""
+    both = (first, second)
+    dropped = [0 if state.shift is None else int(state.shift.min()) for state in both]
+    lengths = [state.length - drop for state, drop in zip(both, dropped, strict=True)]
+    blank = [max(lengths) - length for length in lengths]
+    aligned = [(0,) * empty + state.widths[drop:] for state, drop, empty in zip(both, dropped, blank, strict=True)]
+    widths = tuple(map(max, *aligned))
+    starts = [0, *accumulate(widths)]
+    targets = ([start + n for start, width in zip(starts, own, strict=False) for n in range(width)] for own in aligned)
+    moves = tuple(
+        Move(state.batch, sum(state.widths[:drop]), state.used, target, empty - drop)
+        for state, drop, target, empty in zip(both, dropped, targets, blank, strict=True)
+    )
+    return Join(widths, starts[-1], moves[0], moves[1], first.device)
+
+
+def _joined_ancestry(state: TransformerState, join: Join, move: Move) -> Tensor:
+    """(B, W, count): the slots in the past of each hypothesis."""
+    past = state.ancestry
+    if past is None:
+        past = torch.ones(state.batch, 1, state.used, dtype=torch.bool, device=state.device)
+    whole = past.new_zeros(len(past), state.width, join.count)
+    whole[:, :, move.index(state.device)] = past[:, :, move.start :]
+    return whole
+
+
+def join_heads(first: KeysAndValues, second: KeysAndValues) -> KeysAndValues:
+    """Keys and values (B, G, S, K) of the sources of two states."""
+    return KeysAndValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
 
 
 def copied(heads: KeysAndValues) -> KeysAndValues:

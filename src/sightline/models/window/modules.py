@@ -12,7 +12,7 @@ from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, join_optional, join_rows
 from sightline.recipe.bodies import WindowBody
 
 
@@ -69,6 +69,9 @@ class WindowState:
     def keep(self, sentences: Tensor) -> WindowState:
         memory = None if self.memory is None else self.memory.index_select(0, sentences)
         return WindowState(self.recent.index_select(0, sentences), memory)
+
+    def append(self, other: WindowState) -> WindowState:
+        return WindowState(join_rows(self.recent, other.recent), join_optional(self.memory, other.memory))
 
 
 class WindowDecoder(TapModule):
