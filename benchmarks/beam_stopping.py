@@ -27,7 +27,7 @@ from sightline.decoding.batch import Considered
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Decoding
 from sightline.run import Run
-from sightline.tasks.answerer import Prediction
+from sightline.tasks.base import Prediction
 from sightline.text.tokenizer import END
 
 CLOSE = 5e-5  # sums of float32 in batches of different shapes
@@ -88,7 +88,7 @@ class Followed:
 def was_pruned(run: Run, text: str, greedy: Sequence[int], options: Decoding) -> bool:
     """Whether the beginning of the greedy output fell out of the beam before the search ended."""
     follow = Followed(greedy)
-    run.answerer.answer([text], options, watch=follow)
+    run.task.answer([text], options, watch=follow)
     return follow.lost
 
 

@@ -21,7 +21,7 @@ from sightline.inspection.word_alignment import align_outputs
 from sightline.recipe.files import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.tasks.translating import Translator
+from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.copying import Forms, with_unknown
 from sightline.training.resolve import open_recipe
 
@@ -133,10 +133,10 @@ def test_words_that_were_copied_are_counted_where_an_output_is_aligned(run: Run)
 
 
 def test_of_a_given_output_only_words_that_the_source_lacks_too_are_unknown(run: Run) -> None:
-    assert isinstance(run.answerer, Translator)
+    assert isinstance(run.task, Seq2SeqTask)
     text = "they call me zorbaquux around here"
-    assert run.answerer.unknown_in("hello zorbaquux and qwertyuiop !", text) == ["and", "qwertyuiop"]
-    assert run.answerer.unknown_in("hello !", text) == []
+    assert run.task.unknown_in("hello zorbaquux and qwertyuiop !", text) == ["and", "qwertyuiop"]
+    assert run.task.unknown_in("hello !", text) == []
 
 
 def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_of_its_output(
@@ -158,8 +158,8 @@ def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_o
 
 def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
-    assert isinstance(run.answerer, Translator)
-    ((right,), (wrong,)) = run.answerer.judge([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
+    assert isinstance(run.task, Seq2SeqTask)
+    ((right,), (wrong,)) = run.task.judge([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
     ((best, *_),) = run.predict_nbest([text], run.options(beam=1, length_penalty=0))
     assert best.text == right.text == "hello zorbaquux !"
     assert right.score == pytest.approx(best.score, abs=1e-5)

@@ -81,7 +81,7 @@ def command(*arguments: str, lines: str = "") -> tuple[str, str]:
 def test_no_reference_is_cut_by_default(run: Run) -> None:
     for name in ("validation", "other"):
         for source, target in run.test_examples(name):
-            (limit,) = source_limits([len(source.split()) + 1], run.recipe.decoding, run.answerer.lengths)
+            (limit,) = source_limits([len(source.split()) + 1], run.recipe.decoding, run.task.lengths)
             assert limit > len(target.split()) + 1
 
 
@@ -95,7 +95,7 @@ def test_a_run_records_how_long_its_targets_are(run: Run) -> None:
 
 def test_a_limit_that_an_older_recipe_spells_out_keeps_its_meaning(run: Run) -> None:
     options = run.options(max_length=256, max_ratio=3.0)
-    assert source_limits([2, 100], options, run.answerer.lengths) == [16, 256]
+    assert source_limits([2, 100], options, run.task.lengths) == [16, 256]
 
 
 def test_predict_names_the_outputs_that_reach_the_limit(run: Run) -> None:

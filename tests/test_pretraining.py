@@ -31,7 +31,7 @@ from sightline.recipe import Decoding, Recipe
 from sightline.recipe.trainable import check_trainable
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.tasks.filling import best_fillings
+from sightline.tasks.masked_lm import best_fillings
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.step import batch_loss
 from watched_runs import Silent, own_cache
@@ -272,7 +272,7 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
     run = Run.load(sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "run", display=Silent()))
     options = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
-    found = run.answerer.answer(["one two three", "four five six seven"] * 4, options)
+    found = run.task.answer(["one two three", "four five six seven"] * 4, options)
     assert not any("<gap-" in guess.text for guesses in found for guess in guesses)
     assert any(guess.text for guesses in found for guess in guesses)
 

@@ -176,7 +176,7 @@ def test_what_has_no_beginning_to_force_refuses_one(name: str, trained: Callable
 @pytest.mark.parametrize("name", ["decoder alone, transformer", "classifier, transformer", "tagger, transformer"])
 def test_a_text_past_the_learned_positions_is_named(name: str, trained: Callable[[str], Path]) -> None:
     run = Run.load(trained(name), device="cpu")
-    longest = run.answerer.longest_source()
+    longest = run.task.longest_source()
     assert longest is not None
     apart = " " if name.startswith("decoder") else ""  # for BPE an unknown word is one piece
     just, past = (apart.join("🦉" * count) for count in (longest, longest + 1))

@@ -44,12 +44,12 @@ from sightline.recipe import Decoding, MetricName, Recipe, Risk
 from sightline.recipe.changes import carries, without_adapters
 from sightline.recipe.recipe import check_replacing
 from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
-from sightline.tasks.answerer import Answerer, Prediction, Score
-from sightline.tasks.continuing import Continuer
+from sightline.tasks.base import Prediction, Score, Task, build_task
+from sightline.tasks.classification import ClassificationTask, Probabilities
 from sightline.tasks.incomplete import Incomplete
-from sightline.tasks.labelling import Classifying, Probabilities, Tagging
-from sightline.tasks.tasks import build_answerer
-from sightline.tasks.translating import Translator
+from sightline.tasks.language_model import LanguageModelTask
+from sightline.tasks.seq2seq import Seq2SeqTask
+from sightline.tasks.tagging import TaggingTask
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ from typing import Protocol
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 # what a run has only once it is loaded
-_LOADED = frozenset(
-    ("recipe", "vocabulary", "model", "device", "answerer", "members", "precision", "_heard", "_repaired")
-)
+_LOADED = frozenset(("recipe", "vocabulary", "model", "device", "task", "members", "precision", "_heard", "_repaired"))
 
 
 class UnevenSources(UserWarning):
@@ -96,7 +94,7 @@ class Run:
         lengths: TargetLengths | None = None,
     ):
         self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
-        self.answerer: Answerer = build_answerer(recipe, vocabulary, model, device, read_dictionary(folder), lengths)
+        self.task: Task = build_task(recipe, vocabulary, model, device, read_dictionary(folder), lengths)
         self.members: list[Run] = []  # of an ensemble
         self.precision = "float32"  # of its matrix products, or bf16
         self._heard: tuple[TestSet, Heard] | None = None  # the last text: its metrics are all made of the same losses
@@ -246,14 +244,14 @@ class Run:
         first, device_ = members[0], members[0].device
         for other in members[1:]:
             check_alike(first, other)
-        model = Ensemble([each.answerer.writer() for each in members], weights=weights, mean=mean).eval()
+        model = Ensemble([each.task.writer() for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
         together.members = members
         together.precision = next((each.precision for each in members if each.precision != "float32"), "float32")
-        parts = tuple(each.answerer for each in members)
+        parts = tuple(each.task for each in members)
         dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
         lengths = TargetLengths.union(each.lengths for each in parts)
-        together.answerer = replace(together.answerer, members=parts, dictionary=dictionary, lengths=lengths)
+        together.task = replace(together.task, members=parts, dictionary=dictionary, lengths=lengths)
         return together
 
     # --- predicting -----------------------------------------------------------------------------------------------
@@ -290,7 +288,7 @@ class Run:
 
     def encode_sources(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids; a text longer than the model can take is an error that names it."""
-        return self.answerer.encode(texts, first=first)
+        return self.task.encode(texts, first=first)
 
     def predict_nbest(
         self,
@@ -312,7 +310,7 @@ class Run:
         check_texts("predict_nbest", texts)
         options = self._chosen("predict_nbest", options, changes)
         how: Any = {"prefixes": prefixes, "first": first, "phrases": phrases, "scored": scored, "told": told}
-        return self.answerer.answer(texts, options, **how)
+        return self.task.answer(texts, options, **how)
 
     def _chosen(self, method: str, options: Decoding | None, changes: dict[str, Any]) -> Decoding:
         """The decoding that a call asks for: all of it, some changed keys, or that of the recipe."""
@@ -341,11 +339,11 @@ class Run:
         options = self._chosen("continuations", options, changes)
         return self._continuer("continuations", text).continuations(text, options)
 
-    def _continuer(self, method: str, text: str) -> Continuer:
+    def _continuer(self, method: str, text: str) -> LanguageModelTask:
         check_text(method, text)
-        if not isinstance(self.answerer, Continuer):
+        if not isinstance(self.task, LanguageModelTask):
             raise wrong_task(self, method, "language-model", "use predict(texts)")
-        return self.answerer
+        return self.task
 
     def align(self, text: str, output: str | None = None) -> Alignment | None:
         """Where the model looked while it wrote `output` (its own prediction, if none is given).
@@ -385,7 +383,7 @@ class Run:
         check_text("trace", text)
         if target is not None:
             check_text("trace", target, name="target")
-        return trace_text(self.answerer, text, target, step)
+        return trace_text(self.task, text, target, step)
 
     def embed(self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "mean") -> Vectors:
         """One vector for each text, (texts, D), pooled (mean, max, first) over the states of its pieces."""
@@ -401,7 +399,7 @@ class Run:
         from sightline.inspection.contextual import Wanted, embed_texts
 
         check_texts("embed_units", texts)
-        return embed_texts(self.answerer, texts, Wanted(layer, pooling, words))
+        return embed_texts(self.task, texts, Wanted(layer, pooling, words))
 
     # --- scoring --------------------------------------------------------------------------------------------------
 
@@ -435,16 +433,16 @@ class Run:
             check_texts("score", targets, name="targets")
             if len(targets) != len(texts):
                 raise ValueError(f"score has {len(texts)} texts and {len(targets)} targets; give one for each text")
-        return self.answerer.score(texts, targets)
+        return self.task.score(texts, targets)
 
     def probabilities(self, texts: Sequence[str]) -> list[Probabilities] | list[list[Probabilities]]:
         """The probability of every label, likeliest first: for each text a dictionary (classifiers), or for each text a
         list with a dictionary for each of its words (taggers)."""
         check_texts("probabilities", texts)
-        if isinstance(self.answerer, Tagging):
-            return self.answerer.word_probabilities(texts)
-        if isinstance(self.answerer, Classifying):
-            return self.answerer.probabilities(texts)
+        if isinstance(self.task, TaggingTask):
+            return self.task.word_probabilities(texts)
+        if isinstance(self.task, ClassificationTask):
+            return self.task.probabilities(texts)
         remedy = "predict_nbest(texts) gives each output its log-probability"
         if not self.recipe.task_spec.fills_gaps:
             remedy += ", score that of any text you give"
@@ -500,8 +498,8 @@ class Run:
             count, unknown = len(heard.stream), heard.unknown
         if self.recipe.data.noise is not None:
             count = int(self._mended(test).answers.sum())
-        elif isinstance(self.answerer, Translator) and "perplexity" in section.metrics:
-            unknown = sum(len(self.answerer.unknown_in(target, source)) for source, target in test.beside())
+        elif isinstance(self.task, Seq2SeqTask) and "perplexity" in section.metrics:
+            unknown = sum(len(self.task.unknown_in(target, source)) for source, target in test.beside())
         return Report(
             on=test.name,
             sentences=len(test.sources),
@@ -511,10 +509,10 @@ class Run:
             unknown=unknown,
             confusion=self._confusion(test, outputs),
             unlearned=self._unlearned(test),
-            cut=self.answerer.cut_short(test.sources),
+            cut=self.task.cut_short(test.sources),
             validated=self.recipe.validated(test.name, test.pairs),
             incomplete=incomplete.to_dict(),
-            notes=incomplete.notes(self.answerer, options or self.recipe.decoding),
+            notes=incomplete.notes(self.task, options or self.recipe.decoding),
         )
 
     def _answers(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[list[Prediction]]:
@@ -566,9 +564,9 @@ class Run:
 
     def _perplexity(self, test: TestSet) -> Measurement:
         """By what the model thinks of every reference, each beside its source."""
-        assert isinstance(self.answerer, Translator)  # models of text and menders are measured otherwise
+        assert isinstance(self.task, Seq2SeqTask)  # models of text and menders are measured otherwise
         pairs = test.beside()
-        judged = self.answerer.judge([source for source, _ in pairs], [target for _, target in pairs])
+        judged = self.task.judge([source for source, _ in pairs], [target for _, target in pairs])
         losses = np.array([-told.score for (told,) in judged])
         tokens = [len(told.tokens) + 1 for (told,) in judged]
         return measure_perplexity(losses, tokens, copied=self.recipe.copies_unknown)

@@ -247,7 +247,7 @@ def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -
 
 
 def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Path) -> None:
-    from sightline.tasks.answerer import Prediction
+    from sightline.tasks.base import Prediction
 
     run = sightline.load(translator, device="cpu")
     writer = Writer(run, run.recipe.decoding, Limits(max_tokens=20, max_ratio=2.0))

@@ -13,7 +13,7 @@ from sightline.cli.embed import embed
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.recipe.data import ConlluSource
 from sightline.run import Run
-from sightline.tasks.answerer import Answerer
+from sightline.tasks.base import Task
 from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = [source for source, _ in PAIRS]
@@ -80,7 +80,7 @@ def test_the_nearest_line_to_a_line_is_itself(file: Path, capsys: pytest.Capture
 def test_a_text_to_be_near_to_that_is_too_long_is_named_as_what_it_is(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Answerer, "longest_source", lambda self: 40)
+    monkeypatch.setattr(Task, "longest_source", lambda self: 40)
     told = (
         r"^the text of --nearest has \d+ tokens and this model takes 40 \(its learned positions\); shorten or split it$"
     )

@@ -85,14 +85,14 @@ def test_several_continuations_have_their_scores(tasks: Runs) -> None:
 
 
 def test_learned_positions_that_end_early_are_told(tasks: Runs) -> None:
-    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    longest = Run.load(tasks["lm-transformer"], device="cpu").task.longest_source()
     assert longest is not None
     found = predict(tasks["lm-transformer"], "--prompt", "A", "--max-length", str(longest), "--sample")
     assert f"learned positions for {longest:,} tokens" in found.stderr
 
 
 def test_a_prompt_that_is_too_long_is_named_as_what_it_is(tasks: Runs) -> None:
-    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    longest = Run.load(tasks["lm-transformer"], device="cpu").task.longest_source()
     assert longest is not None
     told = rf"^the text of --prompt has {longest + 1:,} tokens and this model takes {longest:,} "
     with pytest.raises(ValueError, match=told):
@@ -100,7 +100,7 @@ def test_a_prompt_that_is_too_long_is_named_as_what_it_is(tasks: Runs) -> None:
 
 
 def test_lines_that_end_where_the_learned_positions_do_are_counted(tasks: Runs) -> None:
-    longest = Run.load(tasks["lm-transformer"], device="cpu").answerer.longest_source()
+    longest = Run.load(tasks["lm-transformer"], device="cpu").task.longest_source()
     found = predict(tasks["lm-transformer"], "--max-length", str(longest), "--beam", "1", given="A\nANNA:\n")
     assert "sightline: 2 lines ended where the learned positions of this model do\n" in found.stderr
     assert "positions" not in predict(tasks["lm-transformer"], given="A\n").stderr

@@ -139,10 +139,10 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"decoder": few})})
     count = len(run.vocabulary.target.encode("a dog barks loudly"))
     (tmp_path / "two.txt").write_text("\na dog barks loudly\n")
-    short = replace(run.answerer, recipe=recipe)
+    short = replace(run.task, recipe=recipe)
     with pytest.MonkeyPatch.context() as patch:
         if together:
-            patch.setattr(run, "answerer", replace(run.answerer, members=(run.answerer, short)))
+            patch.setattr(run, "answerer", replace(run.task, members=(run.task, short)))
         else:
             patch.setattr(run, "recipe", recipe)
             patch.setattr(run, "answerer", short)

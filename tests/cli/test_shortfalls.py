@@ -12,9 +12,9 @@ from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell, tell_unkno
 from sightline.recipe import Decoding
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
-from sightline.tasks.answerer import Answerer, Prediction
-from sightline.tasks.filling import Filling
-from sightline.tasks.restoring import Restorer
+from sightline.tasks.base import Prediction, Task
+from sightline.tasks.denoising import DenoisingTask
+from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.text.tokenizer import Tokenizer, Vocabulary
 
 
@@ -82,19 +82,19 @@ def test_what_is_unknown_of_a_forced_output_is_told_by_the_vocabulary_of_outputs
 
 
 def test_only_answers_without_room_to_go_on_are_ended_by_it(tasks: dict[str, Path]) -> None:
-    writer = Run.load(tasks["lm-transformer"], device="cpu").answerer
+    writer = Run.load(tasks["lm-transformer"], device="cpu").task
     longest = writer.longest_source()
     assert longest is not None
     assert writer.ended_short(answered(longest - 1, longest, 1, longest)) == 2
-    assert Run.load(tasks["lm-gru"], device="cpu").answerer.ended_short(answered(10_000)) == 0
-    assert Run.load(tasks["classify-mean"], device="cpu").answerer.ended_short(answered(10_000)) == 0
+    assert Run.load(tasks["lm-gru"], device="cpu").task.ended_short(answered(10_000)) == 0
+    assert Run.load(tasks["classify-mean"], device="cpu").task.ended_short(answered(10_000)) == 0
 
 
-@pytest.mark.parametrize("who", [Filling, Restorer])
-def test_a_gap_is_no_unknown_word_to_those_who_fill_it(who: type[Answerer]) -> None:
+@pytest.mark.parametrize("who", [MaskedLMTask, DenoisingTask])
+def test_a_gap_is_no_unknown_word_to_those_who_fill_it(who: type[Task]) -> None:
     words = Tokenizer.train(WordTokenizer(min_count=1), ["a cat sat"])
     both = Vocabulary(words, words, shared=True)
     recipe: Any = None
-    filling, other = (each(recipe, both, None, torch.device("cpu")) for each in (who, Answerer))
+    filling, other = (each(recipe, both, None, torch.device("cpu")) for each in (who, Task))
     assert filling.unknown("a [MASK] dog sat") == ["dog"]
     assert len(other.unknown("a [MASK] dog sat")) > 1

@@ -20,7 +20,7 @@ from sightline.recipe import Evaluation
 from sightline.recipe.tasks import TASKS
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
-from sightline.tasks.answerer import Answerer, TooLong
+from sightline.tasks.base import Task, TooLong
 
 Copy = Callable[..., Path]
 
@@ -82,14 +82,14 @@ def test_the_other_direction_whatever_text_they_are_compared_on(trained: dict[st
 def test_what_a_run_cannot_read_is_told_with_its_name(
     trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered = Answerer.answer
+    answered = Task.answer
 
-    def short_of_breath(self: Answerer, *asked: Any, **how: Any) -> Any:
+    def short_of_breath(self: Task, *asked: Any, **how: Any) -> Any:
         if self.recipe.model.decoder.attention.kind == "none":  # type: ignore[union-attr]
             raise TooLong("line 3", 9, 8)
         return answered(self, *asked, **how)
 
-    monkeypatch.setattr(Answerer, "answer", short_of_breath)
+    monkeypatch.setattr(Task, "answer", short_of_breath)
     with pytest.raises(RunError, match=r"^none-seed1: line 3 has 9 tokens and this model takes 8"):
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], device="cpu")
 

@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sightline.decoding.batch import Hypothesis
 from sightline.decoding.risk import UTILITIES, Utility, least_risk
 from sightline.recipe import Decoding
-from sightline.tasks.answerer import chosen
+from sightline.tasks.base import chosen
 
 SCORERS: dict[Utility, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 TEXTS = [

@@ -27,8 +27,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
 from sightline.run_folder import RunError
-from sightline.tasks.answerer import Answerer
-from sightline.tasks.tasks import build_answerer
+from sightline.tasks.base import Task, build_task
 from sightline.text.tokenizer import END, UNK, Tokenizer, Vocabulary
 
 # --- links ----------------------------------------------------------------------------------------------------------
@@ -184,12 +183,12 @@ def recipe(**decoding: Any) -> Recipe:
     )
 
 
-def answerer(dictionary: dict[str, str] | None = None, lowercase: bool = False, **decoding: Any) -> Answerer:
+def answerer(dictionary: dict[str, str] | None = None, lowercase: bool = False, **decoding: Any) -> Task:
     words = vocabulary(lowercase)
-    return build_answerer(recipe(**decoding), words, Pointer(words), torch.device("cpu"), dictionary)
+    return build_task(recipe(**decoding), words, Pointer(words), torch.device("cpu"), dictionary)
 
 
-def answers(asked: Answerer, texts: list[str], **more: Any) -> list[list[str]]:
+def answers(asked: Task, texts: list[str], **more: Any) -> list[list[str]]:
     return [[guess.text for guess in found] for found in asked.answer(texts, asked.recipe.decoding, **more)]
 
 

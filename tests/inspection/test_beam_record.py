@@ -21,8 +21,8 @@ from sightline.models.build import build_model
 from sightline.plots.beam import draw_beam
 from sightline.recipe import Decoding, Recipe
 from sightline.run import Run
-from sightline.tasks.answerer import Prediction
-from sightline.tasks.translating import Translator
+from sightline.tasks.base import Prediction
+from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.copying import ReadSource
 from sightline.text.tokenizer import END, Tokenizer, Vocabulary
 from untrained_runs import READER, WRITER, untrained
@@ -111,7 +111,7 @@ def test_what_is_forbidden_is_in_no_recorded_output_and_of_several_searches_the_
     (free,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4))
     forbidden = free[0].text.split()[word]
     options = search("transformer", beam=4, nbest=4, forbid=[forbidden])
-    predicted = run.answerer.answer(TEXTS[:1], options, watch=steps.append)[0]
+    predicted = run.task.answer(TEXTS[:1], options, watch=steps.append)[0]
     assert sum(step.step == 0 for step in steps) == searches  # the last word is put together again of other pieces
     record = record_beam(run, TEXTS[0], options)
     same(record, predicted, run.vocabulary.target)
@@ -148,8 +148,8 @@ def test_words_that_are_copied_are_recorded_as_they_are_predicted(changes: dict[
     text, options = "we call quux me zorb quux", run.options(max_length=12, **changes)
     (predicted,) = run.predict_nbest([text], options, prefixes=None if prefix is None else [prefix])
     record = record_beam(run, text, options, prefix=prefix)
-    assert isinstance(run.answerer, Translator)
-    same(record, predicted, run.vocabulary.target, run.answerer.read_source(text))
+    assert isinstance(run.task, Seq2SeqTask)
+    same(record, predicted, run.vocabulary.target, run.task.read_source(text))
     told = [
         "".join(node.piece for node in record.line(last)[:-1]).replace("▁", " ").strip() for last in record.outputs()
     ]

@@ -80,7 +80,7 @@ def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_b
     (ids,) = run.encode_sources(TEXTS[:1])
     with torch.inference_mode():
         whole = run.model(None, None, torch.tensor([[*marks, *ids]]), Padded.of([len(marks) + len(ids)]))[0]
-    (found,) = embed_texts(replace(run.answerer, recipe=recipe), TEXTS[:1], Wanted(pooling="none"))
+    (found,) = embed_texts(replace(run.task, recipe=recipe), TEXTS[:1], Wanted(pooling="none"))
     np.testing.assert_allclose(found.vectors, whole[len(marks) :].numpy(), atol=1e-5)
 
 
@@ -106,7 +106,7 @@ def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
     first, second, *_ = cut_text(run.vocabulary.source, text).members.sum(axis=0).tolist()
     clean = run.recipe.data.clean.model_copy(update={"cut_source": first + second})
     recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
-    asked = replace(run.answerer, recipe=recipe)
+    asked = replace(run.task, recipe=recipe)
     (found,) = embed_texts(asked, [text], Wanted(words=True))
     assert found.units == ["Ein", "Hund", "bellt", "laut."]
     assert found.vectors.any(axis=1).tolist() == [True, True, False, False]
@@ -130,7 +130,7 @@ def test_long_texts_are_pooled_as_they_come_and_not_kept() -> None:
     texts = ["Ein Hund bellt laut. " * 100] * 32
     expected = run.embed(texts[:1])[0]
     tracemalloc.start()
-    found = embed_texts(run.answerer, texts, Wanted())
+    found = embed_texts(run.task, texts, Wanted())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     pieces = sum(len(ids) for ids in run.encode_sources(texts))
@@ -192,7 +192,7 @@ def test_what_has_no_such_vectors_says_so() -> None:
     with pytest.raises(TypeError, match=r"embed takes a list of texts"):
         run.embed("Ein Hund")
     with pytest.raises(ValueError, match="embed with one of them"):
-        embed_texts(replace(run.answerer, members=(run.answerer,)), TEXTS, Wanted())
+        embed_texts(replace(run.task, members=(run.task,)), TEXTS, Wanted())
 
 
 # --- places of a word -------------------------------------------------------------------------------------------------
@@ -219,17 +219,17 @@ def test_a_word_is_found_in_any_case_and_script_but_not_inside_another(
 def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: str) -> None:
     run = untrained(name)
     texts = ["Ein Hund bellt laut.", "Zwei Männer", "über den hund 🙂. " + "und mehr " * 9]
-    found = find_occurrences(run.answerer, texts, "Hund")
+    found = find_occurrences(run.task, texts, "Hund")
     assert found.contexts == ["Ein [Hund] bellt laut.", "über den [hund] 🙂. und mehr und mehr…"]
     assert list(found.layers) == ["embedding", "layer 0", "last"]
     assert all(vectors.shape == (2, 16) for vectors in found.layers.values())
     words = run.embed_units(texts, words=True, pooling="mean")
     np.testing.assert_allclose(found.layers["last"], [words[0].vectors[1], words[2].vectors[2]], atol=1e-5)
-    assert find_occurrences(run.answerer, texts * 2, "Hund", most=3).contexts == [*found.contexts, found.contexts[0]]
+    assert find_occurrences(run.task, texts * 2, "Hund", most=3).contexts == [*found.contexts, found.contexts[0]]
     with pytest.raises(ValueError, match="'Schach' stands 0 times"):
-        find_occurrences(run.answerer, texts, "Schach")
+        find_occurrences(run.task, texts, "Schach")
     with pytest.raises(ValueError, match="'Zwei' stands 1 time "):
-        find_occurrences(run.answerer, texts, "Zwei")
+        find_occurrences(run.task, texts, "Zwei")
 
 
 @pytest.mark.parametrize(
@@ -259,14 +259,14 @@ def test_around_a_word_stand_24_characters_of_whole_words_where_there_are_any(
 def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for() -> None:
     run = untrained("tagger")
     texts = ["Zwei\u00a0Hunde\u00a0hier und (Ein Hund", "Ein Hund"]
-    found = find_occurrences(run.answerer, texts, "ein")
+    found = find_occurrences(run.task, texts, "ein")
     assert found.contexts == ["Zwei Hunde hier und ([Ein] Hund", "[Ein] Hund"]
     last = run.embed_units(texts, words=True, pooling="mean")
     np.testing.assert_allclose(found.layers["last"], [last[0].vectors[2], last[1].vectors[0]], atol=1e-5)
 
 
 def test_places_of_a_word_are_refused_where_there_are_no_vectors() -> None:
-    answerer = replace(untrained("language-model").answerer, model=CountedModel())
+    answerer = replace(untrained("language-model").task, model=CountedModel())
     with pytest.raises(ValueError, match="an n-gram model counts and has no vectors"):
         find_occurrences(answerer, ["Ein Hund", "Ein Hund"], "Hund")
 
@@ -277,7 +277,7 @@ def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
     assert isinstance(encoder, TransformerBody)
     few = encoder.model_copy(update={"positions": Positions(kind="learned", longest=4)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
-    asked = replace(run.answerer, recipe=recipe)
+    asked = replace(run.task, recipe=recipe)
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
         embed_texts(asked, ["a b", "a b c d e"], Wanted())
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
@@ -286,7 +286,7 @@ def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
 
 @pytest.mark.parametrize(("count", "shown"), [(5, [0, 1, 2, 3]), (6, [0, 1, 3, 4]), (12, [0, 3, 7, 10])])
 def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last(count: int, shown: list[int]) -> None:
-    asked = untrained("transformer").answerer
+    asked = untrained("transformer").task
     deep = nn.Module()
     deep.encoder = nn.Module()
     deep.encoder.layers = nn.ModuleList(asked.model.encoder.layers[0] for _ in range(count))

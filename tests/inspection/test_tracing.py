@@ -25,7 +25,7 @@ from sightline.layers.layout import Padded
 from sightline.recipe.data import WordTokenizer
 from sightline.recipe.tasks import task_spec
 from sightline.run import Run
-from sightline.tasks.continuing import Continuer
+from sightline.tasks.language_model import LanguageModelTask
 from sightline.text.labels import label_tokenizer
 from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
 from untrained_runs import untrained
@@ -134,8 +134,8 @@ def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> N
 
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
     """log p of what was written after a text, by the model as a search is given it, and how many tokens that is."""
-    assert isinstance(run.answerer, Continuer)
-    writer, new = run.answerer.writer(), len(tokens) - len(run.encode_sources([text])[0])
+    assert isinstance(run.task, LanguageModelTask)
+    writer, new = run.task.writer(), len(tokens) - len(run.encode_sources([text])[0])
     with torch.inference_mode():
         state = writer.begin(writer.encode(torch.tensor([[END]]), Padded.of([1])))
         logs = writer.logits(writer.advance(torch.tensor([[START, *tokens[:-1]]]), state)[0]).log_softmax(-1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sightline.layers.layout import Padded
 from sightline.models.build import build_model
 from sightline.recipe import Decoding, Recipe
-from sightline.tasks.tasks import build_answerer
+from sightline.tasks.base import build_task
 from sightline.text.tokenizer import PAD, UNK, TokenizerError, Vocabulary
 
 PAIRS = [
@@ -81,7 +81,7 @@ def _recipe(kind: str) -> Recipe:
 @cache
 def tagger(kind: str) -> Any:
     model = build_model(_recipe(kind), vocabulary(kind)).eval()
-    return build_answerer(_recipe(kind), vocabulary(kind), model, torch.device("cpu"))
+    return build_task(_recipe(kind), vocabulary(kind), model, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

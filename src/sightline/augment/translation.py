@@ -11,7 +11,7 @@ from sightline.decoding.ensemble import Ensemble
 from sightline.files import checksum
 from sightline.recipe import Decoding
 from sightline.run import Run
-from sightline.tasks.answerer import Prediction
+from sightline.tasks.base import Prediction
 from sightline.terminal import plural
 
 Choice = Literal["bleu", "chrf"]
@@ -77,7 +77,7 @@ class Writer:
 
     def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
         """What becomes of each text; `first` is the number of the first one in the whole input."""
-        longest = min(self.limits.max_tokens, self.run.answerer.longest_source() or self.limits.max_tokens)
+        longest = min(self.limits.max_tokens, self.run.task.longest_source() or self.limits.max_tokens)
         sources, cut = [flat(text) for text in texts], self.run.recipe.data.clean.cut_source
         lengths = [len(ids[:cut]) for ids in self.run.vocabulary.source.encode_many(sources)]  # what is read of each
         # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded

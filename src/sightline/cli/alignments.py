@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sightline.evaluation.intervals import Score
     from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
-    from sightline.tasks.answerer import Prediction
+    from sightline.tasks.base import Prediction
 
 Symmetrize = Annotated[
     str | None,

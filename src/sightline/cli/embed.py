@@ -117,22 +117,22 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
     from sightline.inspection.contextual import embed_texts, layer_width
     from sightline.inspection.nearest import Nearest
     from sightline.inspection.vector_files import vector_file
-    from sightline.tasks.answerer import TooLong
+    from sightline.tasks.base import TooLong
 
     near: Nearest | None = None
     if text is not None:
         try:
-            near = Nearest(embed_texts(run.answerer, [text], wanted)[0].vectors[0], top)
+            near = Nearest(embed_texts(run.task, [text], wanted)[0].vectors[0], top)
         except TooLong as error:
             raise error.named("the text of --nearest") from None
-    opened: Any = nullcontext() if out is None else vector_file(out, layer_width(run.answerer, wanted.layer))
+    opened: Any = nullcontext() if out is None else vector_file(out, layer_width(run.task, wanted.layer))
     with opened as rows, _watching() as tell:
         done = cut = 0
         limit, name = InputLength.of(run, None), str(named(file) or "standard input")
         for block in (block for window in windows(texts_of(run.recipe, file)) for block in _blocks(window)):
             limit.check(block, name, done)
-            _hand_over(embed_texts(run.answerer, block, wanted, first=done), done, rows, near)
-            done, cut = done + len(block), cut + run.answerer.cut_short(block)
+            _hand_over(embed_texts(run.task, block, wanted, first=done), done, rows, near)
+            done, cut = done + len(block), cut + run.task.cut_short(block)
             tell(done)
     if cut:
         print(f"sightline: {plural(cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
@@ -171,7 +171,7 @@ def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> No
     from sightline.inspection.occurrences import find_occurrences
     from sightline.plots.senses import draw_senses
 
-    found = find_occurrences(run.answerer, texts_of(run.recipe, file), word, most=most)
+    found = find_occurrences(run.task, texts_of(run.recipe, file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")
     print(f"wrote {figure}", file=sys.stderr)
 

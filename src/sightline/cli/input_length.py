@@ -65,7 +65,7 @@ class InputLength:
         self.bounded(lines, done)
         if self.refused:
             raise ValueError(
-                f"{what}, {self.run.answerer.unit} {self.refused[0]:,}: more than {self._bound}, the most this run "
+                f"{what}, {self.run.task.unit} {self.refused[0]:,}: more than {self._bound}, the most this run "
                 f"reads in one; cut it into shorter ones"
             )
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sightline.cli.midi_files import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run
-    from sightline.tasks.answerer import Prediction
+    from sightline.tasks.base import Prediction
 
 
 def predict(
@@ -243,7 +243,7 @@ class Predictor:
 
     def shown(self, guesses: list[Prediction]) -> str:
         """The outputs for a line, in one line."""
-        from sightline.tasks.answerer import one_line
+        from sightline.tasks.base import one_line
 
         if self.as_json:
             told = [_record(guess) for guess in guesses]
@@ -283,13 +283,13 @@ def _tagged(
 
 def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
-    from sightline.tasks.answerer import TooLong
+    from sightline.tasks.base import TooLong
 
     run, options, nbest = asked.run, asked.options, asked.nbest
-    short = Shortfalls(run.answerer, options)
+    short = Shortfalls(run.task, options)
     short.read([prompt])
     try:
-        longest, begun = run.answerer.longest_source(), len(run.encode_sources([prompt])[0])
+        longest, begun = run.task.longest_source(), len(run.encode_sources([prompt])[0])
     except TooLong as error:
         raise error.named("the text of --prompt") from None
     if longest is not None and begun + options.new_tokens > longest:
@@ -354,7 +354,7 @@ def _each_line(
 ) -> None:
     """Print what is answered to each line, as the lines come."""
     run, done = asked.run, 0
-    short = Shortfalls(run.answerer, asked.options)
+    short = Shortfalls(run.task, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else open_output(alignments.path)
     with opened as looks, counting(file) as answered, phrases_told():
@@ -390,7 +390,7 @@ def _answers(
     answered: Callable[[int], None],
 ) -> list[list[Prediction]]:
     """Outputs for some lines: found, or told and judged; `done` lines went before, and `answered` hears of more."""
-    from sightline.tasks.translating import Translator
+    from sightline.tasks.seq2seq import Seq2SeqTask
 
     run, found = asked.run, done
 
@@ -399,11 +399,11 @@ def _answers(
         found += lines
         answered(found)
 
-    if beside.targets is not None and isinstance(run.answerer, Translator):
+    if beside.targets is not None and isinstance(run.task, Seq2SeqTask):
         targets = beside.targets.next(len(window), done)
-        judged = run.answerer.judge(window, targets, first=done)  # it refuses what is too long, by its line
+        judged = run.task.judge(window, targets, first=done)  # it refuses what is too long, by its line
         for text, target in zip(window, targets, strict=True):
-            beside.unknown.add(run.answerer.unknown_in(target, text))
+            beside.unknown.add(run.task.unknown_in(target, text))
         return judged
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
     scored = asked.nbest is not None or asked.as_json

@@ -1,6 +1,6 @@
 """Where a model falls short of what it was given or asked for: counted while it works, and told once when all is done.
 
-The answerer says it of each text (`unknown`, `cut_short`, `ended_short`); here it is added up.
+The task says it of each text (`unknown`, `cut_short`, `ended_short`); here it is added up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.recipe import Decoding
-    from sightline.tasks.answerer import Answerer, Prediction
+    from sightline.tasks.base import Prediction, Task
     from sightline.text.tokenizer import Vocabulary
 
 _SHOWN = 8  # pieces named, at most
@@ -48,22 +48,22 @@ class UnknownPieces:
 class Shortfalls:
     """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
 
-    def __init__(self, answerer: Answerer, options: Decoding, *, unit: str = "line") -> None:
+    def __init__(self, task: Task, options: Decoding, *, unit: str = "line") -> None:
         from sightline.tasks.incomplete import Incomplete
 
-        self.answerer, self.options, self.unit = answerer, options, unit
+        self.task, self.options, self.unit = task, options, unit
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0
         self.incomplete = Incomplete()
 
     def read(self, texts: Sequence[str]) -> None:
         """Texts that are asked about."""
-        self.cut += self.answerer.cut_short(texts)
+        self.cut += self.task.cut_short(texts)
         for text in texts:
-            self.unknown.add(self.answerer.unknown(text))
+            self.unknown.add(self.task.unknown(text))
 
     def wrote(self, answers: Sequence[Sequence[Prediction]]) -> None:
         """What was answered to texts."""
-        self.ended += self.answerer.ended_short(answers)
+        self.ended += self.task.ended_short(answers)
         self.incomplete.add(answers)
 
     def notes(self) -> list[str]:
@@ -71,7 +71,7 @@ class Shortfalls:
         ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
         cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
         notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
-        return [*notes, *self.incomplete.notes(self.answerer, self.options)]
+        return [*notes, *self.incomplete.notes(self.task, self.options)]
 
 
 def _short(piece: str) -> str:

@@ -120,7 +120,7 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None, longes
     out = sys.stdout.buffer  # byte for byte, whatever the line ends are
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)
-    short, done = Shortfalls(run.answerer, run.recipe.decoding, unit="sentence"), 0
+    short, done = Shortfalls(run.task, run.recipe.decoding, unit="sentence"), 0
     limit = InputLength.of(run, longest)
     for window in windows(sentences(_without_mark(lines), form, word, name=name)):
         if form == "columns" and column is None:

@@ -26,7 +26,7 @@ from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.files import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, rewriting, write_config
-from sightline.tasks.answerer import Prediction
+from sightline.tasks.base import Prediction
 
 FILE = "outputs.jsonl"
 Kind = Literal["lead", "oracle"]

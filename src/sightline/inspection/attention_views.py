@@ -25,7 +25,7 @@ from sightline.inspection.walk_through import layer_of, looks_at_source
 from sightline.layers.scores import Score
 from sightline.layers.tap import TapModule
 from sightline.recipe import Recipe
-from sightline.tasks.answerer import Answerer
+from sightline.tasks.base import Task
 from sightline.text.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Loaded(Protocol):
     vocabulary: Vocabulary
     model: Any
     device: torch.device
-    answerer: Answerer
+    task: Task
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]: ...
     def predict_nbest(self, texts: Sequence[str]) -> list[list[Any]]: ...

@@ -20,7 +20,7 @@ from sightline.decoding.batch import Considered, Hypothesis
 from sightline.inspection.alignment import visible
 from sightline.inspection.attention_views import Loaded
 from sightline.recipe import Decoding
-from sightline.tasks.translating import Translator
+from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.terminal import plural
 from sightline.text.tokenizer import END
 
@@ -191,14 +191,14 @@ def record_beam(run: Loaded, text: str, options: Decoding | None = None, *, pref
 
     A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
     """
-    if not isinstance(run.answerer, Translator):
+    if not isinstance(run.task, Seq2SeqTask):
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is {run.recipe.task_spec}")
     options = options or run.recipe.decoding
     record = BeamRecord(options.beam, options.candidates, options.groups)
-    run.answerer.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)
+    run.task.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)
     if not record.nodes:
         raise ValueError("nothing is searched for an empty text; give a sentence")
-    target, source = run.vocabulary.target, run.answerer.read_source(text)
+    target, source = run.vocabulary.target, run.task.read_source(text)
     known = target.pieces(source.known([node.token for node in record.nodes], target.size))
     pieces = zip([node.token for node in record.nodes], known, strict=True)
     return record.named([source.text_of(n, target.size) if n >= target.size else piece for n, piece in pieces])

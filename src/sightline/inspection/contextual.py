@@ -25,8 +25,8 @@ from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
 from sightline.recipe.bodies import ConvolutionalBody
 from sightline.recipe.changes import carries
-from sightline.tasks.answerer import Answerer
-from sightline.tasks.continuing import Continuer
+from sightline.tasks.base import Task
+from sightline.tasks.language_model import LanguageModelTask
 from sightline.text.labels import between_spaces
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import cut_text
@@ -105,7 +105,7 @@ def layer_count(model: Any) -> int:
     return len(layers) if all(isinstance(layer, TapModule) for layer in layers) else 0
 
 
-def layer_width(asked: Answerer, layer: Layer) -> int:
+def layer_width(asked: Task, layer: Layer) -> int:
     """How wide the vectors of a layer are: as the model, but that gated convolutions may have a width of their own."""
     model = asked.recipe.model
     body = model.encoder or model.decoder
@@ -113,7 +113,7 @@ def layer_width(asked: Answerer, layer: Layer) -> int:
     return body.layer_width(model.width) if inside and isinstance(body, ConvolutionalBody) else model.width
 
 
-def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
+def check_layers(asked: Task, layers: Sequence[Layer]) -> None:
     """Refuse what has no vectors, and layers that are not there."""
     if isinstance(asked.model, CountedModel):
         raise ValueError("an n-gram model counts and has no vectors; embed with another run")
@@ -126,7 +126,7 @@ def check_layers(asked: Answerer, layers: Sequence[Layer]) -> None:
             raise ValueError(f"layer {layer} is not there: this model {has}; last and embedding are always there")
 
 
-def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[list[int]]:
+def piece_ids(asked: Task, texts: Sequence[str], first: int = 0) -> list[list[int]]:
     """The pieces of each text; `first` is the number of the first text, for errors."""
     if asked.recipe.task_spec.labels == "words":  # where every word is cut on its own
         cuts = asked.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
@@ -134,7 +134,7 @@ def piece_ids(asked: Answerer, texts: Sequence[str], first: int = 0) -> list[lis
     return asked.encode(texts, first=first)
 
 
-def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
+def cut_words(asked: Task, text: str, number: int = 0) -> Pieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
     if asked.recipe.task_spec.labels == "words":
         words = between_spaces(text)
@@ -147,21 +147,21 @@ def cut_words(asked: Answerer, text: str, number: int = 0) -> Pieces:
     return Pieces(ids, found.words, found.members[: len(ids)])
 
 
-def _with_marks(asked: Answerer, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
+def _with_marks(asked: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
     """Each text as the model was shown it in training, and how many marks stand before it."""
     if not isinstance(asked.model, LanguageModel):
         side = sides_of(asked.recipe)([np.asarray(ids, np.int64) for ids in texts], [np.ones(1, np.int64)] * len(texts))
         assert side.source is not None
         before, behind = ([] if mark is None else [mark] for mark in (side.source.before, side.source.behind))
         return [[*before, *ids, *behind] for ids in texts], len(before)
-    if not isinstance(asked, Continuer):  # source, end mark, and the target behind it
+    if not isinstance(asked, LanguageModelTask):  # source, end mark, and the target behind it
         return [[*ids, END] for ids in texts], 0
     marks = ([] if carries(asked.recipe) else [START]) + [END] if asked.begins else [START]
     return [[*marks, *ids] for ids in texts], len(marks)
 
 
 @torch.inference_mode()
-def _states(asked: Answerer, rows: Sequence[list[int]], layers: Sequence[Layer]) -> list[Tensor]:
+def _states(asked: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> list[Tensor]:
     """(N, D) of each layer, for rows end to end: one pass."""
     model, layout = asked.model, Packed.of([len(row) for row in rows], asked.device)
     tokens = torch.tensor(list(chain.from_iterable(rows)), device=asked.device)  # (N,)
@@ -185,7 +185,7 @@ def _states(asked: Answerer, rows: Sequence[list[int]], layers: Sequence[Layer])
 
 
 def piece_states(
-    asked: Answerer, texts: Sequence[list[int]], layers: Sequence[Layer]
+    asked: Task, texts: Sequence[list[int]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int, list[Vectors]]]:
     """The number of each text (ids) that is not empty, with the states of its pieces (S, D) in each layer.
 
@@ -204,7 +204,7 @@ def piece_states(
 # --- texts to vectors -------------------------------------------------------------------------------------------------
 
 
-def embed_texts(asked: Answerer, texts: Sequence[str], wanted: Wanted, *, first: int = 0) -> list[Embedded]:
+def embed_texts(asked: Task, texts: Sequence[str], wanted: Wanted, *, first: int = 0) -> list[Embedded]:
     """The units of each text with their vectors; a text in which there is nothing has a vector of zeros."""
     check_layers(asked, [wanted.layer])
     every = piece_ids(asked, texts, first)
@@ -218,7 +218,7 @@ def embed_texts(asked: Answerer, texts: Sequence[str], wanted: Wanted, *, first:
     return [found[number] for number in range(len(texts))]
 
 
-def _units(asked: Answerer, text: str, ids: list[int], states: Vectors, wanted: Wanted, number: int) -> Embedded:
+def _units(asked: Task, text: str, ids: list[int], states: Vectors, wanted: Wanted, number: int) -> Embedded:
     if wanted.words:
         cut = cut_words(asked, text, number)
         return Embedded(cut.words, pool_pieces(states, cut.members, wanted.pooling))

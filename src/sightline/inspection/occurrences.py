@@ -19,7 +19,7 @@ from sightline.inspection.contextual import (
     pool_pieces,
 )
 from sightline.inspection.word_senses import Occurrences
-from sightline.tasks.answerer import Answerer
+from sightline.tasks.base import Task
 from sightline.terminal import plural
 from sightline.text.labels import between_spaces
 from sightline.text.scripts import unspaced
@@ -29,7 +29,7 @@ _AROUND = 24  # characters of context on either side
 _PANELS = 6  # layers shown, at most
 
 
-def shown_layers(asked: Answerer) -> list[Layer]:
+def shown_layers(asked: Task) -> list[Layer]:
     """From the embedding to the last, evenly thinned where there are many."""
     between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for a norm or a map
     if len(between) > _PANELS - 2:
@@ -55,7 +55,7 @@ def _joined(text: str, at: int) -> bool:
     return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
 
 
-def find_occurrences(asked: Answerer, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
+def find_occurrences(asked: Task, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
     """The first `most` places of a word, with its vectors in the layers that are shown."""
     check_layers(asked, [])  # those that are shown are there, if there are any
     layers = shown_layers(asked)
@@ -74,9 +74,7 @@ def find_occurrences(asked: Answerer, texts: Iterable[str], word: str, *, most: 
     return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})
 
 
-def _occurrences(
-    asked: Answerer, texts: Iterable[str], word: str
-) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
+def _occurrences(asked: Task, texts: Iterable[str], word: str) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
     """The context of each, the pieces of its text, and which of those are the word's."""
     for number, text in enumerate(texts):
         places = places_of(word, text)

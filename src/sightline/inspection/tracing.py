@@ -21,8 +21,8 @@ from sightline.layers.spans import Compressed
 from sightline.models.counted import CountedModel
 from sightline.recipe.changes import carries
 from sightline.recipe.noise import MASK
-from sightline.tasks.answerer import Answerer
-from sightline.tasks.continuing import Continuer
+from sightline.tasks.base import Task
+from sightline.tasks.language_model import LanguageModelTask
 from sightline.terminal import plural
 from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
@@ -39,7 +39,7 @@ NO_SPECIALS = (
 FORCED = "Recorded is one pass over the given output, each token predicted from those before it."
 
 
-def trace_text(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+def trace_text(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
     """Trace a text with an output that is given, or the run's own; with `step`, no further than that output token."""
     if isinstance(asked.model, CountedModel):
         raise ValueError(
@@ -68,7 +68,7 @@ def trace_text(asked: Answerer, text: str, target: str | None, step: int | None)
     return trace
 
 
-def _tracer(asked: Answerer) -> Callable[[Any, str, str | None, int | None], Trace]:
+def _tracer(asked: Task) -> Callable[[Any, str, str | None, int | None], Trace]:
     spec = asked.recipe.task_spec
     if spec.writes_text:
         return _trace_translation if spec.reads_source else _trace_language
@@ -77,7 +77,7 @@ def _tracer(asked: Answerer) -> Callable[[Any, str, str | None, int | None], Tra
     return _trace_label if spec.labels == "one" else _trace_tags
 
 
-def _unknown_shown(asked: Answerer, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
+def _unknown_shown(asked: Task, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
     """The tokens that were read, and those of an output that was forced, each <unk> with what it stands for."""
     read, write = asked.vocabulary.source.show_unknown, asked.vocabulary.target.show_unknown
     if asked.recipe.task_spec.continues_text:  # it reads what it goes on after
@@ -131,7 +131,7 @@ def _about(
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _trace_translation(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_translation(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
     vocabulary, model, device = asked.vocabulary, asked.model, asked.device
     (source,) = asked.encode([text])
     if target is None:
@@ -158,8 +158,8 @@ def _trace_translation(asked: Answerer, text: str, target: str | None, step: int
     return trace
 
 
-def _trace_language(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
-    assert isinstance(asked, Continuer)
+def _trace_language(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
+    assert isinstance(asked, LanguageModelTask)
     tokenizer = asked.vocabulary.target
     (prompt,) = asked.encode([text])
     if target is None:
@@ -183,7 +183,7 @@ def _trace_language(asked: Answerer, text: str, target: str | None, step: int | 
     return trace
 
 
-def _trace_sequence(asked: Answerer, before: list[int], first: list[int], wanted: list[int]) -> Trace:
+def _trace_sequence(asked: Task, before: list[int], first: list[int], wanted: list[int]) -> Trace:
     """A decoder that stands alone, over all in one sequence; the loss is that of the output."""
     model, device = asked.model, asked.device
     given = [*before, *first, *wanted[:-1]]
@@ -202,7 +202,7 @@ def _last(count: int, wanted: int) -> list[int]:
     return list(range(count - wanted, count))
 
 
-def _trace_label(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_label(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
     (source,) = asked.encode([text])
     if not source:
@@ -214,7 +214,7 @@ def _trace_label(asked: Answerer, text: str, target: str | None, step: int | Non
     return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
 
 
-def _trace_gaps(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_gaps(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
     """What a masked-words model puts into the gaps of a text; elsewhere it is not asked."""
     _no_steps(step)
     if target is not None:
@@ -238,7 +238,7 @@ def _trace_gaps(asked: Answerer, text: str, target: str | None, step: int | None
     return trace
 
 
-def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_tags(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
     words = asked.vocabulary.encode_words([" ".join(between_spaces(text))])[0]
     pieces = [piece for word in words for piece in word]
@@ -259,7 +259,7 @@ def _trace_tags(asked: Answerer, text: str, target: str | None, step: int | None
 
 
 def _trace_labels(
-    asked: Answerer, source: list[int], wanted: torch.Tensor, places: torch.Tensor | None, labels: list[int]
+    asked: Task, source: list[int], wanted: torch.Tensor, places: torch.Tensor | None, labels: list[int]
 ) -> Trace:
     """A special is no answer: probabilities are over the labels, counted without the specials."""
     taken = [np.asarray(source, np.int64)]

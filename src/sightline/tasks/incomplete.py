@@ -8,7 +8,7 @@ from typing import Any
 
 from sightline.recipe import Decoding
 from sightline.recipe.data import WHOLE_WORDS
-from sightline.tasks.answerer import Answerer, Prediction
+from sightline.tasks.base import Prediction, Task
 from sightline.terminal import plural
 
 _KEPT = 1_000  # lines that are remembered by their number
@@ -67,36 +67,36 @@ class Incomplete:
             found |= {"outputs_with_unknown": self.unknown.count, "unknown_lines": self.unknown.first}
         return found
 
-    def notes(self, answerer: Answerer, options: Decoding) -> list[str]:
+    def notes(self, task: Task, options: Decoding) -> list[str]:
         """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
         notes, every = [], plural(self.outputs, "output")
-        if self.truncated.count and not answerer.recipe.task_spec.continues_text:
+        if self.truncated.count and not task.recipe.task_spec.continues_text:
             reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
-            notes.append(f"{reached}; {_remedy(answerer, options)}")
+            notes.append(f"{reached}; {_remedy(task, options)}")
         if self.unknown.count:
             said = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
-            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(answerer)}")
+            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(task)}")
         return notes
 
 
-def _other_vocabulary(answerer: Answerer) -> str:
+def _other_vocabulary(task: Task) -> str:
     """What to do against <unk>."""
-    recipe = answerer.recipe
+    recipe = task.recipe
     if recipe.task_spec.maps_text and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
         looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
         return f"{looks}train with tokenizer.kind: bpe"
     return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
 
 
-def _remedy(answerer: Answerer, options: Decoding) -> str:
+def _remedy(task: Task, options: Decoding) -> str:
     """Which key to raise."""
     given = {"max_length": options.max_length, "max_ratio": options.max_ratio}
     keys = [f"decoding.{key} ({value:g})" for key, value in given.items() if value is not None]
     if keys:
         found = f"raise {' or '.join(keys)}"
-    elif answerer.lengths is not None:
+    elif task.lengths is not None:
         found = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
     else:
         found = "set decoding.max_length (--max-length)"
-    longest = answerer.longest_output()
+    longest = task.longest_output()
     return found if longest is None else f"{found}; no output of this model can have more than {longest:,} tokens"

@@ -24,11 +24,10 @@ from sightline.evaluation.metrics import METRICS, score
 from sightline.layers.precision import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.changes import carries
-from sightline.tasks.answerer import Prediction
-from sightline.tasks.filling import Filling
+from sightline.tasks.base import Prediction, build_task
+from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.incomplete import Incomplete
-from sightline.tasks.restoring import Restorer
-from sightline.tasks.tasks import build_answerer
+from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.text.shown import beginning
 from sightline.text.tokenizer import END
 from sightline.training.job import Validation
@@ -137,8 +136,8 @@ class Validator:
 
     def _answers(self, model: nn.Module, texts: list[str], options: Decoding) -> list[Prediction]:
         vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
-        answerer = build_answerer(self.recipe, vocabulary, model, self.device, lengths=lengths)
-        return [guesses[0] for guesses in answerer.answer(texts, options)]
+        task = build_task(self.recipe, vocabulary, model, self.device, lengths=lengths)
+        return [guesses[0] for guesses in task.answer(texts, options)]
 
 
 class TextValidator(Validator):
@@ -222,8 +221,8 @@ class MendingValidator(Validator):
         starts = np.linspace(0, max(0, len(self.stream) - length), count).astype(int)
         windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
         read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
-        mender = build_answerer(self.recipe, vocabulary, model, self.device)
-        assert isinstance(mender, Filling | Restorer)
+        mender = build_task(self.recipe, vocabulary, model, self.device)
+        assert isinstance(mender, MaskedLMTask | DenoisingTask)
         found = mender.answer_ids(read, self._options(beam=1))
         decode = vocabulary.target.decode
         return [

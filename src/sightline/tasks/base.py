@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,6 +67,25 @@ class TooLong(ValueError):
         return TooLong(name, self.tokens, self.longest)
 
 
+def build_task(
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    model: Any,
+    device: torch.device,
+    dictionary: Mapping[str, str] | None = None,
+    lengths: TargetLengths | None = None,
+) -> Task:
+    """The task of a recipe, with its model."""
+    return task_class(recipe)(recipe, vocabulary, model, device, dictionary, lengths=lengths)
+
+
+def task_class(recipe: Recipe) -> type[Task]:
+    """The class that a recipe's task names as its implementation."""
+    module, _, name = recipe.task_spec.implementation.partition(":")
+    found: type[Task] = getattr(import_module(module), name)
+    return found
+
+
 @dataclass(frozen=True)
 class Asked:
     """Texts to answer, and what is settled of their answers beforehand."""
@@ -80,7 +100,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answerer:
+class Task:
     """A model that is asked in texts."""
 
     recipe: Recipe
@@ -88,7 +108,7 @@ class Answerer:
     model: Any
     device: torch.device
     dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
-    members: tuple[Answerer, ...] = ()  # of an ensemble
+    members: tuple[Task, ...] = ()  # of an ensemble
     lengths: TargetLengths | None = None  # of the training text, from which limits of outputs are derived
     unit: ClassVar[str] = "line"  # what errors call a text of the input
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from sightline.decoding.phrases import PhraseWarning, occurrences
 from sightline.recipe import Decoding
-from sightline.tasks.answerer import Asked, Prediction, chosen, one_line
-from sightline.tasks.translating import Translator
+from sightline.tasks.base import Asked, Prediction, chosen, one_line
+from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.gaps import GAP, between, encode_gaps, fill_spans
 from sightline.text.tokenizer import UNK
 
 
-class Restorer(Translator):
+class DenoisingTask(Seq2SeqTask):
     """Each text mended: what a `[MASK]` in it may have stood for, and whatever else the model finds wrong."""
 
     @property

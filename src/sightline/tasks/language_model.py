@@ -19,11 +19,11 @@ from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
 from sightline.recipe.changes import carries
 from sightline.recipe.data import PlainSource
-from sightline.tasks.answerer import Answerer, Asked, Prediction, Score, chosen
+from sightline.tasks.base import Asked, Prediction, Score, Task, chosen
 from sightline.text.tokenizer import END, START, UNK
 
 
-class Continuer(Answerer):
+class LanguageModelTask(Task):
     """Each text with what may follow it; where it learned from many documents, the text is the beginning of one.
 
     An empty text has an empty output, as in every task; `continuations` and `stream` begin from nothing, too.

@@ -13,15 +13,15 @@ from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.copying import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
-from sightline.tasks.answerer import Answerer, Asked, Prediction, Score, chosen, one_line
+from sightline.tasks.base import Asked, Prediction, Score, Task, chosen, one_line
 from sightline.terminal import plural
 from sightline.text.copying import Forms, ReadSource, bare, number_copied, read_sources
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK
 
 
-def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
+def check_written(task: Task, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
     """Refuse, by its line, what decoders with learned positions cannot write to its end or go on after."""
-    decoders = [each.recipe.model.decoder for each in answerer.members or (answerer,) if each.recipe.model.encoder]
+    decoders = [each.recipe.model.decoder for each in task.members or (task,) if each.recipe.model.encoder]
     longest = min((places for each in decoders if (places := learned_positions(each)) is not None), default=None)
     for number, tokens in enumerate(outputs, first + 1):
         if longest is not None and len(tokens) >= longest:
@@ -31,7 +31,7 @@ def check_written(answerer: Answerer, outputs: Sequence[Sequence[int]], *, first
             )
 
 
-class Translator(Answerer):
+class Seq2SeqTask(Task):
     """The target of each source. An empty text gives one empty output."""
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:

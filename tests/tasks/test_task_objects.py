@@ -14,12 +14,13 @@ from sightline.decoding.phrases import Phrases
 from sightline.decoding.risk import least_risk
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.data import CharacterTokenizer, WordTokenizer
-from sightline.tasks.answerer import Answerer, Asked, TooLong, chosen, one_line
-from sightline.tasks.continuing import Continuer, _Beginning, _Growing
-from sightline.tasks.filling import Filling
-from sightline.tasks.labelling import Classifying, Tagging
-from sightline.tasks.restoring import Restorer
-from sightline.tasks.translating import check_written
+from sightline.tasks.base import Asked, Task, TooLong, chosen, one_line
+from sightline.tasks.classification import ClassificationTask
+from sightline.tasks.denoising import DenoisingTask
+from sightline.tasks.language_model import LanguageModelTask, _Beginning, _Growing
+from sightline.tasks.masked_lm import MaskedLMTask
+from sightline.tasks.seq2seq import check_written
+from sightline.tasks.tagging import TaggingTask
 from sightline.text.labels import label_tokenizer
 from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
 
@@ -38,7 +39,7 @@ def recipe(encoder: int | None, decoder: int | None, *, alone: bool = False, **c
     return Recipe.model_validate({"data": data, "model": {"width": 8, **bodies}})
 
 
-def answerer(made: Recipe, who: type[Answerer] = Answerer, **more: Any) -> Any:
+def task(made: Recipe, who: type[Task] = Task, **more: Any) -> Any:
     tokenizer = Tokenizer.train(WordTokenizer(min_count=1), ["a b c d"])
     return who(made, Vocabulary(tokenizer, tokenizer), None, torch.device("cpu"), **more)
 
@@ -48,59 +49,59 @@ def test_an_output_stays_in_its_line() -> None:
 
 
 def test_a_source_may_have_as_many_tokens_as_positions_less_its_marks() -> None:
-    assert answerer(recipe(9, 20)).longest_source() == 8
-    assert answerer(recipe(None, 20)).longest_source() is None
-    assert answerer(recipe(None, 9, alone=True)).longest_source() == 7  # what is written begins behind its end mark
-    members = tuple(answerer(recipe(longest, None)) for longest in (20, None, 9))
-    assert answerer(recipe(20, None), members=members).longest_source() == 8
-    assert answerer(recipe(20, None), members=members[1:2]).longest_source() is None
+    assert task(recipe(9, 20)).longest_source() == 8
+    assert task(recipe(None, 20)).longest_source() is None
+    assert task(recipe(None, 9, alone=True)).longest_source() == 7  # what is written begins behind its end mark
+    members = tuple(task(recipe(longest, None)) for longest in (20, None, 9))
+    assert task(recipe(20, None), members=members).longest_source() == 8
+    assert task(recipe(20, None), members=members[1:2]).longest_source() is None
 
 
 def test_a_text_that_is_too_long_is_named_by_its_number_and_what_it_is() -> None:
     made = recipe(5, 20)
-    assert answerer(made).checked([[4] * 4], 10) == [[4] * 4]
+    assert task(made).checked([[4] * 4], 10) == [[4] * 4]
     with pytest.raises(TooLong, match=r"line 12 has 5 tokens and this model takes 4 "):
-        answerer(made).checked([[4], [4] * 5], 10)
+        task(made).checked([[4], [4] * 5], 10)
     with pytest.raises(TooLong, match=r"sentence 1 has 5 tokens"):
-        answerer(made, Tagging).checked([[4] * 5], 0)
+        task(made, TaggingTask).checked([[4] * 5], 0)
 
 
 def test_sources_are_cut_as_the_recipe_says_and_those_are_counted_that_lose_something() -> None:
-    made = answerer(recipe(None, None, cut_source=2))
+    made = task(recipe(None, None, cut_source=2))
     assert [len(ids) for ids in made.encode(["a", "a b", "a b c"])] == [1, 2, 2]
     assert made.cut_short(["a", "a b", "a b c"]) == 1
-    assert answerer(recipe(None, None)).cut_short(["a b c"]) == 0
+    assert task(recipe(None, None)).cut_short(["a b c"]) == 0
 
 
 def test_what_cannot_be_written_to_its_end_is_refused_by_the_line() -> None:
-    made = answerer(recipe(None, 4))
+    made = task(recipe(None, 4))
     check_written(made, [[5] * 3], first=10, what="target")
     with pytest.raises(ValueError, match=r"line 12 has a target of 4 tokens, and this model writes 3 "):
         check_written(made, [[5], [5] * 4], first=10, what="target")
-    check_written(answerer(recipe(None, 4, alone=True)), [[5] * 9], first=0, what="prefix")  # told with its source
-    members = (answerer(recipe(None, 9)), answerer(recipe(None, None)), made)
+    check_written(task(recipe(None, 4, alone=True)), [[5] * 9], first=0, what="prefix")  # told with its source
+    members = (task(recipe(None, 9)), task(recipe(None, None)), made)
     with pytest.raises(ValueError, match=r"line 1 has a prefix of 5 tokens, and this model writes 3 "):
-        check_written(answerer(recipe(None, 9), members=members), [[5] * 5], first=0, what="prefix")
+        check_written(task(recipe(None, 9), members=members), [[5] * 5], first=0, what="prefix")
 
 
 @pytest.mark.parametrize(
     ("who", "told"),
     [
-        (Classifying, "labels contain no phrases"),
-        (Tagging, "labels contain no phrases"),
-        (Filling, "gaps are filled piece by piece"),
-        (Restorer, "a text is mended as it stands"),
+        (ClassificationTask, "labels contain no phrases"),
+        (TaggingTask, "labels contain no phrases"),
+        (MaskedLMTask, "gaps are filled piece by piece"),
+        (DenoisingTask, "a text is mended as it stands"),
     ],
 )
-def test_phrases_are_refused_where_nothing_is_searched_for(who: type[Answerer], told: str) -> None:
+def test_phrases_are_refused_where_nothing_is_searched_for(who: type[Task], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        answerer(recipe(None, None), who)._answers(Asked(["a"], phrases=[Phrases()]), Decoding())
+        task(recipe(None, None), who)._answers(Asked(["a"], phrases=[Phrases()]), Decoding())
 
 
-@pytest.mark.parametrize("who", [Filling, Restorer, Classifying, Tagging, Continuer])
-def test_beginnings_are_refused_where_there_are_none(who: type[Answerer]) -> None:
+@pytest.mark.parametrize("who", [MaskedLMTask, DenoisingTask, ClassificationTask, TaggingTask, LanguageModelTask])
+def test_beginnings_are_refused_where_there_are_none(who: type[Task]) -> None:
     with pytest.raises(ValueError, match=r"begin|prefixes"):
-        answerer(recipe(None, None), who)._answers(Asked(["a"], prefixes=["a"]), Decoding())
+        task(recipe(None, None), who)._answers(Asked(["a"], prefixes=["a"]), Decoding())
 
 
 def test_outputs_are_weighed_by_their_log_probability_and_cut_to_the_n_best() -> None:
@@ -115,7 +116,7 @@ def test_outputs_are_weighed_by_their_log_probability_and_cut_to_the_n_best() ->
 @pytest.mark.parametrize(("options", "what"), [({"forbid": ["a"]}, "forbid"), ({"mbr": MBR, "beam": 4}, "mbr")])
 def test_what_looks_at_whole_outputs_cannot_stream(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=rf"decoding\.{what} looks at whole outputs"):
-        answerer(recipe(None, None), Continuer).stream("a", Decoding.model_validate(options), print)
+        task(recipe(None, None), LanguageModelTask).stream("a", Decoding.model_validate(options), print)
 
 
 def test_a_character_is_handed_over_when_all_its_bytes_have_come() -> None:
@@ -145,7 +146,7 @@ def test_a_text_begins_behind_an_end_mark(start: bool) -> None:
     assert model.longest == (8 if start else 9)
 
 
-def labels_of(who: type[Classifying], logs: Any) -> Any:
+def labels_of(who: type[ClassificationTask], logs: Any) -> Any:
     """An answerer whose model says this of every text: log-probabilities of x, y and z."""
 
     class Told(who):  # type: ignore[misc, valid-type]
@@ -153,12 +154,14 @@ def labels_of(who: type[Classifying], logs: Any) -> Any:
             return [np.log(np.array(logs)) for _ in sources]
 
     source = Tokenizer.train(CharacterTokenizer(), ["ab c"])
-    words = Vocabulary(source, label_tokenizer(["x", "x", "x", "y", "y", "z"], whole=who is Classifying), shared=False)
+    words = Vocabulary(
+        source, label_tokenizer(["x", "x", "x", "y", "y", "z"], whole=who is ClassificationTask), shared=False
+    )
     return Told(recipe(None, None), words, None, torch.device("cpu"))
 
 
 def test_a_classifier_tells_its_labels_by_their_names_tokens_and_log_probabilities() -> None:
-    made = labels_of(Classifying, [0.2, 0.5, 0.3])
+    made = labels_of(ClassificationTask, [0.2, 0.5, 0.3])
     for nbest, wanted in ((2, ["y", "z"]), (9, ["y", "z", "x"])):
         (found,) = made.answer(["ab"], Decoding(beam=9, nbest=nbest))
         assert [guess.text for guess in found] == wanted
@@ -167,7 +170,7 @@ def test_a_classifier_tells_its_labels_by_their_names_tokens_and_log_probabiliti
 
 
 def test_a_tagger_tells_what_is_said_at_the_first_piece_of_each_word_and_the_sum_of_it() -> None:
-    made = labels_of(Tagging, [[0.2, 0.5, 0.3], [0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
+    made = labels_of(TaggingTask, [[0.2, 0.5, 0.3], [0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
     ((found,),) = made.answer(["ab  c"], Decoding())  # too many spaces make no word
     assert (found.text, found.tokens) == ("y z", [5, 6])
     assert found.score == pytest.approx(np.log(0.5 * 0.7))

@@ -12,12 +12,12 @@ from sightline.data.collate import sides_of
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.recipe.noise import MASK
-from sightline.tasks.answerer import Answerer, Asked, Prediction
+from sightline.tasks.base import Asked, Prediction, Task
 from sightline.text.gaps import GAP, encode_gaps
 from sightline.text.tokenizer import PAD, SPECIALS, UNK
 
 
-class Filling(Answerer):
+class MaskedLMTask(Task):
     """Each text with every `[MASK]` in it filled by a piece; with n-best, the likeliest fillings of all of them.
 
     Gaps are guessed each for itself, so what p of several is, is their product.
@@ -70,7 +70,7 @@ class Filling(Answerer):
     def _logs(self, sources: Sequence[list[int]], gaps: Sequence[list[int]], tokens: int) -> list[np.ndarray]:
         """(gaps, V − first) log-probabilities of the pieces at the gaps of each text; a special is no answer."""
         if self.members:
-            every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, Filling)]
+            every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, MaskedLMTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
         show = sides_of(self.recipe)
         found = [np.empty((0, 1), np.float32)] * len(sources)

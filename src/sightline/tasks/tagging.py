@@ -1,0 +1,60 @@
+"""Tagging: one label for each word of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from sightline.recipe import Decoding
+from sightline.tasks.base import Asked, Prediction, Score
+from sightline.tasks.classification import ClassificationTask, Probabilities, refuse_constraints
+from sightline.terminal import plural
+from sightline.text.labels import between_spaces
+from sightline.text.tokenizer import SPECIALS
+
+
+class TaggingTask(ClassificationTask):
+    """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
+
+    unit = "sentence"  # which in a tagged file has a line for each word
+
+    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        refuse_constraints(asked)
+        found = []
+        for own in self._text_logs(asked.texts, options, first=asked.first):
+            best = own.argmax(-1)
+            labels = [self._label(int(k)) for k in best]
+            total = float(own[np.arange(len(best)), best].sum())
+            found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
+        return found
+
+    def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:
+        """(words, labels) log-probabilities for each text, each word's where its first piece is."""
+        words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
+        flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], first)
+        filled = [number for number, ids in enumerate(flat) if ids]
+        logs = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
+        found = [np.empty((0, self.vocabulary.target.size - len(SPECIALS)), np.float32)] * len(texts)
+        for number, own in zip(filled, logs, strict=True):
+            found[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
+        return found
+
+    def word_probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:
+        """The probability of every label, for each word of each text."""
+        return [[self._named(word) for word in own] for own in self._text_logs(texts, self.recipe.decoding)]
+
+    def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+        assert targets is not None
+        found = []
+        logs = self._text_logs(texts, self.recipe.decoding)
+        for number, (own, target) in enumerate(zip(logs, targets, strict=True)):
+            tags = self._numbers(between_spaces(target))
+            if len(tags) != len(own):
+                raise ValueError(
+                    f"targets[{number}] has {plural(len(tags), 'label')} for {plural(len(own), 'word')}; give one for "
+                    f"each word"
+                )
+            found.append(Score(float(own[np.arange(len(tags)), tags].sum()), len(tags)))
+        return found
