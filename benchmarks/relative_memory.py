@@ -1,7 +1,7 @@
 """What the skewed form of relative attention saves: peak memory and time against the form with a vector for each pair.
 
 Both compute q·a_{j−i} for all pairs of T positions (Shaw et al. 2018). The naive form looks up the (T, T, K) tensor of
-vectors first; the skewed one (Huang et al. 2018, §3.4.1; src/sightline/layers/relative_positions.py) multiplies the
+vectors first; the skewed one (Huang et al. 2018, §3.4.1; src/sightline/layers/positions.py) multiplies the
 queries with the vectors of each distance and then puts the products in place. Forward and backward, causal, a vector
 for each distance. Memory is what the allocator had given out at its peak beyond inputs, parameters and the gradient
 that comes in: on a CPU as torch.profiler counts it, on CUDA max_memory_allocated. Each point has a process of its own.
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from sightline.layers.relative_positions import Distances, RelativeKeys
+from sightline.layers.positions import Distances, RelativeKeys
 
 FORMS = ("naive", "skewed")
 

@@ -81,7 +81,7 @@ def test_where_nothing_is_amiss_nothing_is_said(tmp_path: Path) -> None:
 def test_a_cpu_without_products_of_bfloat16_trains_in_float32_and_says_so(
     has: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sightline.layers.precision.cpu_multiplies_bfloat16", lambda: has)
+    monkeypatch.setattr("sightline.layers.devices.cpu_multiplies_bfloat16", lambda: has)
     recipe, asked = write(tmp_path, CLASSIFIER), []
     autocast = torch.autocast
     monkeypatch.setattr("torch.autocast", lambda *words, **more: asked.append(words) or autocast(*words, **more))

@@ -15,11 +15,11 @@ from sightline.layers.attention import (
     causal_mask,
     combine,
     explicit_attention,
+    masked_softmax,
     weighted_sum,
 )
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.scores import Dot, ScaledDot, Score, build_score
-from sightline.layers.softmax import masked_softmax
 
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 FUSED = ("dot", "scaled-dot", "bilinear")

@@ -13,8 +13,7 @@ from torch import Tensor
 from sightline.layers.attention import attend, causal_mask, combine, explicit_attention, repeat_heads
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.positions import Rotation
-from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
+from sightline.layers.positions import Distances, Relative, RelativeKeys, Rotation, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe.bodies import HeadAttention, Positions, TransformerBody

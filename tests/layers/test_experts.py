@@ -10,8 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.layers.collector import Collected, collect
-from sightline.layers.experts import Experts, choice_probability, choose, route, slots_each, squared_variation
+from sightline.layers.experts import (
+    Collected,
+    Experts,
+    choice_probability,
+    choose,
+    collect,
+    route,
+    slots_each,
+    squared_variation,
+)
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe.bodies import Experts as ExpertsRecipe
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.layers.precision import autocast, best_precision, precision_note, resolve_precision
+from sightline.layers.devices import autocast, best_precision, precision_note, resolve_precision
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize(("has", "best"), [(True, "bf16"), (False, "float32")])
 def test_a_cpu_takes_bfloat16_where_it_multiplies_it(has: bool, best: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.layers.precision.cpu_multiplies_bfloat16", lambda: has)
+    monkeypatch.setattr("sightline.layers.devices.cpu_multiplies_bfloat16", lambda: has)
     assert best_precision(CPU)[0] == best == resolve_precision("auto", CPU) == resolve_precision("bf16", CPU)
     assert resolve_precision("fp16", CPU) == "fp16" and resolve_precision("float32", CPU) == "float32"
 
@@ -44,7 +44,7 @@ def test_other_devices_take_float32() -> None:
 def test_products_are_taken_in_the_precision_of_that_name(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sightline.layers.precision.cpu_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr("sightline.layers.devices.cpu_multiplies_bfloat16", lambda: True)
     one = torch.ones(2, 2)
     with autocast(name, CPU):
         assert (one @ one).dtype == dtype

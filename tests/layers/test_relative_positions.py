@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.layers.attention import attend, causal_mask, explicit_attention
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.relative_positions import (
+from sightline.layers.positions import (
     Alibi,
     Buckets,
     Distances,

@@ -119,7 +119,9 @@ def test_a_kernel_is_given_each_head_alone_and_its_scores_are_of_the_type_asked_
     query, key = (torch.randn(2, 3, size, WIDTH, dtype=dtype) for size in (4, 5))
     wanted = score(query, score.prepare(key))
     monkeypatch.setattr(scores, "triton_takes", lambda x: True)
-    monkeypatch.setitem(sys.modules, "sightline.layers.additive_scores", SimpleNamespace(additive_scores=kernel))
+    monkeypatch.setitem(
+        sys.modules, "sightline.layers.kernels.additive_scores", SimpleNamespace(additive_scores=kernel)
+    )
     found = score(query, score.prepare(key))
     assert found.dtype == dtype
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
@@ -135,7 +137,7 @@ def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytes
 
 def assert_additive(a: Tensor, b: Tensor, v: Tensor, rtol: float = 0.0) -> None:
     """The kernel and its gradients, of numbers a (B, T, K), b (B, S, K) and v (K,) where they lie."""
-    from sightline.layers.additive_scores import additive_scores
+    from sightline.layers.kernels.additive_scores import additive_scores
 
     parts = [part.detach().requires_grad_() for part in (a, b, v)]
     exact = [part.detach().double().requires_grad_() for part in (a, b, v)]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.layers import cuts
+from sightline.layers import local_attention as cuts
 from sightline.layers.attention import attend, causal_mask, combine, explicit_attention
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.local_attention import Compressed, Local, Span
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
-from sightline.layers.spans import Compressed, Local, Span
 from sightline.layers.tap import Tapped, listen
 
 K, H = 4, 2

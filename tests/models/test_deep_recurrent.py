@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sightline.layers.layout import Padded
-from sightline.layers.links import FastForward, Link, Residual, build_link
-from sightline.layers.recurrent import BackwardRecurrence, Recurrence, turned
+from sightline.layers.recurrent import BackwardRecurrence, FastForward, Link, Recurrence, Residual, build_link, turned
 from sightline.layers.tap import listen
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers import attention
-from sightline.layers.collector import collect
+from sightline.layers.experts import collect
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.gradient_checkpointing import recompute_layers

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.layers.attention import causal_mask
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.relative_positions import Buckets, RelativeKeys
+from sightline.layers.positions import Buckets, RelativeKeys
 from sightline.layers.tap import Tapped, listen
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq

@@ -11,7 +11,7 @@ import torch
 
 from sightline.data.batches import TrainingBatch
 from sightline.data.plan import EpochPlan
-from sightline.layers import cuts
+from sightline.layers import local_attention as cuts
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
 from sightline.training import cost as cost_module

@@ -13,7 +13,7 @@ import torch
 import sightline
 from sightline.data.batches import TrainingBatch, padded_batch
 from sightline.data.collate import translation, windows
-from sightline.layers.collector import collect
+from sightline.layers.experts import collect
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training

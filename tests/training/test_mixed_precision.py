@@ -10,8 +10,8 @@ import torch
 
 from sightline.data.batches import padded_batch
 from sightline.data.collate import translation
+from sightline.layers.devices import autocast
 from sightline.layers.layout import Padded
-from sightline.layers.precision import autocast
 from sightline.layers.recurrent import Recurrence
 from sightline.models.seq2seq import Seq2Seq
 from sightline.training.step import batch_loss

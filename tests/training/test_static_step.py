@@ -12,7 +12,7 @@ import torch
 from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.data.collate import translation
 from sightline.layers.adapters import add_adapters, is_adapter
-from sightline.layers.precision import autocast
+from sightline.layers.devices import autocast
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.adapting import Adapters

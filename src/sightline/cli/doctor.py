@@ -193,7 +193,7 @@ def _devices(torch: Any) -> Iterator[Finding]:
 
 
 def _precisions(torch: Any) -> Iterator[Finding]:
-    from sightline.layers.precision import best_precision
+    from sightline.layers.devices import best_precision
 
     devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():

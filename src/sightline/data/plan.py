@@ -14,7 +14,7 @@ from sightline.data.collate import Sides, sides_of
 from sightline.data.store import Store
 from sightline.data.store_plan import StorePlan
 from sightline.layers.attention import packed_width
-from sightline.layers.precision import resolve_precision
+from sightline.layers.devices import resolve_precision
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
 from sightline.terminal import plural

@@ -112,7 +112,7 @@ def _sides(trace: Trace, kind: Kind, path: str, count: int) -> tuple[list[str], 
     """The tokens that look, and those that stand at `count` keys."""
     names = {"encoder": ("source", "source"), "decoder": ("given", "given"), "cross": ("target", "source")}[kind]
     queries, keys = (list(trace.about.get(f"{name}_tokens", ())) for name in names)
-    if count < len(keys):  # compressed ones (layers/spans.py) are called by the token they stand at, if that is known
+    if count < len(keys):  # label compressed keys by their tokens, if known
         stride = trace.about.get("key_strides", {}).get(path)
         keys = keys[::stride][:count] if stride else [f"{number + 1}." for number in range(count)]
     return queries, keys

@@ -12,14 +12,74 @@ and nowhere else.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from sightline.layers import kernels
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.scores import Score
-from sightline.layers.softmax import masked_softmax
 from sightline.layers.tap import Tap
+
+
+class ShortSoftmax(torch.autograd.Function):
+    """Softmax over a short last axis on the CPU, −∞ anywhere; a row of nothing but −∞ gives zeros.
+
+    PyTorch's kernel takes each row alone, and below 16 elements (a vector of AVX-512) without vectors: a quarter of a
+    microsecond a row, which is as much as the products around it. These passes over all rows at once take a quarter.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        highest = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).min)  # −∞ − −∞ is not a number
+        weights = (scores - highest).exp_()
+        weights /= weights.sum(-1, keepdim=True).clamp_(min=torch.finfo(scores.dtype).tiny)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        product = grad * weights
+        result: Tensor = product.sub_(weights * product.sum(-1, keepdim=True))
+        return result
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last axis where `mask` is True; a row with nothing to see gives zeros, never NaN.
+
+    Scores are finite: what may not be seen is said by the mask.
+    """
+    if _few(scores):
+        hidden = scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+        result: Tensor = ShortSoftmax.apply(hidden)  # type: ignore[no-untyped-call]
+        return result
+    if mask is None:
+        return torch.softmax(scores, dim=-1)
+    if _all_see(scores, mask):
+        return torch.softmax(scores.masked_fill(~mask, float("-inf")), dim=-1)
+    # bfloat16 is widened here: CUDA's autocast would do it inside, where the derivative does not expect it
+    wide = scores.float() if scores.dtype in (torch.bfloat16, torch.float16) else scores
+    return torch._safe_softmax(wide.masked_fill(~mask, float("-inf")), dim=-1).to(scores.dtype)
+
+
+def _few(scores: Tensor) -> bool:
+    """Whether rows are shorter than a vector register, on the CPU."""
+    return _plain(scores) and 0 < scores.shape[-1] < 16
+
+
+def _all_see(scores: Tensor, mask: Tensor) -> bool:
+    """Whether no row is without keys, where it is cheaper to ask the mask (all heads have one) than to look for NaN."""
+    return _plain(scores) and not torch.is_grad_enabled() and bool(mask.any(-1).all())
+
+
+def _plain(scores: Tensor) -> bool:
+    """Float32 on the CPU, not on its way into a compiled graph."""
+    return scores.device.type == "cpu" and scores.dtype == torch.float32 and not torch.compiler.is_compiling()
+
 
 _SHORT = 256  # on CUDA, the longest sequence for which tiles of 64 beat the flash kernel's 128
 _SHORT_WIDTHS = (16, 32, 64, 128)  # of heads, which those tiles take: powers of two that a matrix unit likes
@@ -101,7 +161,7 @@ def _attend_heads(
     short = query.device.type == "cpu" and key.shape[-2] <= _SHORT_ON_CPU and many
     if tap is None and score.fused_scale is not None and query.shape[-2] > 0 and not short:
         if bias is None and not causal and not dropout and _step_fits(query, key, value):
-            from sightline.layers.step_attention import attend_in_step
+            from sightline.layers.kernels.step_attention import attend_in_step
 
             return attend_in_step(query, key, value, mask, score.fused_scale)
         if causal and (mask is not None or bias is not None):
@@ -268,7 +328,7 @@ def _attend_packed(
     aligned = not causal or queries.offsets is keys.offsets  # the short kernel counts both from the first token
     short = max(queries.longest, keys.longest) <= _SHORT and width in _SHORT_WIDTHS
     if plain and aligned and short and kernels.triton_takes(query):
-        from sightline.layers.short_attention import attend_short
+        from sightline.layers.kernels.short_attention import attend_short
 
         return attend_short(query, key, value, queries, keys, scale, causal)
     from torch.nn.attention.varlen import varlen_attn

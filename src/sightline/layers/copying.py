@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from sightline.layers.attention import masked_softmax
 from sightline.layers.linear import Linear
-from sightline.layers.softmax import masked_softmax
 from sightline.layers.tap import TapModule
 
 _TINY = torch.finfo(torch.float32).tiny

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from sightline.layers.attention import attend, in_autocast
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
-from sightline.layers.positions import Rotation
-from sightline.layers.relative_positions import Relative, RelativeKeys
+from sightline.layers.local_attention import Span
+from sightline.layers.positions import Relative, RelativeKeys, Rotation
 from sightline.layers.scores import ScaledDot, Score
-from sightline.layers.spans import Span
 from sightline.layers.tap import TapModule
 
 

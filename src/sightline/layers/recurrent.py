@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from sightline.layers.layout import Layout
-from sightline.layers.linear import linear
+from sightline.layers.linear import Linear, linear
 from sightline.layers.tap import Tap, TapModule
 
 Hidden = tuple[Tensor, ...]  # (h,) for Elman and GRU, (h, c) for LSTM; each (B, D)
@@ -227,3 +227,39 @@ def turned(x: Tensor, layout: Layout) -> Tensor:
     places, lengths = torch.arange(x.shape[1], device=x.device), layout.lengths.to(x.device)[:, None]
     order = torch.where(places < lengths, lengths - 1 - places, places)  # (B, T)
     return x.gather(1, order[:, :, None].expand_as(x))
+
+
+RESIDUAL_FROM = 2  # the number of the first layer with a residual link: "the third from the bottom" (Wu et al. 2016)
+
+
+class Link(nn.Module):
+    """No link: the next layer reads the output h of the recurrence alone."""
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        """What the recurrence read, x (…, I), and its output, h (…, D) → (…, D)."""
+        return h
+
+
+class Residual(Link):
+    """h + x: the layer learns what to add to its input (Wu et al. 2016, eq. 6)."""
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return h + x
+
+
+class FastForward(Link):
+    """W_f [x ; h]: a path from the input to the top with no nonlinearity and no recurrence on it (Zhou et al. 2016)."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.map = Linear(inputs + width, width)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return self.map(torch.cat([x, h], dim=-1))
+
+
+def build_link(kind: str, number: int, inputs: int, width: int) -> Link:
+    """The link over the layer of that number, which reads `inputs` features; numbers count from 0."""
+    if kind == "fast-forward":
+        return FastForward(inputs, width)
+    return Residual() if kind == "residual" and number >= RESIDUAL_FROM else Link()

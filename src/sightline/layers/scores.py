@@ -98,7 +98,7 @@ class Additive(Score, TapModule):
 
     def _fused(self, asked: Tensor, keys: Tensor) -> Tensor:
         """The same without ever holding the hidden numbers; under autocast in float32, as the softmax wants it."""
-        from sightline.layers.additive_scores import additive_scores
+        from sightline.layers.kernels.additive_scores import additive_scores
 
         scores: Tensor = additive_scores(asked.flatten(0, -3), keys.flatten(0, -3), self.v)
         scores = scores.view(*asked.shape[:-1], keys.shape[-2])

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from sightline.layers.dropout import Dropout
-from sightline.layers.embedding import Embedding, Output
+from sightline.layers.embedding import Embedding, Output, SpelledEmbedding
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
-from sightline.layers.spelling import SpelledEmbedding
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
 from sightline.models.ends import Reading

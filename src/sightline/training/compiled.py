@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.batches import TrainingBatch
+from sightline.layers.devices import autocast
 from sightline.layers.layout import Packed
-from sightline.layers.precision import autocast
 from sightline.recipe import Training
 from sightline.training.objectives import Loss
 from sightline.training.step import Gradients, training_loss

@@ -13,11 +13,10 @@ import torch
 from torch import nn
 
 from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
-from sightline.layers.devices import fork_rng
+from sightline.layers.devices import autocast, fork_rng
 from sightline.layers.experts import Experts as ExpertsLayer
 from sightline.layers.experts import slots_each
 from sightline.layers.layout import Packed
-from sightline.layers.precision import autocast
 from sightline.models.weights import weights_of
 from sightline.recipe import Training
 from sightline.recipe.bodies import Experts

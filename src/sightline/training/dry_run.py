@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
-from sightline.layers.devices import choose_device
-from sightline.layers.precision import precision_note
+from sightline.layers.devices import choose_device, precision_note
 from sightline.models.build import build_model
 from sightline.models.counted import CountedModel
 from sightline.models.seq2seq import parameter_count

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from sightline.data.batches import Guide
+from sightline.layers.attention import masked_softmax
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.softmax import masked_softmax
 from sightline.layers.tap import Tapped, listen
 from sightline.recipe.guiding import GuidedAlignment
 

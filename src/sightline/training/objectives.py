@@ -21,7 +21,7 @@ class Loss(NamedTuple):
 
     total: Tensor  # label-smoothed cross entropy: what is minimized
     nll: Tensor  # −log p of the right tokens: what is reported
-    counts: Tensor | None = None  # what layers counted on the way, where some do (layers/collector.py)
+    counts: Tensor | None = None  # what layers counted on the way, where some do (layers/experts.py)
 
     def detached(self) -> Loss:
         """The same outside autograd."""

@@ -34,8 +34,8 @@ from sightline.decoding.padding import length_batches
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
+from sightline.layers.devices import autocast
 from sightline.layers.linear import linear
-from sightline.layers.precision import autocast
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, Vocabulary
 from sightline.training.objectives import Loss

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.layers import cuts
-from sightline.layers.spans import Compressed, Local, Span
+from sightline.layers import local_attention as cuts
+from sightline.layers.local_attention import Compressed, Local, Span
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SpanSize:
     step: int
     local: bool
     beside: bool = False  # blocks see their neighbours
-    exact: bool = True  # on CUDA there are as many parts as there may be at most: see layers/cuts.py
+    exact: bool = True  # on CUDA there are as many parts as there may be at most: see layers/local_attention.py
 
     def sizes(self, lengths: np.ndarray, longest: int, *, rows_as_they_are: bool) -> list[int]:
         """Parts, pairs of places in a padded tensor of them, and real pairs, for sequences of these lengths.

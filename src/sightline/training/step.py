@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.batches import TrainingBatch
-from sightline.layers.collector import Collected, collect
-from sightline.layers.precision import autocast, resolve_precision
+from sightline.layers.devices import autocast, resolve_precision
+from sightline.layers.experts import Collected, collect
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Training
 from sightline.recipe.guiding import GuidedAlignment

@@ -31,8 +31,13 @@ from sightline.data.windows import WindowPlan
 from sightline.decoding.unknown_words import FILE as DICTIONARY
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
 from sightline.files import write_atomically
-from sightline.layers.devices import choose_device, deterministic_algorithms, keep_freed_memory
-from sightline.layers.precision import precision_note, resolve_precision
+from sightline.layers.devices import (
+    choose_device,
+    deterministic_algorithms,
+    keep_freed_memory,
+    precision_note,
+    resolve_precision,
+)
 from sightline.models.build import build_model
 from sightline.models.counted import CountedModel
 from sightline.models.protocol import FitsLengths

@@ -21,7 +21,7 @@ from sightline.decoding.request import Request, capped
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
-from sightline.layers.precision import autocast
+from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.changes import carries
 from sightline.tasks.base import Prediction, build_task

@@ -14,8 +14,7 @@ from sightline.layers.dropout import Dropout
 from sightline.layers.experts import ExpertsBetween
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
-from sightline.layers.links import build_link
-from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence
+from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, build_link
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_masks, join_optional, join_rows

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from sightline.layers.attention import combine
 from sightline.layers.layout import Packed
+from sightline.layers.local_attention import Compressed, Local, Span
 from sightline.layers.multi_head import KeysAndValues
-from sightline.layers.positions import Rotation
-from sightline.layers.relative_positions import Relative
-from sightline.layers.spans import Compressed, Local, Span
+from sightline.layers.positions import Relative, Rotation
 
 
 @dataclass(frozen=True)

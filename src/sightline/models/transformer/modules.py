@@ -12,12 +12,19 @@ from torch import Tensor, nn
 from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
+from sightline.layers.local_attention import Local, Span, build_span
 from sightline.layers.multi_head import KeysAndValues, MultiHeadAttention
 from sightline.layers.norms import Residual, build_last_norm
-from sightline.layers.positions import Rotation, build_added
-from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
+from sightline.layers.positions import (
+    Distances,
+    Relative,
+    RelativeKeys,
+    Rotation,
+    build_added,
+    build_bias,
+    build_relative_keys,
+)
 from sightline.layers.scores import build_head_score
-from sightline.layers.spans import Local, Span, build_span
 from sightline.layers.tap import TapModule
 from sightline.models.gradient_checkpointing import Recomputing
 from sightline.models.protocol import Memory
