@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.models.copying import CopyingSeq2Seq
+from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Recipe
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

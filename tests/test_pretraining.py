@@ -25,7 +25,7 @@ from sightline.comparison import compare
 from sightline.inspection.samples import sample_batches
 from sightline.inspection.views import Subject, look
 from sightline.models.build import build_model
-from sightline.models.labellers import Tagger
+from sightline.models.heads import Tagger
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.trainable import check_trainable

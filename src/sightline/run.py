@@ -35,8 +35,7 @@ from sightline.layers.devices import choose_device, keep_freed_memory
 from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
 from sightline.models.build import build_model
-from sightline.models.counted import CountedModel
-from sightline.models.ngram import NgramError, NgramModel
+from sightline.models.ngram import CountedModel, NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress

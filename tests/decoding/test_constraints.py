@@ -14,8 +14,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
 from sightline.decoding.scoring import log_probabilities
-from sightline.models.copying import CopyingSeq2Seq
-from sightline.models.seq2seq import Seq2Seq
+from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import Model
 

@@ -19,7 +19,7 @@ from sightline.inspection.attributed import Attribution
 from sightline.inspection.attribution import Labels, Method, Question, attribute
 from sightline.inspection.samples import example_batch, sample_batches
 from sightline.layers.embedding import Embedding
-from sightline.models.labellers import Classifier, Tagger
+from sightline.models.heads import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.plots.attribution import draw_attribution

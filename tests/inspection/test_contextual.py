@@ -15,7 +15,7 @@ from sightline.inspection.contextual import Wanted, embed_texts, layer_count, po
 from sightline.inspection.occurrences import find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.models.counted import CountedModel
+from sightline.models.ngram import CountedModel
 from sightline.recipe.bodies import Positions, RecurrentDecoder, TransformerBody
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import cut_text

@@ -20,7 +20,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.layers.copying import Copies, mixed_log_probabilities
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
-from sightline.models.copying import CopyingSeq2Seq
+from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import Model
 from sightline.text.copying import Forms

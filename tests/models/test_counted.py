@@ -13,8 +13,7 @@ from random_beams import joined_at_random
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities, stream_losses
-from sightline.models.counted import CountedModel
-from sightline.models.ngram import NgramModel
+from sightline.models.ngram import CountedModel, NgramModel
 from sightline.recipe import Decoding
 
 START, END, VOCABULARY = 2, 3, 9

@@ -15,7 +15,15 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from sightline.layers.layout import Padded
-from sightline.layers.recurrent import BackwardRecurrence, FastForward, Link, Recurrence, Residual, build_link, turned
+from sightline.layers.recurrent import (
+    BackwardRecurrence,
+    FastForward,
+    Link,
+    Recurrence,
+    ResidualLink,
+    build_link,
+    turned,
+)
 from sightline.layers.tap import listen
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
@@ -185,7 +193,7 @@ def test_a_layer_that_reads_backwards_is_the_second_half_of_one_that_reads_both_
 
 def test_residual_links_begin_at_the_third_layer() -> None:
     kinds = [type(build_link("residual", number, 4, 4)) for number in range(4)]
-    assert kinds == [Link, Link, Residual, Residual]
+    assert kinds == [Link, Link, ResidualLink, ResidualLink]
     assert [type(build_link(kind, 0, 4, 4)) for kind in ("none", "fast-forward")] == [Link, FastForward]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared_models import shared
 from sightline.layers.layout import Packed, Padded
-from sightline.models.labellers import Classifier, Labeller, Tagger, pool
+from sightline.models.heads import Classifier, Labeller, Tagger, pool
 from sightline.models.protocol import Memory
 from sightline.recipe.model import Model
 

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from sightline.models.bodies import DECODERS, body_classes
-from sightline.models.labellers import Classifier, Tagger
+from sightline.models.heads import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.models.transfer import Model, not_taken, plan_transfer, summary, transfer
+from sightline.models.transfer import ModelWeights, not_taken, plan_transfer, summary, transfer
 from sightline.models.weights import weights_of
-from sightline.recipe.model import Model as Recipe
+from sightline.recipe.model import ModelWeights as Recipe
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "c"]
 LABELS = ["<pad>", "<unk>", "<s>", "</s>", "NOUN", "VERB", "ADJ"]  # as many, and others
@@ -38,9 +38,9 @@ def tagger(layers: int = 2) -> Tagger:
     return Tagger(recipe(encoder=body(layers)), WORDS, len(LABELS))
 
 
-def seen(model: nn.Module, pieces: dict[str, list[str]]) -> Model:
+def seen(model: nn.Module, pieces: dict[str, list[str]]) -> ModelWeights:
     bodies = {side: part for side, part in model.named_children() if side in ("encoder", "decoder")}
-    return Model(weights_of(model), pieces, bodies)
+    return ModelWeights(weights_of(model), pieces, bodies)
 
 
 def test_a_tagger_takes_encoder_and_embeddings_of_a_translator_and_no_output() -> None:
@@ -97,11 +97,11 @@ def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
     assert bool(attention) == (kind == "recurrent")
     classes = body_classes(recipe(decoder=section))
     assert classes == {"decoder": type(reading)}  # which say the same as those that were built
-    assert {name for name in own.weights if Model(own.weights, TEXT, classes).sees_source(name)} == seeing
+    assert {name for name in own.weights if ModelWeights(own.weights, TEXT, classes).sees_source(name)} == seeing
 
 
 def test_of_layers_of_another_width_only_what_is_as_wide_as_the_model_is_taken() -> None:
-    def translator(channels: int) -> Model:
+    def translator(channels: int) -> ModelWeights:
         body = {"kind": "convolutional", "layers": 1, "channels": channels}
         return seen(Seq2Seq(recipe(encoder=body, decoder=body), len(WORDS), len(WORDS)), TEXT)
 

@@ -272,7 +272,7 @@ def measure_flows(folder: Path, label: str, on: str, device: str, progress: Prog
 
 
 def _with_gradients(run: Run) -> Run:
-    from sightline.models.counted import CountedModel
+    from sightline.models.ngram import CountedModel
 
     if isinstance(run.model, CountedModel):
         raise ValueError(f"{run.folder} counts n-grams and has no gradients nor vectors to look at; give another run")

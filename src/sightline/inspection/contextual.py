@@ -21,8 +21,8 @@ from sightline.data.collate import sides_of
 from sightline.decoding.padding import length_batches
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, listen
-from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
+from sightline.models.ngram import CountedModel
 from sightline.recipe.bodies import ConvolutionalBody
 from sightline.recipe.changes import carries
 from sightline.tasks.base import Task

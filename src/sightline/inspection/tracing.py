@@ -18,7 +18,7 @@ from sightline.data.collate import sides_of
 from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.layers.local_attention import Compressed
-from sightline.models.counted import CountedModel
+from sightline.models.ngram import CountedModel
 from sightline.recipe.changes import carries
 from sightline.recipe.noise import MASK
 from sightline.tasks.base import Task

@@ -50,13 +50,13 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unh
     return tap("states", o * torch.tanh(cell), "h_t = o ∘ tanh(c_t)"), cell
 
 
-class Step(Protocol):
+class CellStep(Protocol):
     """One step of a cell, given W x + b, U h + b' and the hidden state before it; or many, each before its own."""
 
     def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden: ...
 
 
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Step, int]] = {  # fused kernel, step, tensors in the hidden state
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused kernel, step, tensors in the hidden state
     "elman": (nn.RNN, elman_step, 1),
     "gru": (nn.GRU, gru_step, 1),
     "lstm": (nn.LSTM, lstm_step, 2),
@@ -240,7 +240,7 @@ class Link(nn.Module):
         return h
 
 
-class Residual(Link):
+class ResidualLink(Link):
     """h + x: the layer learns what to add to its input (Wu et al. 2016, eq. 6)."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
@@ -262,4 +262,4 @@ def build_link(kind: str, number: int, inputs: int, width: int) -> Link:
     """The link over the layer of that number, which reads `inputs` features; numbers count from 0."""
     if kind == "fast-forward":
         return FastForward(inputs, width)
-    return Residual() if kind == "residual" and number >= RESIDUAL_FROM else Link()
+    return ResidualLink() if kind == "residual" and number >= RESIDUAL_FROM else Link()

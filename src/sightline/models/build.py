@@ -6,13 +6,11 @@ import torch
 from torch import nn
 
 from sightline.layers.adapters import add_adapters
-from sightline.models.copying import CopyingSeq2Seq
-from sightline.models.counted import CountedModel
 from sightline.models.gradient_checkpointing import recompute_layers
-from sightline.models.labellers import Classifier, Tagger
+from sightline.models.heads import Classifier, MaskedLM, Tagger
 from sightline.models.language_model import DecoderOnly, LanguageModel
-from sightline.models.masked_words import MaskedWords
-from sightline.models.seq2seq import Seq2Seq
+from sightline.models.ngram import CountedModel
+from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import Ngram
 from sightline.recipe.seeds import step_seed
@@ -40,7 +38,7 @@ def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     if spec.continues_text:
         return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
     if spec.fills_gaps:
-        return MaskedWords(model, source)
+        return MaskedLM(model, source)
     if model.copying:
         return CopyingSeq2Seq(model, target, Forms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None)
     return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)

@@ -9,12 +9,11 @@ from torch import Tensor
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
 from sightline.models.bodies import DECODERS
-from sightline.models.ends import Scoring
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, ScoringModel
 from sightline.recipe.model import Model
 
 
-class LanguageModel(Scoring):
+class LanguageModel(ScoringModel):
     """p(text), one token after the other."""
 
     def __init__(self, recipe: Model, size: int) -> None:

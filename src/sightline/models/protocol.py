@@ -7,9 +7,11 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sightline.layers.embedding import Output
 from sightline.layers.layout import Layout, Packed
+from sightline.layers.tap import TapModule
 
 
 @dataclass(frozen=True)
@@ -160,3 +162,26 @@ class FitsLengths(Protocol):
     def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
         """Tokens of each training pair, without marks."""
         ...
+
+
+class ScoringModel(TapModule):
+    """A model that scores answers, be they tokens or labels."""
+
+    output: Output
+
+    def logits(self, features: Tensor) -> Tensor:
+        """(…, D) → (…, V)."""
+        scores: Tensor = self.output(features)
+        return self.tap("logits", scores, "f Wᵀ + b")
+
+
+class EncoderModel(ScoringModel):
+    """A model that reads a source with an encoder, too."""
+
+    source_embedding: nn.Module
+    encoder: nn.Module
+
+    def encode(self, source: Tensor, layout: Layout) -> Memory:
+        """Tokens (B, S) or (N,) → memory."""
+        memory: Memory = self.encoder(self.source_embedding(source), layout)
+        return memory

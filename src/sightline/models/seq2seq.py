@@ -1,20 +1,24 @@
-"""Sequence to sequence: any encoder, any decoder, the embeddings around them."""
+"""Sequence-to-sequence models, with and without copying from the source."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
 from sightline.layers.embedding import Embedding, Output
-from sightline.layers.layout import Layout
+from sightline.layers.layout import Layout, Padded
 from sightline.models.bodies import DECODERS, ENCODERS
-from sightline.models.ends import Reading
-from sightline.models.protocol import Memory
+from sightline.models.protocol import EncoderModel, Memory, join_masks, join_rows
 from sightline.recipe.model import Model
+from sightline.text.copying import Forms
+from sightline.text.tokenizer import PAD, UNK
 
 
-class Seq2Seq(Reading):
+class Seq2Seq(EncoderModel):
     """p(target | source), one token after the other.
 
     Losses live outside: the model returns features, and `logits` turns features into scores of every word.
@@ -50,3 +54,111 @@ class Seq2Seq(Reading):
 def parameter_count(model: nn.Module) -> int:
     """How many numbers the model learns; shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+@dataclass(frozen=True)
+class ReadMemory(Memory):
+    """A memory that still knows the tokens it was made of."""
+
+    tokens: Tensor | None = None  # (B, S), or (N,) where nobody will write
+
+
+@dataclass(frozen=True)
+class CopyingState:
+    """Where the decoder stands, and the source to copy from."""
+
+    decoder: Any
+    keys: Tensor  # (B, S, D) of the copy attention
+    states: Tensor  # (B, S, D)
+    tokens: Tensor  # (B, S)
+    copied: Tensor  # (B, C) the ids by which they are copied
+    mask: Tensor | None  # (B, S)
+
+    def select(self, parents: Tensor) -> CopyingState:
+        return replace(self, decoder=self.decoder.select(parents))
+
+    def keep(self, sentences: Tensor) -> CopyingState:
+        parts = (self.keys, self.states, self.tokens, self.copied)
+        keys, states, tokens, copied = (part.index_select(0, sentences) for part in parts)
+        mask = None if self.mask is None else self.mask.index_select(0, sentences)
+        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
+
+    def append(self, other: CopyingState) -> CopyingState:
+        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # of each source token: one, or two
+        copied = join_rows(*(each.copied.unflatten(1, (forms, -1)) for each in (self, other)), dim=2, fill=PAD)
+        return CopyingState(
+            self.decoder.append(other.decoder),
+            join_rows(self.keys, other.keys, dim=1),
+            join_rows(self.states, other.states, dim=1),
+            join_rows(self.tokens, other.tokens, dim=1, fill=PAD),
+            copied.flatten(1),
+            join_masks(self.mask, other.mask, (self.keys, other.keys)),
+        )
+
+
+class CopyingSeq2Seq(Seq2Seq):
+    """p(target | source), each token written or copied (See et al. 2017)."""
+
+    def __init__(self, recipe: Model, size: int, forms: Forms | None = None) -> None:
+        super().__init__(recipe, size, size)
+        self.size = size
+        self.copying = CopyAttention(recipe.width, forms=forms is not None)
+        self.forms = None if forms is None else CopiedForms(forms.spaced, forms.joined, forms.bare)
+
+    def encode(self, source: Tensor, layout: Layout) -> ReadMemory:
+        """Tokens (B, S) or (N,) → memory."""
+        memory = super().encode(self._known(source), layout)
+        return ReadMemory(**{part.name: getattr(memory, part.name) for part in fields(memory)}, tokens=source)
+
+    def begin(self, memory: Memory) -> CopyingState:
+        assert isinstance(memory, ReadMemory) and memory.tokens is not None
+        assert isinstance(memory.layout, Padded), "who copies is given padded batches"
+        keys = self.copying.keys(memory.states)
+        copied = memory.tokens if self.forms is None else self.forms(memory.tokens)
+        mask = memory.layout.key_mask()
+        return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, copied, mask)
+
+    def advance(self, tokens: Tensor, state: CopyingState, layout: Layout | None = None) -> tuple[Tensor, CopyingState]:
+        """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
+        features, copies, state = self.look(tokens, state, layout)
+        scores = super().logits(features).reshape(len(copies.tokens), -1, self.size)  # (B, W or T, V)
+        told = {"logits": scores, **copies._asdict()}
+        logs = self.tap(
+            "mixture",
+            mixed_log_probabilities(scores, copies),
+            "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
+            ["logits", "copying.p_gen", "copying.weights" if self.forms is None else "copying.forms"],
+            "written_or_copied",
+            told,
+        )
+        return logs.reshape(*tokens.shape, -1), state
+
+    def look(
+        self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
+    ) -> tuple[Tensor, Copies, CopyingState]:
+        """Features of the decoder (…, D) after these tokens, and what could be copied there."""
+        before = self.target_embedding(self._copied(tokens, state.tokens))
+        features, decoder = self.decoder.advance(before, state.decoder, layout)
+        sentences = len(state.tokens)
+        gate, weights = self.copying(
+            features.reshape(sentences, -1, features.shape[-1]),  # (B, W or T, D)
+            before.reshape(sentences, -1, before.shape[-1]),
+            state.keys,
+            state.states,
+            state.mask,
+        )
+        return features, Copies(gate, weights, state.copied), replace(state, decoder=decoder)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Log-probabilities are scores already."""
+        return features
+
+    def _copied(self, tokens: Tensor, source: Tensor) -> Tensor:
+        """What was copied from a source (B, S) as what it is there: tokens (B·W, 1) or (B, T) of the vocabulary."""
+        rows = tokens.reshape(len(source), -1)
+        places = ((rows - self.size) // 2).clamp(min=0, max=source.shape[1] - 1)
+        copied = torch.where(rows < self.size, rows, source.gather(1, places))
+        return self._known(copied).view_as(tokens)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        return tokens.masked_fill(tokens >= self.size, UNK)

@@ -63,7 +63,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelWeights:
     """What a transfer looks at in a model."""
 
     weights: Mapping[str, Tensor]
@@ -90,7 +90,7 @@ class Model:
         return ".".join([side, *rest[:steps]])
 
 
-def plan_transfer(own: Model, theirs: Model, parts: Collection[Part] | None = None) -> Transfer:
+def plan_transfer(own: ModelWeights, theirs: ModelWeights, parts: Collection[Part] | None = None) -> Transfer:
     """All that fits of these parts; of all, if none are named."""
     found: dict[str, str] = {}
     units: dict[str, list[str]] = {}
@@ -115,7 +115,7 @@ def _more_rows(own: Tensor, theirs: Tensor) -> int:
     return len(own) - len(theirs) if own.dim() and own.shape != theirs.shape else 0
 
 
-def _origin(name: str, own: Model, theirs: Model) -> str | None:
+def _origin(name: str, own: ModelWeights, theirs: ModelWeights) -> str | None:
     """The weight there that fits this one of ours, if there is one."""
     names = [name, *_ALIKE.get(name, ())]
     if name == "output.weight" and name not in theirs.weights:
@@ -123,7 +123,7 @@ def _origin(name: str, own: Model, theirs: Model) -> str | None:
     return next((other for other in names if other in theirs.weights and _fits(name, own, other, theirs)), None)
 
 
-def _fits(name: str, own: Model, other: str, theirs: Model) -> bool:
+def _fits(name: str, own: ModelWeights, other: str, theirs: ModelWeights) -> bool:
     mine, its = own.weights[name], theirs.weights[other]
     side = _SIDES.get(name)
     if side is None:
@@ -134,7 +134,7 @@ def _fits(name: str, own: Model, other: str, theirs: Model) -> bool:
     return mine.shape[1:] == its.shape[1:] and len(its) == len(rows) and list(own.pieces[side][: len(rows)]) == rows
 
 
-def not_taken(plan: Transfer, own: Model, theirs: Model, named: Part) -> list[str]:
+def not_taken(plan: Transfer, own: ModelWeights, theirs: ModelWeights, named: Part) -> list[str]:
     """What stands in the way of taking a part whole: own weights without any, and theirs of a body that are left.
 
     A decoder may see a source here and none there, or the other way round: what looks at it is new, or left.
@@ -150,7 +150,7 @@ def not_taken(plan: Transfer, own: Model, theirs: Model, named: Part) -> list[st
     return [_told(name, own, theirs) for name in missing] + [f"{name} has no place here" for name in over]
 
 
-def _told(name: str, own: Model, theirs: Model) -> str:
+def _told(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
     if name not in theirs.weights:
         return f"{name} is not there"
     mine, its = tuple(own.weights[name].shape), tuple(theirs.weights[name].shape)

@@ -14,7 +14,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.request import Request, check_least
 from sightline.decoding.scoring import token_losses
 from sightline.layers.layout import Layout
-from sightline.models.counted import CountedModel
+from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
 from sightline.recipe.changes import carries

@@ -4,7 +4,7 @@ The same word is cut into other pieces at the beginning of a word ("▁7474") th
 So each piece of a source can be copied in two forms, with the space before it and without. A form that the vocabulary
 has is written by its own id. Other forms have ids past the end of the vocabulary: V + 2s is the piece that comes first
 at position s of the source with a space before it, V + 2s + 1 without one. Such an id means something beside its own
-source only; to a model it looks like the piece at position s, or like UNK where that is unknown (models/copying.py).
+source only; to a model it looks like the piece at position s, or like UNK where that is unknown (models/seq2seq.py).
 
 Where a word of a target stands in its source too, but is cut into pieces that the source does not have, the target is
 cut as the source is.

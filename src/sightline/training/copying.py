@@ -10,7 +10,7 @@ from __future__ import annotations
 from sightline.data.batches import TrainingBatch
 from sightline.layers.copying import mixed_log_probability
 from sightline.layers.linear import linear
-from sightline.models.copying import CopyingSeq2Seq
+from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.text.tokenizer import PAD
 from sightline.training.objectives import Loss
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.data.preparation import Prepared
-from sightline.models.counted import CountedModel
-from sightline.models.ngram import NgramModel
+from sightline.models.ngram import CountedModel, NgramModel
 from sightline.recipe.bodies import Ngram
 from sightline.terminal import plural
 from sightline.text.tokenizer import END, START

@@ -15,7 +15,7 @@ from torch import nn
 from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
 from sightline.layers.devices import choose_device, precision_note
 from sightline.models.build import build_model
-from sightline.models.counted import CountedModel
+from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
 from sightline.training.adapting import trained_count

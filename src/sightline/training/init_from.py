@@ -16,9 +16,9 @@ from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
 from sightline.layers.embedding import Embedding
 from sightline.models.bodies import body_classes
-from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
-from sightline.models.transfer import Model, Transfer, not_taken, part, plan_transfer, summary, transfer
+from sightline.models.ngram import CountedModel
+from sightline.models.transfer import ModelWeights, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe
 from sightline.recipe.adapting import InitFrom
@@ -158,9 +158,9 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
         )
     tensors = _weights_of_run(Path(start.run))
     pieces = _pieces(Vocabulary.load(Path(start.run), theirs.task_spec.labels))
-    other = Model(tensors, pieces, body_classes(theirs.model))
+    other = ModelWeights(tensors, pieces, body_classes(theirs.model))
     weights = {name: weight for name, weight in weights_of(model).items() if not is_adapter(name)}
-    own = Model(weights, _pieces(vocabulary), body_classes(recipe.model))
+    own = ModelWeights(weights, _pieces(vocabulary), body_classes(recipe.model))
     plan = plan_transfer(own, other, start.parts)
     _check(plan, own, other, start, whole=recipe.training.reward is not None)
     transfer(plan, weights, tensors)
@@ -180,7 +180,7 @@ def other_bodies(recipe: Recipe) -> list[str]:
     return [f"not the same model in all: {_listed(different)}"] if different else []
 
 
-def _check(plan: Transfer, own: Model, theirs: Model, start: InitFrom, *, whole: bool) -> None:
+def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitFrom, *, whole: bool) -> None:
     """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
     for named in start.parts or ():
         if problems := not_taken(plan, own, theirs, named):

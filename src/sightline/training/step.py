@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sightline.data.batches import TrainingBatch
 from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.experts import Collected, collect
-from sightline.models.copying import CopyingSeq2Seq
+from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Training
 from sightline.recipe.guiding import GuidedAlignment
 from sightline.text.tokenizer import PAD

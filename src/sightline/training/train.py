@@ -39,7 +39,7 @@ from sightline.layers.devices import (
     resolve_precision,
 )
 from sightline.models.build import build_model
-from sightline.models.counted import CountedModel
+from sightline.models.ngram import CountedModel
 from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights

@@ -115,7 +115,7 @@ class ConvolutionalEncoder(TapModule):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceStates:
     """What every layer looks at, as one head; packed (M, 1, D) where the layout says so, for packed targets."""
 
     keys: Tensor  # (B, 1, S, D) or (M, 1, D): z
@@ -125,7 +125,7 @@ class Source:
     layout: Packed | None = None
     seen_by: Packed | None = None
 
-    def seen_from(self, target: Packed) -> Source:
+    def seen_from(self, target: Packed) -> SourceStates:
         """The same for the tokens of packed targets."""
         return replace(self, scale=target.spread(self.scale), seen_by=target)
 
@@ -134,14 +134,14 @@ class Source:
         """Of those who look, and of what is here, where both are packed."""
         return None if self.layout is None or self.seen_by is None else (self.seen_by, self.layout)
 
-    def keep(self, sentences: Tensor) -> Source:
+    def keep(self, sentences: Tensor) -> SourceStates:
         keys, values, scale = (part.index_select(0, sentences) for part in (self.keys, self.values, self.scale))
-        return Source(keys, values, None if self.mask is None else self.mask.index_select(0, sentences), scale)
+        return SourceStates(keys, values, None if self.mask is None else self.mask.index_select(0, sentences), scale)
 
-    def append(self, other: Source) -> Source:
+    def append(self, other: SourceStates) -> SourceStates:
         keys, values = join_rows(self.keys, other.keys, dim=2), join_rows(self.values, other.values, dim=2)
         mask = join_masks(self.mask, other.mask, (self.keys, other.keys))
-        return Source(keys, values, mask, join_rows(self.scale, other.scale))
+        return SourceStates(keys, values, mask, join_rows(self.scale, other.scale))
 
 
 class StepAttention(TapModule):
@@ -161,7 +161,7 @@ class StepAttention(TapModule):
         seen = ("√S context", "context") if width == channels else ("back", "back.output")
         self.formula, self.seen = f"√½ (h + {seen[0]})", seen[1]
 
-    def forward(self, h: Tensor, given: Tensor, source: Source) -> Tensor:
+    def forward(self, h: Tensor, given: Tensor, source: SourceStates) -> Tensor:
         """h (B, T or W, C), or (N, C), and g (…, D) → as h."""
         query = self.tap("query", self.project(h) + given, "W h + b + g")
         keys, values = self.tap("key", source.keys, "z"), self.tap("value", source.values, "z + e")
@@ -176,7 +176,7 @@ class ConvolutionalState:
     """The last inputs of every layer, what the attention looks at, and where the next tokens stand."""
 
     recent: Recent
-    source: Source | None = None
+    source: SourceStates | None = None
     length: int = 0  # tokens so far of the sentence that has most
     shift: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
 
@@ -234,8 +234,8 @@ class ConvolutionalDecoder(TapModule):
         scale = memory.lengths().to(states.dtype).sqrt()[:, None]  # (B, 1)
         keys, values = (in_autocast(part)[:, None] for part in (states, values))
         if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
-            return ConvolutionalState(Recent(()), Source(keys, values, None, scale, memory.layout))
-        source = Source(keys, values, memory.layout.key_mask(), scale[..., None])
+            return ConvolutionalState(Recent(()), SourceStates(keys, values, None, scale, memory.layout))
+        source = SourceStates(keys, values, memory.layout.key_mask(), scale[..., None])
         return replace(self.begin_blank(len(states), states), source=source)
 
     def begin_blank(self, batch: int, like: Tensor) -> ConvolutionalState:
@@ -276,7 +276,7 @@ class ConvolutionalDecoder(TapModule):
         features = self._leave(h.reshape(rows))
         return features, replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
 
-    def _look(self, index: int, h: Tensor, given: Tensor, source: Source | None) -> Tensor:
+    def _look(self, index: int, h: Tensor, given: Tensor, source: SourceStates | None) -> Tensor:
         """h with what it sees of the source in this layer, if there is one."""
         return h if source is None else self.attentions[index](h, given, source)
 

@@ -89,7 +89,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Join:
+class CacheJoin:
     """Two states of the same number of hypotheses, with the last slots of one beside the last slots of the other."""
 
     widths: tuple[int, ...]  # slots of each step, the larger number of both
@@ -179,7 +179,7 @@ class Slots:
         """These sentences alone."""
         return Slots(self.kept and movers.move(self.kept, used))
 
-    def append(self, other: Slots, join: Join) -> Slots:
+    def append(self, other: Slots, join: CacheJoin) -> Slots:
         """With the sentences of another one behind these."""
         parts = [
             (each.kept, move.rows, move.start, move.index(join.device))
@@ -231,7 +231,7 @@ class LocalSlots(Slots):
     def keep(self, movers: Movers, used: int) -> LocalSlots:
         return replace(self, kept=self.kept and movers.move(self.kept, used - self.forgotten))
 
-    def append(self, other: Slots, join: Join) -> LocalSlots:
+    def append(self, other: Slots, join: CacheJoin) -> LocalSlots:
         assert isinstance(other, LocalSlots)
         both = ((self, join.first), (other, join.second))
         firsts = [move.targets[max(each.forgotten - move.start, 0) :][:1] for each, move in both]
@@ -329,7 +329,7 @@ class CompressedSlots(Slots):
             tail=self.tail and KeysAndValues(*(part.index_select(0, movers.sentences) for part in self.tail)),
         )
 
-    def append(self, other: Slots, join: Join) -> CompressedSlots:
+    def append(self, other: Slots, join: CacheJoin) -> CompressedSlots:
         assert isinstance(other, CompressedSlots)
         count = max(self.count, other.count)
         both = ((self, join.first), (other, join.second))

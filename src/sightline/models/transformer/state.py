@@ -11,7 +11,7 @@ from torch import Tensor
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.multi_head import KeysAndValues
 from sightline.models.protocol import join_rows
-from sightline.models.transformer.kv_cache import Join, Move, Movers, Slots
+from sightline.models.transformer.kv_cache import CacheJoin, Move, Movers, Slots
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class TransformerState:
         return torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device) if self.shift is None else self.shift
 
 
-def join_of(first: TransformerState, second: TransformerState) -> Join:
+def join_of(first: TransformerState, second: TransformerState) -> CacheJoin:
     """Where the slots of two states go; steps before the first token of every sentence are dropped."""
     both = (first, second)
     dropped = [0 if state.shift is None else int(state.shift.min()) for state in both]
@@ -131,10 +131,10 @@ def join_of(first: TransformerState, second: TransformerState) -> Join:
         Move(state.batch, sum(state.widths[:drop]), state.used, target, empty - drop)
         for state, drop, target, empty in zip(both, dropped, targets, blank, strict=True)
     )
-    return Join(widths, starts[-1], moves[0], moves[1], first.device)
+    return CacheJoin(widths, starts[-1], moves[0], moves[1], first.device)
 
 
-def _joined_ancestry(state: TransformerState, join: Join, move: Move) -> Tensor:
+def _joined_ancestry(state: TransformerState, join: CacheJoin, move: Move) -> Tensor:
     """(B, W, count): the slots in the past of each hypothesis."""
     past = state.ancestry
     if past is None:

@@ -1,4 +1,4 @@
-"""Encoders that answer with labels: one for each token (tagger), one for a whole text (classifier)."""
+"""Encoders with a head: classifiers, taggers and masked language models."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
-from sightline.models.ends import Reading
-from sightline.models.protocol import Memory
+from sightline.models.protocol import EncoderModel, Memory
 from sightline.recipe.model import Model, Pooling
 
 
-class Labeller(Reading):
+class Labeller(EncoderModel):
     """What both have: embeddings, an encoder, and an output layer over the labels."""
 
     def __init__(self, recipe: Model, pieces: Sequence[str], labels: int, features: int) -> None:
@@ -64,7 +63,7 @@ def pool(memory: Memory, kind: str) -> Tensor:
     return memory.mean()
 
 
-class Head(TapModule):
+class ClassificationHead(TapModule):
     """A small network on the pooled vector: tanh(W p + b)."""
 
     def __init__(self, recipe: Pooling, width: int) -> None:
@@ -85,9 +84,30 @@ class Classifier(Labeller):
     def __init__(self, recipe: Model, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
         super().__init__(recipe, pieces, labels, recipe.pooling.hidden or recipe.width)
-        self.pooling = Head(recipe.pooling, recipe.width)
+        self.pooling = ClassificationHead(recipe.pooling, recipe.width)
 
     def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
         """Tokens (B, S) or (N,) → features (B, D)."""
         features: Tensor = self.pooling(self.encode(source, layout))
         return features
+
+
+class MaskedLM(EncoderModel):
+    """p(token | the text around it) at some places: softmax(W h_t + b) (Devlin et al. 2019).
+
+    Its parts have the names they have in taggers, classifiers and translators.
+    """
+
+    def __init__(self, recipe: Model, size: int) -> None:
+        super().__init__()
+        assert recipe.encoder is not None
+        self.source_embedding = Embedding(size, recipe.width)
+        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
+        self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.source_embedding)
+
+    def forward(
+        self, source: Tensor, layout: Layout, places: Tensor | None = None, target_layout: None = None
+    ) -> Tensor:
+        """Tokens (B, S) or (N,) → features (…, D); with places (A,) among all tokens of the batch, of those (A, D)."""
+        states = self.encode(source, layout).states
+        return states if places is None else states.reshape(-1, states.shape[-1]).index_select(0, places)
