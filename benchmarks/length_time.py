@@ -27,7 +27,7 @@ from torch import Tensor
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.plots.lines import Line, Panel, draw_lines
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import SPECIALS, START
 
 VOCABULARY = 8_000
@@ -172,7 +172,7 @@ def main() -> None:
     models = {}
     for name, (encoder, decoder) in bodies(options.layers).items():
         section = {"width": options.width, "tie": "none", "encoder": encoder, "decoder": decoder}
-        models[name] = Seq2Seq(Model.model_validate(section), VOCABULARY, VOCABULARY).to(options.device)
+        models[name] = Seq2Seq(ModelConfig.model_validate(section), VOCABULARY, VOCABULARY).to(options.device)
     clock, rounds, batch = CLOCKS[options.clock], options.rounds, options.batch
     timings = time_lengths(models, options.lengths, vocabulary=VOCABULARY, rounds=rounds, batch=batch, clock=clock)
     for work, what in WORKS.items():

@@ -34,7 +34,7 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.gradient_checkpointing import recompute_layers
 from sightline.models.transformer.modules import TransformerDecoder
 from sightline.plots.lines import Line, Panel, draw_lines
-from sightline.recipe.bodies import TransformerBody
+from sightline.recipe.bodies import TransformerConfig
 
 FULL: dict[str, Any] = {"kind": "full"}
 KINDS = ("full", "fused", "local", "compressed", "dmca")
@@ -89,7 +89,7 @@ class Work:
 
     def __init__(self, kind: str, length: int, setting: Setting) -> None:
         torch.manual_seed(1)
-        body = TransformerBody.model_validate(
+        body = TransformerConfig.model_validate(
             {
                 "layers": setting.layers,
                 "heads": setting.heads,

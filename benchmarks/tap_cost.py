@@ -34,7 +34,7 @@ import torch
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule, listen
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 VOCABULARY = 8_000
 _MARKS = ("self.tap(", "self.recorded", "self.listened", "self.explicit_tap")
@@ -265,7 +265,7 @@ def main() -> None:
         if options.only and name not in options.only:
             continue
         section = {"width": options.width, "tie": "none", "encoder": encoder, "decoder": decoder}
-        model = Seq2Seq(Model.model_validate(section), VOCABULARY, VOCABULARY)
+        model = Seq2Seq(ModelConfig.model_validate(section), VOCABULARY, VOCABULARY)
         dress = Dress(model, options.times, same=options.same)
         for what, work in works(model, options.tokens, options.rows).items():
             if options.works and what not in options.works:

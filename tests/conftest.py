@@ -16,7 +16,7 @@ from hypothesis import settings
 from shared_models import own_copy, shared
 from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in commands that tests start, too
 torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
@@ -236,8 +236,8 @@ FEW = {
 }
 
 
-def model_recipe(encoder: dict[str, Any], decoder: dict[str, Any], tie: str = "none") -> Model:
-    return Model.model_validate({"width": WIDTH, "encoder": encoder, "decoder": decoder, "tie": tie})
+def model_recipe(encoder: dict[str, Any], decoder: dict[str, Any], tie: str = "none") -> ModelConfig:
+    return ModelConfig.model_validate({"width": WIDTH, "encoder": encoder, "decoder": decoder, "tie": tie})
 
 
 def build(encoder: dict[str, Any], decoder: dict[str, Any], *, tie: str = "none", seed: int = 0) -> Seq2Seq:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 BODY = {"kind": "transformer", "layers": 2, "heads": 2}
@@ -25,7 +25,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def translator() -> Seq2Seq:
     torch.manual_seed(1)
-    return Seq2Seq(Model.model_validate({"width": 8, "tie": "none", "encoder": BODY, "decoder": BODY}), 12, 12)
+    return Seq2Seq(ModelConfig.model_validate({"width": 8, "tie": "none", "encoder": BODY, "decoder": BODY}), 12, 12)
 
 
 def test_every_model_length_and_work_is_timed_and_longer_ones_take_longer(benchmark: Any, tmp_path: Path) -> None:

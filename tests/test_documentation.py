@@ -13,9 +13,9 @@ import typer
 from documented import PAGES, ROOT, Said, commands, fenced, headers, name, spans
 from sightline.cli.app import app
 from sightline.recipe import Recipe
+from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.files import load_recipe, shipped_recipes
-from sightline.recipe.shape import alternatives, sections
-from sightline.recipe.trainable import check_trainable
+from sightline.recipe.schema import alternatives, sections
 from sightline.recipe.yaml import read_yaml
 from sightline.sweeps.grid import as_text, combinations, read_variants
 

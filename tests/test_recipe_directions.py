@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sightline.recipe.data import Data
-from sightline.recipe.sides import direction
+from sightline.recipe.data import Data, direction
 
 
 def text(source: str, target: str, **more: Any) -> dict[str, Any]:

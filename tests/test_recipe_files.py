@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
-from sightline.recipe.adapting import InitFrom
-from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
+from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
 from sightline.recipe.data import Data, DatesSource
 from sightline.recipe.files import RecipeError, load_recipe, recipe_schema, save_recipe
-from sightline.recipe.model import Model
+from sightline.recipe.model import InitFromConfig, ModelConfig
 from sightline.recipe.yaml import read_yaml, write_yaml
 
 SMALL = """\
@@ -113,26 +112,26 @@ def test_overrides_change_values_lists_and_sections_that_are_not_written(small: 
     assert (recipe.tokenizer.kind, recipe.tokenizer.size) == ("bpe", 99)
     assert (recipe.training.limits.steps, recipe.training.limits.epochs) == (5, None)  # epochs was a default
     assert recipe.data.tests["dev"].kind == "dates"
-    assert isinstance(recipe.model.decoder, RecurrentDecoder)
+    assert isinstance(recipe.model.decoder, RecurrentDecoderConfig)
     assert recipe.model.decoder.attention.kind == "dot"
     assert recipe.evaluation.metrics == ("ter", "chrf")
 
 
 def test_keys_can_be_set_beside_a_folder_that_stands_alone(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL.replace("model:\n", "model:\n  init_from: runs/words\n", 1))
-    start = InitFrom(run="runs/words", parts=("encoder",))
+    start = InitFromConfig(run="runs/words", parts=("encoder",))
     assert load_recipe(path, ["model.init_from.parts=[encoder]"]).model.init_from == start
     both = ["model.init_from=runs/other", "model.init_from.extend_vocabulary=true"]
-    assert load_recipe(path, both).model.init_from == InitFrom(run="runs/other", extend_vocabulary=True)
+    assert load_recipe(path, both).model.init_from == InitFromConfig(run="runs/other", extend_vocabulary=True)
     told = message(path, "model.init_from.part=[encoder]")
     assert told == "override 'model.init_from.part=[encoder]': unknown key model.init_from.part; did you mean parts?"
 
 
 def test_a_new_kind_drops_only_the_keys_that_belonged_to_the_old_one(small: Path) -> None:
     recipe = load_recipe(small, ["model.encoder.kind=recurrent"])
-    assert recipe.model.encoder == RecurrentEncoder(layers=2)
+    assert recipe.model.encoder == RecurrentEncoderConfig(layers=2)
     recipe = load_recipe(small, ["model.decoder.heads=2", "model.decoder.kind=transformer"])
-    assert recipe.model.decoder == TransformerBody(heads=2)
+    assert recipe.model.decoder == TransformerConfig(heads=2)
     told = message(small, "model.encoder.heads=2", "model.encoder.kind=recurrent")
     assert told == (
         "override 'model.encoder.heads=2': unknown key model.encoder.heads; "
@@ -237,7 +236,7 @@ def test_the_schema_says_that_a_mean_of_checkpoints_is_neither_the_best_nor_the_
 
 def test_a_recipe_made_in_python_saves_too(tmp_path: Path) -> None:
     source = DatesSource(part="train", share=(0.0, 0.5))
-    model = Model(encoder=RecurrentEncoder(), decoder=RecurrentDecoder())
+    model = ModelConfig(encoder=RecurrentEncoderConfig(), decoder=RecurrentDecoderConfig())
     recipe = Recipe(data=Data(train=(source,), validation=source), model=model)
     save_recipe(recipe, tmp_path / "made.yaml")
     assert load_recipe(tmp_path / "made.yaml") == recipe

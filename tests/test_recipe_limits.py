@@ -128,8 +128,7 @@ def test_what_is_within_bounds_stays_as_it_is(tmp_path: Path) -> None:
 
 def _numbers(section: type, path: str = "") -> list[str]:
     """Every key of the recipe that holds a number."""
-    from sightline.recipe.annotations import alternatives
-    from sightline.recipe.sections import Section
+    from sightline.recipe.schema import Section, alternatives
 
     found = []
     for name, field in section.model_fields.items():  # type: ignore[attr-defined]
@@ -143,8 +142,7 @@ def _numbers(section: type, path: str = "") -> list[str]:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), True, "5", 10**30, -(10**30), 1e300])
 def test_no_number_of_any_section_can_be_any_of_these(value: Any) -> None:
-    from sightline.recipe.annotations import alternatives
-    from sightline.recipe.sections import Section
+    from sightline.recipe.schema import Section, alternatives
 
     def every(section: type[Section]) -> list[type[Section]]:
         return [section, *(deeper for below in section.__subclasses__() for deeper in every(below))]

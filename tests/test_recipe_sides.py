@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.files import RecipeError, load_recipe
-from sightline.recipe.trainable import check_trainable
 from sightline.training.resolve import open_recipe
 from task_cases import LSTM, TRANSFORMER, WRITER, case, write
 

@@ -40,8 +40,8 @@ from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe, Risk
-from sightline.recipe.changes import carries, without_adapters
 from sightline.recipe.recipe import check_replacing
+from sightline.recipe.resume import carries, without_adapters
 from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
 from sightline.tasks.base import Prediction, Score, Task, build_task
 from sightline.tasks.classification import ClassificationTask, Probabilities

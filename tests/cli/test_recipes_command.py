@@ -12,8 +12,7 @@ from sightline.cli.app import app
 from sightline.recipe import Recipe
 from sightline.recipe.files import load_recipe, shipped_recipes
 from sightline.recipe.reference import UnknownKey, chosen_parts, reference
-from sightline.recipe.sections import Section
-from sightline.recipe.shape import kinds, sections
+from sightline.recipe.schema import Section, kinds, sections
 
 
 def out(*words: str) -> str:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from sightline.cli.app import app
 from sightline.cli.errors import error_boundary
 from sightline.recipe import Decoding, Evaluation
-from sightline.recipe.bodies import Positions, TransformerBody
+from sightline.recipe.bodies import PositionsConfig, TransformerConfig
 from sightline.run import Run
 from untrained_runs import untrained
 
@@ -134,8 +134,8 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
 ) -> None:
     run = untrained(translator)
     decoder = run.recipe.model.decoder
-    assert isinstance(decoder, TransformerBody)
-    few = decoder.model_copy(update={"positions": Positions(kind="learned", longest=3)})
+    assert isinstance(decoder, TransformerConfig)
+    few = decoder.model_copy(update={"positions": PositionsConfig(kind="learned", longest=3)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"decoder": few})})
     count = len(run.vocabulary.target.encode("a dog barks loudly"))
     (tmp_path / "two.txt").write_text("\na dog barks loudly\n")

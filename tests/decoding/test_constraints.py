@@ -16,7 +16,7 @@ from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
 from sightline.decoding.scoring import log_probabilities
 from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Decoding
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 UNK, START, END = 1, 2, 3
 WORDS = [UNK, *range(4, 13)]
@@ -313,7 +313,7 @@ def test_no_repeat_goes_with_words_that_only_a_sentence_since_done_could_copy() 
     """Behind a forced prefix a beam has hypotheses of no worth, which may hold any word."""
     torch.manual_seed(0)
     encoder, decoder = BODIES["transformer"]
-    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
+    recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
     model = CopyingSeq2Seq(recipe, 13).eval()
     options = Decoding(beam=3, no_repeat=1, max_length=6, max_ratio=0.1)
     request = Request([[16], [4]], prefixes=[[], [5, 6, 7]])

@@ -18,7 +18,7 @@ from sightline.layers.tap import Tapped, listen
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 END, START = 3, 2
 SOURCES = [[5, 9, 4], [6], [12, 8, 5, 7, 10], [4, 4, 11, 5]]
@@ -161,7 +161,7 @@ def test_an_ensemble_has_no_more_room_than_any_of_its_models(
     """And only what reads a source and its target as one text gives the source some of its room."""
     bodies = [{**TRANSFORMER[0], "positions": {"kind": "learned", "longest": longest}} for longest in (32, 20, 40)]
     both = [build_model(body, body) for body in bodies[:2]]
-    alone = DecoderOnly(Model.model_validate({"width": 8, "decoder": bodies[2]}), 13)
+    alone = DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": bodies[2]}), 13)
     assert rooms(Ensemble([*both, alone, *mixed])) == [(32, False), (20, False), (40, True)]
     assert Ensemble([*both, *mixed]).longest == 20
     assert Ensemble(mixed).longest is None

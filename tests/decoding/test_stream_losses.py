@@ -16,7 +16,7 @@ from shared_models import shared
 from sightline.decoding.scoring import stream_losses
 from sightline.layers.layout import Padded
 from sightline.models.language_model import LanguageModel
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 VOCABULARY, START = 13, 2
 BODIES: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 @cache
 def built(body: str) -> Any:
     torch.manual_seed(0)
-    model = LanguageModel(Model.model_validate({"width": 8, "decoder": BODIES[body], "tie": "none"}), VOCABULARY)
+    model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": BODIES[body], "tie": "none"}), VOCABULARY)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)

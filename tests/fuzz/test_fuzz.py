@@ -23,9 +23,9 @@ from mutations import changed_value, damaged, options
 from sightline.data.sources import Example, read
 from sightline.data.text_lines import Bound, LongLine
 from sightline.recipe import Recipe
-from sightline.recipe.changes import changed
 from sightline.recipe.data import Clean
 from sightline.recipe.files import RecipeError, load_recipe, shipped_recipes
+from sightline.recipe.resume import changed
 from sightline.recipe.yaml import read_yaml, write_yaml
 from task_runs import GRU, columns, conllu, recipe, trained_tasks
 

@@ -18,8 +18,8 @@ import sightline
 from sightline.augment.merging import merge_run
 from sightline.cli.app import app
 from sightline.cli.train import _show
-from sightline.recipe.changes import section_differences
 from sightline.recipe.files import load_recipe
+from sightline.recipe.resume import section_differences
 from sightline.run_folder import read_config
 from sightline.training.dry_run import dry_run
 from sightline.training.interruption import Interrupted

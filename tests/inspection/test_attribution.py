@@ -23,7 +23,7 @@ from sightline.models.heads import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.plots.attribution import draw_attribution
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import END
 from untrained_runs import PAIRS, untrained
 
@@ -99,8 +99,8 @@ TRANSFORMER = {  # smooth all the way, as the recurrent ones: few steps meet an 
 def built(kind: str) -> tuple[nn.Module, Question]:
     torch.manual_seed(2)
 
-    def section(**parts: Any) -> Model:
-        return Model.model_validate({"width": 8, "tie": "none", **parts})
+    def section(**parts: Any) -> ModelConfig:
+        return ModelConfig.model_validate({"width": 8, "tie": "none", **parts})
 
     pieces = [str(number) for number in range(SIZE)]
     source, target = [np.array([4, 5, 6, 7])], [np.array([8, 9, 10])]

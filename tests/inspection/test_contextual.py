@@ -16,7 +16,7 @@ from sightline.inspection.occurrences import find_occurrences, places_of, shown_
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.ngram import CountedModel
-from sightline.recipe.bodies import Positions, RecurrentDecoder, TransformerBody
+from sightline.recipe.bodies import PositionsConfig, RecurrentDecoderConfig, TransformerConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import cut_text
 from untrained_runs import MODELS, WIDTHS, untrained
@@ -75,7 +75,7 @@ def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_b
     run = untrained("language-model")
     recipe, marks = run.recipe, [START, END]
     if carried:
-        own = recipe.model.model_copy(update={"decoder": RecurrentDecoder()})
+        own = recipe.model.model_copy(update={"decoder": RecurrentDecoderConfig()})
         recipe, marks = recipe.model_copy(update={"model": own}), [END]
     (ids,) = run.encode_sources(TEXTS[:1])
     with torch.inference_mode():
@@ -274,8 +274,8 @@ def test_places_of_a_word_are_refused_where_there_are_no_vectors() -> None:
 def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
     run = untrained("tagger")
     encoder = run.recipe.model.encoder
-    assert isinstance(encoder, TransformerBody)
-    few = encoder.model_copy(update={"positions": Positions(kind="learned", longest=4)})
+    assert isinstance(encoder, TransformerConfig)
+    few = encoder.model_copy(update={"positions": PositionsConfig(kind="learned", longest=4)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
     asked = replace(run.task, recipe=recipe)
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):

@@ -20,7 +20,7 @@ from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.plots.flow import draw_flows
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 SIZE = 20
 
@@ -39,7 +39,7 @@ def pairs(*lengths: tuple[int, int]) -> TrainingBatch:
 def language_model(**decoder: Any) -> LanguageModel:
     torch.manual_seed(3)
     section = {"width": 16, "tie": "none", "decoder": {"dropout": 0.0, **decoder}}
-    return LanguageModel(Model.model_validate(section), SIZE)
+    return LanguageModel(ModelConfig.model_validate(section), SIZE)
 
 
 def recurrent(cell: str, layers: int = 1) -> LanguageModel:
@@ -48,7 +48,9 @@ def recurrent(cell: str, layers: int = 1) -> LanguageModel:
 
 def translator(encoder: dict[str, Any], decoder: dict[str, Any], tie: str = "none") -> Seq2Seq:
     torch.manual_seed(3)
-    return Seq2Seq(Model.model_validate({"width": 16, "tie": tie, "encoder": encoder, "decoder": decoder}), SIZE, SIZE)
+    return Seq2Seq(
+        ModelConfig.model_validate({"width": 16, "tie": tie, "encoder": encoder, "decoder": decoder}), SIZE, SIZE
+    )
 
 
 BOTH_WAYS = {"kind": "recurrent", "cell": "lstm", "layers": 2, "bidirectional": True, "dropout": 0.0}

@@ -16,7 +16,7 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Distances, Relative, RelativeKeys, Rotation, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe.bodies import HeadAttention, Positions, TransformerBody
+from sightline.recipe.bodies import HeadAttentionConfig, PositionsConfig, TransformerConfig
 from sightline.training.flops import count_flops
 
 WIDTH, HEADS, K = 8, 4, 2
@@ -38,7 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def build(section: dict[str, Any], **others: Any) -> MultiHeadAttention:
     """As a model builds it, with biases that are not zero."""
-    recipe = HeadAttention.model_validate(section)
+    recipe = HeadAttentionConfig.model_validate(section)
     score = build_head_score(recipe.kind, K, scaled=recipe.scaled)
     attention = MultiHeadAttention(
         WIDTH, HEADS, score=score, projections=recipe.projections, groups=recipe.groups, **others
@@ -130,7 +130,7 @@ def test_attention_to_a_source_is_its_formula(name: str) -> None:
 def test_order_enters_the_variants_as_it_enters_the_original(name: str, positions: str) -> None:
     """Queries and keys are turned; or a bias of each head of queries; or q·a, scaled as q·k is."""
     section, layout, x = VARIANTS[name], Padded.of(LENGTHS), torch.randn(3, 5, WIDTH).double()
-    recipe = Positions(kind=positions, buckets=4, farthest=3 if positions != "alibi" else None)
+    recipe = PositionsConfig(kind=positions, buckets=4, farthest=3 if positions != "alibi" else None)
     keys, shared = build_relative_keys(recipe, K, causal=True), build_bias(recipe, HEADS, WIDTH, causal=True)
     attention = build(section, rotary=positions == "rotary", relative_keys=keys)
     distances = Distances.within(5, x.device)
@@ -341,12 +341,12 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
 )
 def test_a_recipe_that_cannot_be_says_why(section: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        TransformerBody.model_validate(section)
+        TransformerConfig.model_validate(section)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5", "shaw", "none"])
 def test_linear_attention_goes_with_positions_that_need_no_softmax(positions: str) -> None:
-    TransformerBody.model_validate({"attention": {"kind": "linear"}, "positions": {"kind": positions}})
+    TransformerConfig.model_validate({"attention": {"kind": "linear"}, "positions": {"kind": positions}})
 
 
 def test_a_layer_refuses_groups_that_cannot_be() -> None:

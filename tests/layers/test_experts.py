@@ -21,7 +21,7 @@ from sightline.layers.experts import (
     squared_variation,
 )
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe.bodies import Experts as ExpertsRecipe
+from sightline.recipe.bodies import ExpertsConfig
 
 WIDTH, HIDDEN = 6, 5
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen products of numbers near one
@@ -29,7 +29,7 @@ SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen produc
 
 def build(kind: str = "relu", **recipe: Any) -> Experts:
     """In float64, training, with weights at no special value."""
-    layer = Experts(ExpertsRecipe.model_validate(recipe), WIDTH, hidden=HIDDEN, kind=kind).double()
+    layer = Experts(ExpertsConfig.model_validate(recipe), WIDTH, hidden=HIDDEN, kind=kind).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(std=0.7)
@@ -310,7 +310,7 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
 
 @torch.no_grad()
 def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
-    recipe = ExpertsRecipe(count=4, hidden=7, capacity=9.0)
+    recipe = ExpertsConfig(count=4, hidden=7, capacity=9.0)
     layer, x = Experts(recipe, WIDTH, hidden=HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
     assert layer.nets.narrow.shape == (4, 7, WIDTH)
     layer.nets.narrow_bias.copy_(torch.arange(WIDTH).repeat(4))
@@ -319,14 +319,14 @@ def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_tha
 
 def test_without_noise_every_expert_can_be_chosen_from_the_start() -> None:
     torch.manual_seed(0)
-    layer = Experts(ExpertsRecipe(count=4, noise=False, load=0.0), WIDTH, hidden=HIDDEN)
+    layer = Experts(ExpertsConfig(count=4, noise=False, load=0.0), WIDTH, hidden=HIDDEN)
     assert layer.noise is None
     _, extra = collected(layer, some_tokens(100).float())
     assert extra.row()[:4].min() > 0  # type: ignore[index]
 
 
 def test_with_noise_all_begin_equal() -> None:
-    layer = Experts(ExpertsRecipe(count=4), WIDTH, hidden=HIDDEN)
+    layer = Experts(ExpertsConfig(count=4), WIDTH, hidden=HIDDEN)
     _, extra = collected(layer, some_tokens(4000).float())
     row = extra.row()
     assert row is not None
@@ -393,4 +393,4 @@ def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() 
 )
 def test_experts_that_cannot_be_are_refused(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ExpertsRecipe.model_validate(recipe)
+        ExpertsConfig.model_validate(recipe)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sightline.layers.norms import BatchNorm, LayerNorm, Residual, RMSNorm, build_norm
-from sightline.recipe.bodies import Norm
+from sightline.recipe.bodies import NormConfig
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-14}  # float64 sums over eight numbers near one
 
@@ -45,10 +45,10 @@ def test_one_token_is_normalized_without_regard_to_others(kind: type[nn.Module])
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    pre = Residual(Norm(kind=kind, place="pre"), 8, 0.0)
+    pre = Residual(NormConfig(kind=kind, place="pre"), 8, 0.0)
     assert torch.equal(pre.enter(x), pre.norm(x))
     assert torch.equal(pre.leave(x, output), x + output)
-    post = Residual(Norm(kind=kind, place="post"), 8, 0.0)
+    post = Residual(NormConfig(kind=kind, place="post"), 8, 0.0)
     assert torch.equal(post.enter(x), x)
     assert torch.equal(post.leave(x, output), post.norm(x + output))
 
@@ -56,7 +56,7 @@ def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str
 @pytest.mark.parametrize("place", ["pre", "post", "none"])
 def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    residual = Residual(Norm(place=place), 8, 0.99999)  # next to all is dropped
+    residual = Residual(NormConfig(place=place), 8, 0.99999)  # next to all is dropped
     assert torch.equal(residual.leave(x, output), residual.norm(x) if place == "post" else x)
     assert torch.equal(residual.eval().leave(x, output), residual.norm(x + output) if place == "post" else x + output)
 
@@ -64,12 +64,12 @@ def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place:
 def test_a_post_norm_block_hands_on_the_precision_of_its_sublayer_and_others_that_of_the_sum() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8).bfloat16()
     for place, precision in {"post": torch.bfloat16, "pre": torch.float32, "none": torch.float32}.items():
-        assert Residual(Norm(place=place), 8, 0.0).leave(x, output).dtype == precision
+        assert Residual(NormConfig(place=place), 8, 0.0).leave(x, output).dtype == precision
 
 
 def test_without_a_place_nothing_is_normalized() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    residual = Residual(Norm(kind="layer", place="none"), 8, 0.0)
+    residual = Residual(NormConfig(kind="layer", place="none"), 8, 0.0)
     assert torch.equal(residual.enter(x), x)
     assert torch.equal(residual.leave(x, output), x + output)
     assert not list(residual.parameters())
@@ -78,16 +78,16 @@ def test_without_a_place_nothing_is_normalized() -> None:
 @pytest.mark.parametrize("kind", ["layer", "batch"])
 @pytest.mark.parametrize(("gain", "bias"), [(True, False), (False, True), (False, False)])
 def test_gain_and_bias_can_each_be_left_out(kind: str, gain: bool, bias: bool) -> None:
-    norm = with_random_gain(build_norm(Norm(kind=kind, gain=gain, bias=bias), 8))
+    norm = with_random_gain(build_norm(NormConfig(kind=kind, gain=gain, bias=bias), 8))
     assert {name for name, _ in norm.named_parameters()} == set(["weight"] * gain + ["bias"] * bias)
-    bare = build_norm(Norm(kind=kind, gain=False, bias=False), 8).double()
+    bare = build_norm(NormConfig(kind=kind, gain=False, bias=False), 8).double()
     x = torch.randn(5, 8, dtype=torch.float64)
     wanted = bare(x) * (norm.weight if gain else 1) + (norm.bias if bias else 0)
     torch.testing.assert_close(norm(x), wanted, **SIXTY_FOUR)
 
 
 def test_rms_norm_without_gain_learns_nothing() -> None:
-    assert not list(build_norm(Norm(kind="rms", gain=False), 8).parameters())
+    assert not list(build_norm(NormConfig(kind="rms", gain=False), 8).parameters())
 
 
 # --- batch norm --------------------------------------------------------------------------------------------------

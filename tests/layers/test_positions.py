@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sightline.layers.positions import Learned, NoPositions, Rotation, Sinusoidal, build_added, sinusoids
-from sightline.recipe.bodies import Positions
+from sightline.recipe.bodies import PositionsConfig
 
 
 @pytest.mark.parametrize("width", [2, 6, 8, 64])
@@ -123,7 +123,7 @@ def test_rotation_gives_back_the_type_it_was_given_and_turns_in_float32() -> Non
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_back(kind: str) -> None:
-    layer = build_added(Positions(kind=kind, combine="concatenate", width=4, longest=9), 6)
+    layer = build_added(PositionsConfig(kind=kind, combine="concatenate", width=4, longest=9), 6)
     assert layer.project.weight.shape == (6, 6 + 4)
     x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])
     joined = torch.cat([x, layer.table.vectors(positions, 3).expand(2, -1, -1)], dim=-1)
@@ -132,6 +132,6 @@ def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_bac
 
 
 def test_concatenated_learned_positions_end_with_the_same_error() -> None:
-    layer = build_added(Positions(kind="learned", combine="concatenate", longest=5), 6)
+    layer = build_added(PositionsConfig(kind="learned", combine="concatenate", longest=5), 6)
     with pytest.raises(ValueError, match="position 6 is past the 5 learned ones"):
         layer(torch.randn(1, 6, 6), torch.arange(6)[None], 6)

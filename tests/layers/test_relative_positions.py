@@ -25,8 +25,8 @@ from sightline.layers.positions import (
     slopes,
 )
 from sightline.layers.scores import ScaledDot
-from sightline.recipe.bodies import Positions
-from sightline.recipe.model import Model
+from sightline.recipe.bodies import PositionsConfig
+from sightline.recipe.model import ModelConfig
 
 CPU = torch.device("cpu")
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64 sums of some eight products of numbers near one
@@ -104,7 +104,7 @@ def test_each_head_and_bucket_has_a_bias_of_its_own(causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_stack_that_sees_both_sides_has_other_buckets_for_what_is_behind(causal: bool) -> None:
-    layer = build_bias(Positions(kind="t5", buckets=8, farthest=20), 1, 8, causal=causal)
+    layer = build_bias(PositionsConfig(kind="t5", buckets=8, farthest=20), 1, 8, causal=causal)
     assert layer is not None
     _, row, _ = layer(Distances.within(3, CPU))[0, 0]  # at distances −1, 0, 1
     assert row[0] != row[1] and row[0] != row[2]
@@ -234,7 +234,7 @@ def test_with_a_bias_a_query_that_may_see_nothing_gets_zeros(gradients: bool) ->
 @pytest.mark.parametrize("kind", ["alibi", "t5", "shaw"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
-    recipe, lengths = Positions(kind=kind, farthest=20), [4, 1, 6]
+    recipe, lengths = PositionsConfig(kind=kind, farthest=20), [4, 1, 6]
     keys = build_relative_keys(recipe, 4, causal=causal)
     attention = MultiHeadAttention(8, 2, relative_keys=keys)
     bias, distances = build_bias(recipe, 2, 8, causal=causal), Distances.within(6, CPU)
@@ -260,14 +260,14 @@ def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
 )
 def test_parts_that_do_not_fit_the_kind_are_refused(section: dict[str, object], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        Positions.model_validate(section)
+        PositionsConfig.model_validate(section)
 
 
 def test_sinusoids_beside_the_embedding_need_an_even_width_of_their_own() -> None:
-    def model(width: int) -> Model:
+    def model(width: int) -> ModelConfig:
         positions = {"combine": "concatenate", "width": width}
         body = {"kind": "transformer", "heads": 1, "positions": positions}
-        return Model.model_validate({"width": 9, "encoder": body, "decoder": body})
+        return ModelConfig.model_validate({"width": 9, "encoder": body, "decoder": body})
 
     assert model(4).width == 9
     with pytest.raises(ValidationError, match="sinusoidal positions need an even width, not 5"):

@@ -8,7 +8,7 @@ import torch
 
 from sightline.models.convolutional.bytenet import ByteNetDecoder, fit_ratio, unfold
 from sightline.models.protocol import FitsLengths
-from sightline.recipe.bodies import ByteNetBody
+from sightline.recipe.bodies import ByteNetConfig
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_lengths_that_tell_no_slope_have_the_ratio_of_their_means(
 
 
 def test_no_lengths_leave_the_ratio_as_it_was() -> None:
-    decoder = ByteNetDecoder(ByteNetBody(), 8)
+    decoder = ByteNetDecoder(ByteNetConfig(), 8)
     decoder.fit_lengths(np.array([], np.int64), np.array([], np.int64))
     assert decoder.ratio.tolist() == [1.0, 0.0]
 
 
 def test_a_decoder_without_a_source_has_no_ratio() -> None:
-    alone = ByteNetDecoder(ByteNetBody(), 8, source=False)
+    alone = ByteNetDecoder(ByteNetConfig(), 8, source=False)
     alone.fit_lengths(np.array([3]), np.array([4]))
     assert isinstance(alone, FitsLengths)
     assert dict(alone.named_buffers()) == {}

@@ -27,9 +27,9 @@ from sightline.models.convolutional.convs2s import GatedBlock
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import ConvolutionalBody
-from sightline.recipe.model import Model
-from sightline.recipe.trainable import check_trainable
+from sightline.recipe.bodies import ConvolutionalConfig
+from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.model import ModelConfig
 
 WIDTH, END = 8, 3
 SOURCES = [[5, 9, 4, 7, END], [6, END], [12, 8, 5, END]]
@@ -248,7 +248,7 @@ def test_the_gradients_of_gated_convolutions_are_those_of_their_values(build_mod
 def test_deep_stacks_keep_the_variance_they_start_with(channels: int) -> None:
     """√½, √S and the first weights are chosen so that it neither grows nor fades: here over ten layers."""
     deep = {**CONVOLUTIONAL, "layers": 10, "channels": channels}
-    model = Seq2Seq(Model.model_validate({"width": 64, "encoder": deep, "decoder": deep}), 99, 99).eval()
+    model = Seq2Seq(ModelConfig.model_validate({"width": 64, "encoder": deep, "decoder": deep}), 99, 99).eval()
     tokens = torch.randint(4, 99, (8, 20))
     with torch.no_grad():
         memory = model.encode(tokens, Padded.of([20] * 8))
@@ -263,7 +263,7 @@ def test_deep_stacks_keep_the_variance_they_start_with(channels: int) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.75])
 def test_weights_start_smaller_where_dropout_makes_their_inputs_larger(dropout: float) -> None:
     """Of variance 4 p / inputs for a share p that is kept (Gehring et al. 2017, §3.5)."""
-    recipe = ConvolutionalBody.model_validate({**CONVOLUTIONAL, "kernel": 4, "dropout": dropout})
+    recipe = ConvolutionalConfig.model_validate({**CONVOLUTIONAL, "kernel": 4, "dropout": dropout})
     weight = GatedBlock(recipe, 100, causal=True).convolution.project.weight.detach()
     assert weight.shape == (200, 400)
     assert float(weight.std()) == pytest.approx(math.sqrt(4 * (1 - dropout) / 400), rel=0.02)  # of 80,000 draws
@@ -378,7 +378,7 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
 )
 def test_what_cannot_be_built_is_said(model: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Model.model_validate({"width": 8, **model})
+        ModelConfig.model_validate({"width": 8, **model})
 
 
 def test_a_table_of_positions_too_small_for_the_data_is_said_before_training(tmp_path: Path) -> None:

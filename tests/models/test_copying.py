@@ -22,7 +22,7 @@ from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Decoding
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.text.copying import Forms
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.copying import copying_loss
@@ -46,7 +46,7 @@ BODIES = {
 def build(name: str, seed: int = 0) -> CopyingSeq2Seq:
     torch.manual_seed(seed)
     encoder, decoder = BODIES[name]
-    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
+    recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
     return CopyingSeq2Seq(recipe, SIZE).eval()
 
 
@@ -290,7 +290,7 @@ SPACED, JOINED = SIZE, SIZE + 1  # of the piece at the first position
 def with_forms() -> CopyingSeq2Seq:
     torch.manual_seed(0)
     encoder, decoder = BODIES["lstm"]
-    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
+    recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
     return CopyingSeq2Seq(recipe, SIZE, Forms.of(PIECES)).eval()
 
 

@@ -27,9 +27,8 @@ from sightline.layers.recurrent import (
 from sightline.layers.tap import listen
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
-from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
-from sightline.recipe.model import Model
+from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig
+from sightline.recipe.model import ModelConfig
 
 WIDTH, END = 8, 3
 EXACT = {"rtol": 0.0, "atol": 1e-12}  # float64; some hundred sums of sixteen products, each of order one
@@ -207,7 +206,7 @@ def test_residual_links_begin_at_the_third_layer() -> None:
     ],
 )
 def test_each_layer_reads_in_its_direction(options: dict[str, Any], wanted: list[str]) -> None:
-    encoder = RecurrentEncoder(EncoderRecipe.model_validate({**LSTM, "layers": 3, **options}), WIDTH)
+    encoder = RecurrentEncoder(RecurrentEncoderConfig.model_validate({**LSTM, "layers": 3, **options}), WIDTH)
     kinds = {(Recurrence, True): "both", (Recurrence, False): "forward", (BackwardRecurrence, False): "backward"}
     assert [kinds[type(layer), layer.bidirectional] for layer in encoder.layers] == wanted
 
@@ -221,7 +220,7 @@ def test_each_layer_of_a_decoder_starts_from_one_of_the_encoder_the_top_one_from
     below: int, above: int, starts: list[int]
 ) -> None:
     recipe = {"width": WIDTH, "encoder": {**LSTM, "layers": below}, "decoder": {**LSTM, "layers": above}}
-    model = Seq2Seq(Model.model_validate(recipe), 13, 13).eval()
+    model = Seq2Seq(ModelConfig.model_validate(recipe), 13, 13).eval()
     memory = model.encode(torch.tensor([[5, 9, END], [6, 4, END]]), Padded.of([3, 3]))
     assert memory.finals is not None and memory.finals.shape == (2, below, WIDTH)
     state = model.begin(memory)
@@ -232,7 +231,7 @@ def test_each_layer_of_a_decoder_starts_from_one_of_the_encoder_the_top_one_from
 
 def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     """With nearly all dropped, no recurrence reads anything and all states are zero; the links still pass x on."""
-    recipe = EncoderRecipe.model_validate({**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999})
+    recipe = RecurrentEncoderConfig.model_validate({**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999})
     encoder, x = RecurrentEncoder(recipe, WIDTH).train(), torch.randn(2, 4, WIDTH)
     wanted = x
     for link in encoder.links:
@@ -240,7 +239,10 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     assert wanted.abs().min() > 1e-4
     torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, wanted)
     alone = {**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999, "attention": {"kind": "none"}}
-    decoder, heard = RecurrentDecoder(DecoderRecipe.model_validate(alone), WIDTH, source=False).train(), list[Tensor]()
+    decoder, heard = (
+        RecurrentDecoder(RecurrentDecoderConfig.model_validate(alone), WIDTH, source=False).train(),
+        list[Tensor](),
+    )
     decoder.links.load_state_dict(encoder.links.state_dict())
     with listen(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
         decoder.advance(x, decoder.begin_blank(2, x))
@@ -303,11 +305,13 @@ def test_runs_of_before_still_load(build_model: Callable[..., Seq2Seq]) -> None:
 )
 def test_what_cannot_be_is_refused(side: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        Model.model_validate({"width": WIDTH, "encoder": LSTM, "decoder": LSTM, side: {**LSTM, "layers": 2, **options}})
+        ModelConfig.model_validate(
+            {"width": WIDTH, "encoder": LSTM, "decoder": LSTM, side: {**LSTM, "layers": 2, **options}}
+        )
 
 
 def test_only_layers_that_read_both_ways_need_an_even_width() -> None:
     for directions in ("all", "bottom"):
         with pytest.raises(ValidationError, match="half the width, and 7 is odd"):
-            Model.model_validate({"width": 7, "encoder": {**LSTM, "layers": 2, "directions": directions}})
-    Model.model_validate({"width": 7, "encoder": {**LSTM, "layers": 2, "directions": "alternating"}})
+            ModelConfig.model_validate({"width": 7, "encoder": {**LSTM, "layers": 2, "directions": directions}})
+    ModelConfig.model_validate({"width": 7, "encoder": {**LSTM, "layers": 2, "directions": "alternating"}})

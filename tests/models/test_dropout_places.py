@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.layers import dropout
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 SOURCES, TARGETS = [[5, 9, 4, 3], [6, 3]], [[2, 7, 5], [2, 4, 8, 8, 10]]
 WIDTH, INNER, CHANNELS = 8, 12, 10
@@ -58,7 +58,7 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], list[int]]] =
 def test_a_body_that_learns_drops_out_in_its_places(name: str, lay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, decoder, *wanted = PLACES[name]
     recipe = {"width": WIDTH, "encoder": {**encoder, "dropout": 0.3}, "decoder": {**decoder, "dropout": 0.3}}
-    model, found = Seq2Seq(Model.model_validate(recipe), 13, 13), list[int]()
+    model, found = Seq2Seq(ModelConfig.model_validate(recipe), 13, 13), list[int]()
 
     def drawn(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
         assert probability == (0.2 if shape[-1] == INNER and name == "transformer" else 0.3)

@@ -19,8 +19,8 @@ from sightline.data.collate import translation
 from sightline.layers.experts import Experts
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.bodies import RecurrentDecoder, RecurrentEncoder, TransformerBody
-from sightline.recipe.model import Model
+from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
+from sightline.recipe.model import ModelConfig
 from sightline.training.routing import expert_layers
 from sightline.training.step import batch_loss
 
@@ -61,7 +61,7 @@ def stirred(model: Any) -> Any:
 def built(name: str) -> Seq2Seq:
     torch.manual_seed(0)
     encoder, decoder = BODIES[name]
-    recipe = Model.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "tie": "none"})
+    recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "tie": "none"})
     return shared(stirred(Seq2Seq(recipe, 13, 13)))
 
 
@@ -113,7 +113,7 @@ def test_hypotheses_of_a_beam_continue_their_own_pasts(model: Seq2Seq) -> None:
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
 def test_a_decoder_that_reads_the_source_first_goes_on_as_if_it_had_read_all_at_once(name: str) -> None:
     decoder = BODIES[name][1] | ({"attention": {"kind": "none"}} if name == "lstm" else {})
-    model = stirred(DecoderOnly(Model.model_validate({"width": 8, "decoder": decoder}), 13))
+    model = stirred(DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13))
     found, _ = model.advance(torch.tensor([[2, 6]] * 3), model.begin(model.encode(*padded(SOURCES))))
     for source, features in zip(SOURCES, found, strict=True):
         whole = model(None, None, *padded([[*source, 2, 6]]))
@@ -136,7 +136,7 @@ def test_the_layers_that_should_have_experts_have_them(name: str, wanted: list[s
 def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four_times_the_model() -> None:
     for hidden, wanted in ((12, 12), (None, 32)):
         body = {**LSTM, "experts": {**EXPERTS, "hidden": hidden}}
-        model = Seq2Seq(Model.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)
+        model = Seq2Seq(ModelConfig.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)
         widths = {module.nets.narrow.shape[1] for module in model.modules() if isinstance(module, Experts)}
         assert widths == {wanted}
 
@@ -171,10 +171,22 @@ def test_the_gradient_reaches_every_parameter(model: Seq2Seq) -> None:
 @pytest.mark.parametrize(
     ("make", "body", "message"),
     [
-        (TransformerBody.model_validate, transformer("relu", "pre", 3), r"every \(3\) is more than layers \(2\)"),
-        (RecurrentEncoder.model_validate, {**LSTM, "layers": 1}, "stand between recurrent layers, and there is 1"),
-        (RecurrentDecoder.model_validate, {**LSTM, "layers": 1}, "stand between recurrent layers, and there is 1"),
-        (RecurrentDecoder.model_validate, {**LSTM, "input_feeding": True}, "set input_feeding: false or attention_fr"),
+        (TransformerConfig.model_validate, transformer("relu", "pre", 3), r"every \(3\) is more than layers \(2\)"),
+        (
+            RecurrentEncoderConfig.model_validate,
+            {**LSTM, "layers": 1},
+            "stand between recurrent layers, and there is 1",
+        ),
+        (
+            RecurrentDecoderConfig.model_validate,
+            {**LSTM, "layers": 1},
+            "stand between recurrent layers, and there is 1",
+        ),
+        (
+            RecurrentDecoderConfig.model_validate,
+            {**LSTM, "input_feeding": True},
+            "set input_feeding: false or attention_fr",
+        ),
     ],
 )
 def test_bodies_without_a_place_for_experts_are_refused(

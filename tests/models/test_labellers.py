@@ -14,7 +14,7 @@ from shared_models import shared
 from sightline.layers.layout import Packed, Padded
 from sightline.models.heads import Classifier, Labeller, Tagger, pool
 from sightline.models.protocol import Memory
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}  # as in test_decoders.py
 LABELS, WIDTH = 7, 8
@@ -52,7 +52,7 @@ def built(body: str, head: str) -> Any:
     """A model with no weight at a special value; shared, so not to be changed."""
     torch.manual_seed(0)
     pooling = None if head == "tagger" else {"kind": head, "hidden": 5, "dropout": 0.0}
-    recipe = Model.model_validate({"width": WIDTH, "encoder": BODIES[body], "pooling": pooling})
+    recipe = ModelConfig.model_validate({"width": WIDTH, "encoder": BODIES[body], "pooling": pooling})
     model = (Tagger if head == "tagger" else Classifier)(recipe, PIECES, LABELS).eval()
     with torch.no_grad():
         for parameter in model.parameters():

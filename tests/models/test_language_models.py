@@ -24,7 +24,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.recipe import Decoding
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}  # as in test_decoders.py
 VOCABULARY, START, END = 13, 2, 3
@@ -81,7 +81,7 @@ BODIES: dict[str, dict[str, Any]] = {
 def built(kind: type[LanguageModel], body: str) -> Any:
     """A model with no weight at a special value; shared, so not to be changed."""
     torch.manual_seed(0)
-    recipe = Model.model_validate({"width": 8, "decoder": BODIES[body], "tie": "all"})
+    recipe = ModelConfig.model_validate({"width": 8, "decoder": BODIES[body], "tie": "all"})
     model = kind(recipe, VOCABULARY).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -15,8 +15,8 @@ from sightline.layers.layout import Padded
 from sightline.layers.tap import listen
 from sightline.models.convolutional.convs2s import ConvolutionalDecoder, WidthMap
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.recipe.bodies import ConvolutionalBody
-from sightline.recipe.model import Model
+from sightline.recipe.bodies import ConvolutionalConfig
+from sightline.recipe.model import ModelConfig
 
 WIDTH = 8
 CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0}
@@ -39,7 +39,7 @@ def test_a_map_to_another_width_keeps_the_variance_from_before_dropout(
 def test_only_what_enters_the_first_layer_was_dropped_out_before_its_map() -> None:
     """Rows of n weights of variance p / n are √p long."""
     body = {**CONVOLUTIONAL, "layers": 1, "channels": 300, "dropout": 0.4}
-    model = Seq2Seq(Model.model_validate({"width": 200, "encoder": body, "decoder": body}), 9, 9)
+    model = Seq2Seq(ModelConfig.model_validate({"width": 200, "encoder": body, "decoder": body}), 9, 9)
     lengths = {
         name: float(weight.mean()) for name, weight in model.state_dict().items() if name.endswith(".project.length")
     }
@@ -68,14 +68,14 @@ def test_layers_of_another_width_have_as_many_numbers_as_are_counted_by_hand() -
         "encoder": {**CONVOLUTIONAL, "layers": 3, "kernel": 5, "channels": 12},
         "decoder": {**CONVOLUTIONAL, "layers": 2, "kernel": 4, "channels": 20},
     }
-    model = Seq2Seq(Model.model_validate(sections), 13, 13)
+    model = Seq2Seq(ModelConfig.model_validate(sections), 13, 13)
     positions = 32 * 8
     reading = positions + product(8, 12) + 3 * product(5 * 12, 2 * 12) + product(12, 8)
     looking = product(20, 8) + product(8, 20)
     writing = positions + product(8, 20) + 2 * (product(4 * 20, 2 * 20) + looking) + product(20, 8)
     assert parameter_count(model.encoder) == reading
     assert parameter_count(model.decoder) == writing
-    alone = ConvolutionalDecoder(ConvolutionalBody.model_validate(sections["decoder"]), 8, source=False)
+    alone = ConvolutionalDecoder(ConvolutionalConfig.model_validate(sections["decoder"]), 8, source=False)
     assert parameter_count(alone) == writing - 2 * looking
 
 

@@ -15,7 +15,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import listen
 from sightline.models.language_model import DecoderOnly
 from sightline.models.transformer.kv_cache import CompressedSlots, LocalSlots
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep
 LOCAL, COMPRESSED = {"kind": "local", "block": 4}, {"kind": "compressed"}
@@ -34,7 +34,7 @@ def build(spans: list[Any], positions: str = "sinusoidal", layers: int = 2, **fe
     torch.manual_seed(3)
     decoder = {"kind": "transformer", "layers": layers, "heads": 2, "positions": {"kind": positions}}
     section = decoder | {"attention": {"span": spans}, "feedforward": {"width": 12, **feedforward}, "dropout": 0.0}
-    return DecoderOnly(Model.model_validate({"width": WIDTH, "decoder": section}), 13).eval()
+    return DecoderOnly(ModelConfig.model_validate({"width": WIDTH, "decoder": section}), 13).eval()
 
 
 def sources(lengths: list[int] = LENGTHS) -> tuple[list[list[int]], Tensor, Padded]:
@@ -192,7 +192,7 @@ def test_spans_take_turns_from_the_bottom_layer_on() -> None:
 def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positions: str, message: str) -> None:
     body = {"kind": "transformer", "heads": 2, "attention": attention, "positions": {"kind": positions}}
     with pytest.raises(ValueError, match=message):
-        Model.model_validate({"width": WIDTH, "decoder": body})
+        ModelConfig.model_validate({"width": WIDTH, "decoder": body})
 
 
 @pytest.mark.parametrize("spans", SPANS)

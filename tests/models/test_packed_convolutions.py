@@ -17,7 +17,7 @@ from sightline.layers.tap import Tapped, listen
 from sightline.models.convolutional.bytenet import unfold, unfold_packed
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import PAD
 from sightline.training.compiled import _from_tensors, _shapes, _tensors
 
@@ -133,7 +133,7 @@ def test_who_listens_hears_where_packed_gated_convolutions_look(
 )
 def test_language_models_of_packed_texts_are_those_of_padded_ones(body: dict[str, Any]) -> None:
     torch.manual_seed(3)
-    model = LanguageModel(Model.model_validate({"width": 8, "decoder": body}), 13).eval().double()
+    model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": body}), 13).eval().double()
     texts = [torch.randint(4, 13, (length,)) for length in (1, 9, 4)]
     rows = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
     padded, packed = Padded.of([1, 9, 4]), Packed.of([1, 9, 4])

@@ -19,8 +19,8 @@ from sightline.models.gradient_checkpointing import recompute_layers
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.model import Model
-from sightline.recipe.trainable import check_trainable
+from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.model import ModelConfig
 from sightline.training import train as experiment
 
 EXPERTS = {"count": 3, "top": 2, "every": 2, "capacity": 1.0}
@@ -140,7 +140,7 @@ def test_a_compiled_step_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(attention, "_SHORT_ON_CPU", -1)  # the explicit kernel's softmax cannot be compiled
     short = BODIES["plain"] | {"layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
     short |= {"feedforward": {"width": 12, "experts": EXPERTS | {"noise": False, "load": 0, "every": 1}}}
-    recipe = Model.model_validate({"width": 8, "decoder": short})
+    recipe = ModelConfig.model_validate({"width": 8, "decoder": short})
     plain = LanguageModel(recipe, 13).train().double()
     twice = copy.deepcopy(plain)
     recompute_layers(twice)

@@ -23,7 +23,7 @@ from sightline.models.transformer.modules import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from sightline.recipe.bodies import HeadAttention, TransformerBody
+from sightline.recipe.bodies import HeadAttentionConfig, TransformerConfig
 
 WIDTH, HEADS, INNER = 8, 2, 12
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a dozen products of numbers near one
@@ -43,8 +43,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def body(
     place: str, activation: str, *, positions: str = "none", norm: str = "layer", attention: str | None = None
-) -> TransformerBody:
-    return TransformerBody.model_validate(
+) -> TransformerConfig:
+    return TransformerConfig.model_validate(
         {
             "layers": 2,
             "heads": HEADS,
@@ -240,7 +240,7 @@ def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
 def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(positions: str) -> None:
-    spans = HeadAttention.model_validate({"span": [{"kind": "compressed"}]})
+    spans = HeadAttentionConfig.model_validate({"span": [{"kind": "compressed"}]})
     recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
     for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
         found = [layer.attention.span.turns_keys for layer in stack.layers]

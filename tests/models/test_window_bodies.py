@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.layers.layout import Padded
 from sightline.models.protocol import Memory
 from sightline.models.window.modules import WindowDecoder, WindowEncoder
-from sightline.recipe.bodies import WindowBody
+from sightline.recipe.bodies import WindowConfig
 
 WIDTH = 4
 EXACT = {"rtol": 0.0, "atol": 1e-12}  # float64, up to three layers of sums of some twenty products
@@ -36,7 +36,7 @@ def net(body: nn.Module, window: list[Tensor]) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize(("size", "layers"), [(1, 1), (2, 1), (2, 3)])
 def test_an_encoder_sees_each_token_with_its_neighbours_and_nothing_of_the_padding(size: int, layers: int) -> None:
-    body = randomized(WindowEncoder(WindowBody(size=size, layers=layers, hidden=5), WIDTH))
+    body = randomized(WindowEncoder(WindowConfig(size=size, layers=layers, hidden=5), WIDTH))
     assert [tuple(layer.weight.shape) for layer in body.net.layers] == [
         (5, (2 * size + 1) * WIDTH),
         *[(5, 5)] * (layers - 1),
@@ -54,7 +54,7 @@ def test_an_encoder_sees_each_token_with_its_neighbours_and_nothing_of_the_paddi
 @torch.no_grad()
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_decoder_sees_the_last_tokens_and_what_the_source_comes_to(size: int) -> None:
-    body = randomized(WindowDecoder(WindowBody(size=size, layers=2, hidden=5), WIDTH))
+    body = randomized(WindowDecoder(WindowConfig(size=size, layers=2, hidden=5), WIDTH))
     x, states, zero = torch.randn(2, 5, WIDTH).double(), torch.randn(2, 6, WIDTH).double(), torch.zeros(WIDTH).double()
     finals = torch.randn(2, 3, WIDTH).double()  # of three layers: the top one is told
     means = torch.stack([states[0].mean(0), states[1, :4].mean(0)])

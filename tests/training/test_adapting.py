@@ -14,7 +14,7 @@ from sightline.models.bodies import ENCODERS
 from sightline.models.protocol import Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe.adapting import Adapters
+from sightline.recipe.model import AdaptersConfig
 from sightline.training.adapting import freeze, layer_rates, matching, trained_count
 from sightline.training.optimizers import build_optimizer
 
@@ -72,7 +72,7 @@ def test_frozen_parameters_have_no_gradient_and_no_state_and_stay(model: Seq2Seq
 
 
 def test_a_frozen_layer_is_frozen_with_its_adapters(model: Seq2Seq) -> None:
-    add_adapters(model, Adapters())
+    add_adapters(model, AdaptersConfig())
     freeze(model, ["encoder.0"])
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad and is_adapter(name)}
     assert learning

@@ -20,7 +20,7 @@ from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.training.cost import peak_memory, step_cost, step_flops
 from sightline.training.flops import count_flops
 
@@ -106,7 +106,7 @@ def some_batch(layout: str, shape: StaticShape | None) -> TrainingBatch:
 def test_a_step_costs_what_tiny_ones_tell(
     cuda: torch.device, body: dict[str, Any], layout: str, precision: str
 ) -> None:
-    model = Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), 60, 60).to(cuda)
+    model = Seq2Seq(ModelConfig.model_validate({"width": 64, "encoder": body, "decoder": body}), 60, 60).to(cuda)
     shape = StaticShape(tokens=600, sequences=24, longest=64) if layout == "static" else None
     plan = a_plan(layout, shape, precision)
     with warnings.catch_warnings():

@@ -18,7 +18,7 @@ from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.files import RecipeError
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.training.objectives import Loss, cross_entropy
 from sightline.training.resolve import open_recipe
 from sightline.training.routing import routing_record
@@ -32,7 +32,7 @@ TRAINING = Training.model_validate({"precision": "float32", "label_smoothing": 0
 
 def build() -> Seq2Seq:
     torch.manual_seed(0)
-    return Seq2Seq(Model.model_validate({"width": 8, "encoder": BODY, "decoder": BODY}), 13, 13).train()
+    return Seq2Seq(ModelConfig.model_validate({"width": 8, "encoder": BODY, "decoder": BODY}), 13, 13).train()
 
 
 def batch(number: int, rows: int = 5) -> TrainingBatch:
@@ -107,7 +107,7 @@ def test_the_gradient_of_several_batches_has_each_ones_losses_by_its_answers() -
 
 def test_windows_that_go_on_have_them_too() -> None:
     decoder = {"kind": "recurrent", "layers": 2, "attention": {"kind": "none"}, "experts": EXPERTS, "dropout": 0.0}
-    model = LanguageModel(Model.model_validate({"width": 8, "decoder": decoder}), 13).train()
+    model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13).train()
     given = padded_batch(windows([], [np.arange(4, 12)] * 3), np.arange(3))
     torch.manual_seed(1)
     found = CarriedGradients(model, TRAINING, CPU)([given])

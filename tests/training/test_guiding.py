@@ -19,8 +19,8 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, listen
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
-from sightline.recipe.guiding import GuidedAlignment
-from sightline.recipe.trainable import check_trainable
+from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.training import GuidedAlignment
 from sightline.run import Run
 from sightline.training.guiding import GuidedHead, alignment_loss
 from sightline.training.step import batch_loss, training_loss

@@ -12,7 +12,7 @@ from tiny_jobs import Job, assert_equal
 from torch import nn
 
 from sightline.models.weights import parameters_of
-from sightline.recipe.seeds import step_seed
+from sightline.recipe.training import step_seed
 from sightline.training import loop
 from sightline.training.averages import mean_weights
 from sightline.training.checkpoints import Checkpoints

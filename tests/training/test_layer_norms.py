@@ -14,7 +14,7 @@ import yaml
 import sightline
 import task_runs
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.training.layer_norms import LayerNorms, part_of
 from watched_runs import Silent
 
@@ -59,7 +59,7 @@ def test_without_it_nothing_is_written_and_the_training_is_the_same(tmp_path: Pa
 def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:
     body = {"kind": "transformer", "layers": 2, "heads": 2}
     torch.manual_seed(1)
-    model = Seq2Seq(Model.model_validate({"width": 8, "tie": "none", "encoder": body, "decoder": body}), 12, 12)
+    model = Seq2Seq(ModelConfig.model_validate({"width": 8, "tie": "none", "encoder": body, "decoder": body}), 12, 12)
     for number, parameter in enumerate(model.parameters(), 1):
         parameter.grad = torch.full_like(parameter, 0.1 * number)
     norms = LayerNorms(model)

@@ -15,8 +15,7 @@ from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.layers.devices import autocast
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe.adapting import Adapters
-from sightline.recipe.model import Model
+from sightline.recipe.model import AdaptersConfig, ModelConfig
 from sightline.training.compiled import GraphedGradients, compiled_loss
 from sightline.training.step import PlainGradients, batch_loss, training_loss
 
@@ -39,12 +38,12 @@ def small_transformer(place: str, positions: str, feedforward: str, dropout: flo
         "dropout": dropout,
     }
     torch.manual_seed(0)
-    return Seq2Seq(Model.model_validate({"width": 64, "encoder": body, "decoder": body}), VOCABULARY, VOCABULARY)
+    return Seq2Seq(ModelConfig.model_validate({"width": 64, "encoder": body, "decoder": body}), VOCABULARY, VOCABULARY)
 
 
 def small_convolutional(encoder: dict[str, Any], decoder: dict[str, Any], width: int = 64) -> Seq2Seq:
     torch.manual_seed(0)
-    model = Model.model_validate({"width": width, "encoder": encoder, "decoder": decoder})
+    model = ModelConfig.model_validate({"width": width, "encoder": encoder, "decoder": decoder})
     return Seq2Seq(model, VOCABULARY, VOCABULARY)
 
 
@@ -104,7 +103,7 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
 
 def with_adapters(model: Seq2Seq) -> Seq2Seq:
     """Only adapters are trained, all else is frozen; they already add something."""
-    add_adapters(model, Adapters(on=("query", "value", "output", "feedforward"), dropout=0.1))
+    add_adapters(model, AdaptersConfig(on=("query", "value", "output", "feedforward"), dropout=0.1))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
         if is_adapter(name):

@@ -11,7 +11,7 @@ from torch import Tensor
 from sightline.data.batches import TrainingBatch
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.training.step import CarriedGradients
 
 CPU = torch.device("cpu")
@@ -23,7 +23,9 @@ CELLS = ("elman", "gru", "lstm")
 def build(cell: str, layers: int = 2) -> LanguageModel:
     torch.manual_seed(0)
     decoder = {"kind": "recurrent", "cell": cell, "layers": layers, "attention": {"kind": "none"}, "dropout": 0.0}
-    return LanguageModel(Model.model_validate({"width": 8, "decoder": decoder, "tie": "none"}), VOCABULARY).double()
+    return LanguageModel(
+        ModelConfig.model_validate({"width": 8, "decoder": decoder, "tie": "none"}), VOCABULARY
+    ).double()
 
 
 def training(smoothing: float = 0.0) -> Training:

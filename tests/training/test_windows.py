@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from sightline.data.windows import WindowPlan, stream_of
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import RecurrentDecoder
-from sightline.recipe.changes import carries
+from sightline.recipe.bodies import RecurrentDecoderConfig
+from sightline.recipe.resume import carries
 
 START, END = 2, 3
 BODIES: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def test_weighted_sources_come_as_often_as_their_weights_say() -> None:
 
 def recurrent() -> Any:
     """The decoder of a model whose windows go on from those before them."""
-    return RecurrentDecoder.model_validate(BODIES["recurrent"])
+    return RecurrentDecoderConfig.model_validate(BODIES["recurrent"])
 
 
 def sizes() -> st.SearchStrategy[tuple[int, int, int]]:

@@ -31,7 +31,7 @@ from sightline.files import (
     sync_folder,
     write_atomically,
 )
-from sightline.recipe.changes import changed
+from sightline.recipe.resume import changed
 from sightline.run_folder import RunError, locked
 
 Item = TypeVar("Item")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sightline.recipe.limits import ANY_INT, MOST
+from sightline.recipe.schema import ANY_INT, MOST
 
 _POSITIVE: tuple[str, ...] = (
     "beam",

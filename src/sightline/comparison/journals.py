@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import Ngram
+from sightline.recipe.bodies import NgramConfig
 from sightline.run_folder import journal, saved_progress
 from sightline.training.ending import limit_reached
 
@@ -94,7 +94,7 @@ def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
     if progress is not None:
         cut = len(content) < progress.get("journal", 0)
         return CutOff(step, progress.get("step"), saved=True) if cut else None
-    if not records or isinstance(recipe.model.decoder, Ngram):  # what is counted has one record
+    if not records or isinstance(recipe.model.decoder, NgramConfig):  # what is counted has one record
         return None
     lines = sum(bool(line.strip()) for line in content.split(b"\n"))
     if lines == len(records) and limit_reached(_reached(records), recipe):

@@ -16,7 +16,7 @@ from sightline.data.store_plan import StorePlan
 from sightline.layers.attention import packed_width
 from sightline.layers.devices import resolve_precision
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import ByteNetBody, ConvolutionalBody, TransformerBody
+from sightline.recipe.bodies import ByteNetConfig, ConvolutionalConfig, TransformerConfig
 from sightline.terminal import plural
 from sightline.text.tokenizer import END
 
@@ -33,7 +33,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as a search takes its sources
     bodies = recipe.model.bodies.values()
-    unpadded = all(isinstance(body, TransformerBody | ConvolutionalBody | ByteNetBody) for body in bodies)
+    unpadded = all(isinstance(body, TransformerConfig | ConvolutionalConfig | ByteNetConfig) for body in bodies)
     if wanted == "padded" or (wanted == "auto" and not unpadded):
         return "padded"
     if device.type != "cuda":
@@ -52,9 +52,9 @@ def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
         and body.positions.kind not in ("alibi", "t5", "shaw")
         and (body.norm.kind != "batch" or body.norm.place == "none")
         for body in model.bodies.values()
-        if isinstance(body, TransformerBody)
+        if isinstance(body, TransformerConfig)
     )
-    one_head = isinstance(model.decoder, ConvolutionalBody) and model.encoder is not None
+    one_head = isinstance(model.decoder, ConvolutionalConfig) and model.encoder is not None
     bf16 = resolve_precision(recipe.training.precision, device) == "bf16"
     return bf16 and heads and (not one_head or packed_width(model.width))
 

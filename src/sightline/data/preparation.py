@@ -21,10 +21,9 @@ from sightline.data.text_size import measure
 from sightline.data.variants import Variants
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import learned_positions
-from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource
+from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource, direction
 from sightline.recipe.defaults import fill_in, open_keys
 from sightline.recipe.files import load_recipe
-from sightline.recipe.sides import direction
 from sightline.run_folder import read_config, verify
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note

@@ -23,8 +23,8 @@ from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, listen
 from sightline.models.language_model import LanguageModel
 from sightline.models.ngram import CountedModel
-from sightline.recipe.bodies import ConvolutionalBody
-from sightline.recipe.changes import carries
+from sightline.recipe.bodies import ConvolutionalConfig
+from sightline.recipe.resume import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.text.labels import between_spaces
@@ -110,7 +110,7 @@ def layer_width(asked: Task, layer: Layer) -> int:
     model = asked.recipe.model
     body = model.encoder or model.decoder
     inside = isinstance(layer, int)  # neither the embedding nor the last
-    return body.layer_width(model.width) if inside and isinstance(body, ConvolutionalBody) else model.width
+    return body.layer_width(model.width) if inside and isinstance(body, ConvolutionalConfig) else model.width
 
 
 def check_layers(asked: Task, layers: Sequence[Layer]) -> None:

@@ -12,7 +12,7 @@ import torch
 from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 NAME = "lecture-example"
 WORDS = ("I", "you", "we", "see", "hear", "learn", "a", "the", "dog", "cat", "song")
@@ -31,7 +31,7 @@ _BODY = {
 
 def lecture_model() -> Seq2Seq:
     """The original block (post-norm, ReLU, sinusoids), as any recipe would build it, with the fixed weights."""
-    recipe = Model.model_validate({"width": 6, "encoder": _BODY, "decoder": _BODY, "tie": "none"})
+    recipe = ModelConfig.model_validate({"width": 6, "encoder": _BODY, "decoder": _BODY, "tie": "none"})
     model = Seq2Seq(recipe, len(WORDS), len(WORDS)).eval()
     draw = np.random.default_rng(_SEED)
     with torch.no_grad():

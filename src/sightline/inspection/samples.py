@@ -12,7 +12,7 @@ from sightline.data.collate import Side, Sides, sides_of, windows
 from sightline.data.noised import Spoiler, fixed_windows
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
-from sightline.recipe.changes import carries
+from sightline.recipe.resume import carries
 from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, START, Vocabulary
 

@@ -19,8 +19,8 @@ from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.layers.local_attention import Compressed
 from sightline.models.ngram import CountedModel
-from sightline.recipe.changes import carries
 from sightline.recipe.noise import MASK
+from sightline.recipe.resume import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.terminal import plural

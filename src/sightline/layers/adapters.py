@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.layers.feedforward import FeedForwardNet
 from sightline.layers.linear import Linear, Projection, linear
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.recipe.adapting import Adapters
+from sightline.recipe.model import AdaptersConfig
 
 
 def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
@@ -23,7 +23,7 @@ def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
 class LowRank(nn.Module):
     """One adapter, for the outputs from `start` to `stop` of a weight (O, I). B starts at zero: nothing changes yet."""
 
-    def __init__(self, recipe: Adapters, inputs: int, start: int, stop: int) -> None:
+    def __init__(self, recipe: AdaptersConfig, inputs: int, start: int, stop: int) -> None:
         super().__init__()
         self.start, self.stop, self.scale = start, stop, recipe.alpha / recipe.rank
         self.down = nn.Parameter(torch.randn(recipe.rank, inputs) * inputs**-0.5)
@@ -41,7 +41,7 @@ class LowRank(nn.Module):
 class LowRankRows(nn.Module):
     """The adapters of one weight, each for rows of its own: queries, keys and values are rows of one product."""
 
-    def __init__(self, recipe: Adapters, inputs: int, rows: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, recipe: AdaptersConfig, inputs: int, rows: dict[str, tuple[int, int]]) -> None:
         super().__init__()
         for name, (start, stop) in sorted(rows.items(), key=lambda item: item[1]):
             self.add_module(name, LowRank(recipe, inputs, start, stop))
@@ -64,7 +64,7 @@ class LowRankRows(nn.Module):
         return torch.cat([*parts, y[..., done - start :]], dim=-1) if parts else y
 
 
-def add_adapters(model: nn.Module, recipe: Adapters) -> None:
+def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
     """Put adapters where the recipe wants them: in every Transformer layer of the model."""
     found: set[str] = set()
     for module in list(model.modules()):
@@ -88,7 +88,7 @@ def add_adapters(model: nn.Module, recipe: Adapters) -> None:
         )
 
 
-def _adapt(weight: Linear, recipe: Adapters, rows: dict[str, tuple[int, int]]) -> set[str]:
+def _adapt(weight: Linear, recipe: AdaptersConfig, rows: dict[str, tuple[int, int]]) -> set[str]:
     if rows:
         weight.adapters = LowRankRows(recipe, weight.weight.shape[1], rows)
     return set(rows)

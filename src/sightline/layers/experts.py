@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import Experts as ExpertsRecipe
+from sightline.recipe.bodies import ExpertsConfig
 
 
 @dataclass
@@ -202,7 +202,7 @@ class Experts(CollectedModule):
     """A mixture of experts in place of a position-wise net."""
 
     def __init__(
-        self, recipe: ExpertsRecipe, width: int, *, hidden: int, kind: str = "relu", dropout: float = 0.0
+        self, recipe: ExpertsConfig, width: int, *, hidden: int, kind: str = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.recipe, self.count, self.top = recipe, recipe.count, recipe.top
@@ -292,7 +292,7 @@ class ExpertsBetween(nn.Module):
     a recipe nothing stands between the layers.
     """
 
-    def __init__(self, recipe: ExpertsRecipe | None, layers: int, width: int, dropout: float) -> None:
+    def __init__(self, recipe: ExpertsConfig | None, layers: int, width: int, dropout: float) -> None:
         super().__init__()
         placed = {} if recipe is None else {str(layers - 1): Experts(recipe, width, hidden=4 * width)}
         self.experts = nn.ModuleDict(placed)  # by the number of the layer above them

@@ -8,13 +8,13 @@ from sightline.layers.dropout import Dropout
 from sightline.layers.experts import ACTIVATIONS, Experts
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import FeedForward
+from sightline.recipe.bodies import FeedForwardConfig
 
 
 class FeedForwardNet(TapModule):
     """f(x W₁ + b₁) W₂ + b₂; gated (SwiGLU, Shazeer 2020): (silu(x W₁) ∘ x W₃) W₂."""
 
-    def __init__(self, recipe: FeedForward, width: int) -> None:
+    def __init__(self, recipe: FeedForwardConfig, width: int) -> None:
         super().__init__()
         inner = inner_width(recipe, width)
         self.activation = ACTIVATIONS[recipe.kind]
@@ -38,12 +38,12 @@ class FeedForwardNet(TapModule):
         return self.tap("output", output, "hidden W₂ᵀ + b₂", ["hidden"])
 
 
-def inner_width(recipe: FeedForward, width: int) -> int:
+def inner_width(recipe: FeedForwardConfig, width: int) -> int:
     """F: that of the recipe, or four times the model's."""
     return recipe.width or 4 * width
 
 
-def build_feedforward(recipe: FeedForward, width: int, layer: int) -> FeedForwardNet | Experts:
+def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> FeedForwardNet | Experts:
     """The net of a layer (they are counted from 0), or experts in its place."""
     experts = recipe.experts
     if experts is None or (layer + 1) % experts.every:

@@ -21,7 +21,7 @@ from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import Rotation
 from sightline.layers.tap import Tap
-from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.recipe.spans import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
 
 
 def packed(layout: Layout, device: torch.device) -> Packed:
@@ -254,10 +254,10 @@ class Compressed(nn.Module):
 Span = Local | Compressed
 
 
-def build_span(recipe: AnySpan, width: int, *, rotary: bool) -> Span | None:
+def build_span(recipe: SpanConfig, width: int, *, rotary: bool) -> Span | None:
     """The span of a layer whose keys have `width` features over all heads; None: everything is seen."""
-    if isinstance(recipe, LocalSpan):
+    if isinstance(recipe, LocalAttentionConfig):
         return Local(recipe.block, recipe.look_back)
-    if isinstance(recipe, CompressedSpan):
+    if isinstance(recipe, CompressedAttentionConfig):
         return Compressed(width, recipe.kernel, recipe.stride, rotary=rotary)
     return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import Norm
+from sightline.recipe.bodies import NormConfig
 
 
 def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn.Parameter | None]:
@@ -100,19 +100,19 @@ class NoNorm(nn.Module):
         return x
 
 
-NORMS: dict[str, Callable[[Norm, int], nn.Module]] = {
+NORMS: dict[str, Callable[[NormConfig, int], nn.Module]] = {
     "layer": lambda recipe, width: LayerNorm(width, gain=recipe.gain, bias=recipe.bias),
     "rms": lambda recipe, width: RMSNorm(width, gain=recipe.gain),
     "batch": lambda recipe, width: BatchNorm(width, gain=recipe.gain, bias=recipe.bias),
 }
 
 
-def build_norm(recipe: Norm, width: int) -> nn.Module:
+def build_norm(recipe: NormConfig, width: int) -> nn.Module:
     """The norm of a residual block."""
     return NoNorm() if recipe.place == "none" else NORMS[recipe.kind](recipe, width)
 
 
-def build_last_norm(recipe: Norm, width: int) -> nn.Module:
+def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
     """The norm at the end of a stack: pre-norm blocks hand on a sum that nothing has normalized yet."""
     return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
@@ -120,7 +120,7 @@ def build_last_norm(recipe: Norm, width: int) -> nn.Module:
 class Residual(TapModule):
     """x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`, the original) or not at all."""
 
-    def __init__(self, recipe: Norm, width: int, dropout: float) -> None:
+    def __init__(self, recipe: NormConfig, width: int, dropout: float) -> None:
         super().__init__()
         self.norm = build_norm(recipe, width)
         self.pre, self.post = recipe.place == "pre", recipe.place == "post"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sightline.layers.devices import widest
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import Positions
+from sightline.recipe.bodies import PositionsConfig
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -122,7 +122,7 @@ class Rotation(NamedTuple):
         return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
 
 
-def build_added(recipe: Positions, width: int) -> nn.Module:
+def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
     """What joins positions to the embeddings; nothing, for kinds that enter in the attention."""
     if recipe.kind not in TABLES:
         return NoPositions(width, recipe.longest)
@@ -247,7 +247,7 @@ class RelativeKeys(nn.Module):
         return products.gather(-1, index.expand(*query.shape[:2], -1, -1))
 
 
-def build_bias(recipe: Positions, heads: int, width: int, *, causal: bool) -> nn.Module | None:
+def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool) -> nn.Module | None:
     """The bias that all layers of a stack share, where there is one."""
     if recipe.kind == "alibi":
         return Alibi(heads)
@@ -256,6 +256,6 @@ def build_bias(recipe: Positions, heads: int, width: int, *, causal: bool) -> nn
     return None
 
 
-def build_relative_keys(recipe: Positions, head_width: int, *, causal: bool) -> RelativeKeys | None:
+def build_relative_keys(recipe: PositionsConfig, head_width: int, *, causal: bool) -> RelativeKeys | None:
     """The relative keys of one layer, where it has some."""
     return RelativeKeys(head_width, recipe.farthest_distance, causal=causal) if recipe.kind == "shaw" else None

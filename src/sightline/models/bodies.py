@@ -14,7 +14,7 @@ from sightline.models.convolutional.convs2s import ConvolutionalDecoder, Convolu
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.transformer.modules import TransformerDecoder, TransformerEncoder
 from sightline.models.window.modules import WindowDecoder, WindowEncoder
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 ENCODERS: dict[str, Any] = {
     "transformer": TransformerEncoder,
@@ -32,7 +32,7 @@ DECODERS: dict[str, Any] = {
 }
 
 
-def body_classes(recipe: Model) -> dict[str, Any]:
+def body_classes(recipe: ModelConfig) -> dict[str, Any]:
     """The `encoder` and the `decoder` that a recipe's model is made of, each where it has one."""
     kinds = {"encoder": ENCODERS, "decoder": DECODERS}
     return {side: kinds[side][body.kind] for side, body in recipe.bodies.items()}

@@ -12,8 +12,8 @@ from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import Ngram
-from sightline.recipe.seeds import step_seed
+from sightline.recipe.bodies import NgramConfig
+from sightline.recipe.training import step_seed
 from sightline.text.copying import Forms
 from sightline.text.tokenizer import Vocabulary
 
@@ -36,7 +36,7 @@ def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
         kind = Tagger if spec.labels == "words" else Classifier
         return kind(model, vocabulary.source.pieces(range(source)), target)
     if spec.continues_text:
-        return CountedModel() if isinstance(model.decoder, Ngram) else LanguageModel(model, target)
+        return CountedModel() if isinstance(model.decoder, NgramConfig) else LanguageModel(model, target)
     if spec.fills_gaps:
         return MaskedLM(model, source)
     if model.copying:

@@ -14,13 +14,13 @@ from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.bodies import ENCODERS
 from sightline.models.protocol import EncoderModel, Memory
-from sightline.recipe.model import Model, Pooling
+from sightline.recipe.model import ModelConfig, PoolingConfig
 
 
 class Labeller(EncoderModel):
     """What both have: embeddings, an encoder, and an output layer over the labels."""
 
-    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int, features: int) -> None:
+    def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int, features: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
         spelled, width = recipe.spelling, recipe.width
@@ -34,7 +34,7 @@ class Labeller(EncoderModel):
 class Tagger(Labeller):
     """One answer for each token: softmax(W h_t + b)."""
 
-    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int) -> None:
+    def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         super().__init__(recipe, pieces, labels, recipe.width)
         assert recipe.encoder is not None
         self.dropout = Dropout(recipe.encoder.dropout)
@@ -66,7 +66,7 @@ def pool(memory: Memory, kind: str) -> Tensor:
 class ClassificationHead(TapModule):
     """A small network on the pooled vector: tanh(W p + b)."""
 
-    def __init__(self, recipe: Pooling, width: int) -> None:
+    def __init__(self, recipe: PoolingConfig, width: int) -> None:
         super().__init__()
         self.kind = recipe.kind
         self.hidden = Linear(width, recipe.hidden or width)
@@ -81,7 +81,7 @@ class ClassificationHead(TapModule):
 class Classifier(Labeller):
     """One answer for a whole text: the states pooled, a small network, softmax."""
 
-    def __init__(self, recipe: Model, pieces: Sequence[str], labels: int) -> None:
+    def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
         super().__init__(recipe, pieces, labels, recipe.pooling.hidden or recipe.width)
         self.pooling = ClassificationHead(recipe.pooling, recipe.width)
@@ -98,7 +98,7 @@ class MaskedLM(EncoderModel):
     Its parts have the names they have in taggers, classifiers and translators.
     """
 
-    def __init__(self, recipe: Model, size: int) -> None:
+    def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
         self.source_embedding = Embedding(size, recipe.width)

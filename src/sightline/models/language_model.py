@@ -10,13 +10,13 @@ from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
 from sightline.models.bodies import DECODERS
 from sightline.models.protocol import Memory, ScoringModel
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 
 
 class LanguageModel(ScoringModel):
     """p(text), one token after the other."""
 
-    def __init__(self, recipe: Model, size: int) -> None:
+    def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
         assert recipe.decoder is not None
         self.embedding = Embedding(size, recipe.width)

@@ -13,7 +13,7 @@ from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
 from sightline.models.bodies import DECODERS, ENCODERS
 from sightline.models.protocol import EncoderModel, Memory, join_masks, join_rows
-from sightline.recipe.model import Model
+from sightline.recipe.model import ModelConfig
 from sightline.text.copying import Forms
 from sightline.text.tokenizer import PAD, UNK
 
@@ -24,7 +24,7 @@ class Seq2Seq(EncoderModel):
     Losses live outside: the model returns features, and `logits` turns features into scores of every word.
     """
 
-    def __init__(self, recipe: Model, source_size: int, target_size: int) -> None:
+    def __init__(self, recipe: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         assert recipe.encoder is not None and recipe.decoder is not None
         width = recipe.width
@@ -99,7 +99,7 @@ class CopyingState:
 class CopyingSeq2Seq(Seq2Seq):
     """p(target | source), each token written or copied (See et al. 2017)."""
 
-    def __init__(self, recipe: Model, size: int, forms: Forms | None = None) -> None:
+    def __init__(self, recipe: ModelConfig, size: int, forms: Forms | None = None) -> None:
         super().__init__(recipe, size, size)
         self.size = size
         self.copying = CopyAttention(recipe.width, forms=forms is not None)

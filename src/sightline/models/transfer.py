@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.recipe.adapting import Part
+from sightline.recipe.model import Part
 
 Pieces = Mapping[str, Sequence[str]]  # the tokens of the `source` and the `target` side
 Bodies = Mapping[str, Any]  # the `encoder` and the `decoder`, where there are such, or their classes: `Layered` ones

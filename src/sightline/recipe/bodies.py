@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.sections import Probability, Section
-from sightline.recipe.spans import AnySpan, FullSpan
+from sightline.recipe.schema import Probability, Section
+from sightline.recipe.spans import FullAttentionConfig, SpanConfig
 
 
-class Norm(Section):
+class NormConfig(Section):
     """Normalization of the tokens' features, and where it stands in the block."""
 
     kind: Literal["layer", "rms", "batch"] = Field(
@@ -21,7 +21,7 @@ class Norm(Section):
     bias: bool = Field(True, description="layer and batch: learn an addend for each feature")
 
 
-class Positions(Section):
+class PositionsConfig(Section):
     """How a Transformer knows the order of its tokens."""
 
     kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = Field(
@@ -45,7 +45,7 @@ class Positions(Section):
         return self.farthest or (128 if self.kind == "t5" else 16)
 
     @model_validator(mode="after")
-    def _parts_fit_the_kind(self) -> Positions:
+    def _parts_fit_the_kind(self) -> PositionsConfig:
         if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):
             raise ValueError(
                 f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}; leave it "
@@ -66,7 +66,7 @@ class Positions(Section):
         return self
 
 
-class Experts(Section):
+class ExpertsConfig(Section):
     """A sparsely-gated mixture of experts: many nets, of which each token sees a few (Shazeer et al. 2017)."""
 
     count: int = Field(8, ge=2, description="how many there are")
@@ -87,7 +87,7 @@ class Experts(Section):
     load: float = Field(0.1, ge=0, description="weight of the loss that evens out how many tokens each is sent")
 
     @model_validator(mode="after")
-    def _can_be_chosen(self) -> Experts:
+    def _can_be_chosen(self) -> ExpertsConfig:
         if self.top > self.count:
             raise ValueError(
                 f"experts.top ({self.top}) is more than experts.count ({self.count}); lower it, or raise count"
@@ -100,22 +100,22 @@ class Experts(Section):
         return self
 
 
-class LayerExperts(Experts):
+class LayerExpertsConfig(ExpertsConfig):
     """Experts in place of the feed-forward nets of some layers."""
 
     every: int = Field(1, ge=1, description="n: the n-th layer from the bottom has them, the 2n-th, the 3n-th, ...")
 
 
-class FeedForward(Section):
+class FeedForwardConfig(Section):
     """The position-wise network of a Transformer block."""
 
     kind: Literal["relu", "gelu", "swiglu"] = Field("relu", description="the activation; swiglu: gated")
     width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
     dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
-    experts: LayerExperts | None = Field(None, description="a mixture of such nets in some layers")
+    experts: LayerExpertsConfig | None = Field(None, description="a mixture of such nets in some layers")
 
 
-class HeadAttention(Section):
+class HeadAttentionConfig(Section):
     """How the heads of a Transformer look: by default as in Vaswani et al. 2017; the variants are to be compared with.
 
     They hold for self-attention and for attention to a source alike, but for `span`: all of a source is looked at.
@@ -133,14 +133,14 @@ class HeadAttention(Section):
     groups: int | None = Field(
         None, ge=1, description="heads of keys and values, each shared by several of queries; by default one for each"
     )
-    span: tuple[AnySpan, ...] = Field(
-        (FullSpan(),),
+    span: tuple[SpanConfig, ...] = Field(
+        (FullAttentionConfig(),),
         min_length=1,
         description="how far self-attention sees: in the first layer, the second, ..., again (local, compressed: DMCA)",
     )
 
     @model_validator(mode="after")
-    def _groups_have_something_to_share(self) -> HeadAttention:
+    def _groups_have_something_to_share(self) -> HeadAttentionConfig:
         if self.groups is not None and not self.projections:
             raise ValueError(
                 f"attention.groups ({self.groups}) share projected keys and values, and attention.projections: false "
@@ -149,21 +149,21 @@ class HeadAttention(Section):
         return self
 
 
-class TransformerBody(Section):
+class TransformerConfig(Section):
     """A stack of attention and feed-forward blocks (Vaswani et al. 2017)."""
 
     kind: Literal["transformer"] = "transformer"
     layers: int = Field(6, ge=1, description="how many blocks")
     heads: int = Field(8, ge=1, description="attention heads of each; they divide the width evenly")
-    feedforward: FeedForward = Field(FeedForward(), description="the network after each attention")
-    norm: Norm = Field(Norm(), description="normalization, and where it stands")
-    positions: Positions = Field(Positions(), description="how order is known")
-    attention: HeadAttention = Field(HeadAttention(), description="how heads look")
+    feedforward: FeedForwardConfig = Field(FeedForwardConfig(), description="the network after each attention")
+    norm: NormConfig = Field(NormConfig(), description="normalization, and where it stands")
+    positions: PositionsConfig = Field(PositionsConfig(), description="how order is known")
+    attention: HeadAttentionConfig = Field(HeadAttentionConfig(), description="how heads look")
     dropout: Probability = Field(0.1, description="on embeddings and before each residual sum, in training")
     attention_dropout: Probability = Field(0.0, description="on attention weights, in training")
 
     @model_validator(mode="after")
-    def _some_layer_has_experts(self) -> TransformerBody:
+    def _some_layer_has_experts(self) -> TransformerConfig:
         experts = self.feedforward.experts
         if experts is not None and experts.every > self.layers:
             raise ValueError(
@@ -173,7 +173,7 @@ class TransformerBody(Section):
         return self
 
     @model_validator(mode="after")
-    def _attention_fits(self) -> TransformerBody:
+    def _attention_fits(self) -> TransformerConfig:
         groups = self.attention.groups
         if groups is not None and self.heads % groups:
             raise ValueError(
@@ -211,12 +211,12 @@ Links = Annotated[
 ]
 
 
-def _check_between(experts: Experts | None, layers: int) -> None:
+def _check_between(experts: ExpertsConfig | None, layers: int) -> None:
     if experts is not None and layers < 2:
         raise ValueError(f"experts stand between recurrent layers, and there is {layers}; set layers to 2 or more")
 
 
-class RecurrentEncoder(Section):
+class RecurrentEncoderConfig(Section):
     """A stack of recurrent layers that reads the source."""
 
     kind: Literal["recurrent"] = "recurrent"
@@ -229,11 +229,11 @@ class RecurrentEncoder(Section):
         "layer one way, forwards and backwards in turns",
     )
     links: Links = "none"
-    experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
+    experts: ExpertsConfig | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     @model_validator(mode="after")
-    def _directions_fit(self) -> RecurrentEncoder:
+    def _directions_fit(self) -> RecurrentEncoderConfig:
         _check_between(self.experts, self.layers)
         if self.directions != "all" and not self.bidirectional:
             raise ValueError(
@@ -249,13 +249,13 @@ class RecurrentEncoder(Section):
         return self.bidirectional and self.directions != "alternating"
 
 
-class NoAttention(Section):
+class NoAttentionConfig(Section):
     """The bottleneck: all the decoder knows of the source is the vector it starts from."""
 
     kind: Literal["none"] = "none"
 
 
-class ScoredAttention(Section):
+class ScoredAttentionConfig(Section):
     """Attention with one of the score functions."""
 
     kind: Literal["dot", "scaled-dot", "bilinear", "additive", "linear"] = Field(
@@ -263,16 +263,16 @@ class ScoredAttention(Section):
     )
 
 
-AnyAttention = Annotated[NoAttention | ScoredAttention, Field(discriminator="kind")]
+AttentionConfig = Annotated[NoAttentionConfig | ScoredAttentionConfig, Field(discriminator="kind")]
 
 
-class RecurrentDecoder(Section):
+class RecurrentDecoderConfig(Section):
     """A stack of recurrent layers that writes the target, looking back at the source through its attention."""
 
     kind: Literal["recurrent"] = "recurrent"
     cell: Literal["elman", "gru", "lstm"] = Field("lstm", description="the recurrence")
     layers: int = Field(1, ge=1, description="how many")
-    attention: AnyAttention = Field(ScoredAttention(), description="how it looks back at the source")
+    attention: AttentionConfig = Field(ScoredAttentionConfig(), description="how it looks back at the source")
     attention_from: Literal["top", "bottom"] = Field(
         "top", description="bottom: the bottom layer looks, and the layers above it read what it saw (Wu et al. 2016)"
     )
@@ -281,11 +281,11 @@ class RecurrentDecoder(Section):
         description="give the last attentional state (attention_from: bottom: context) back with the next token",
     )
     links: Links = "none"
-    experts: Experts | None = Field(None, description="a mixture of feed-forward nets below the top layer")
+    experts: ExpertsConfig | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     @model_validator(mode="after")
-    def _parts_need_attention(self) -> RecurrentDecoder:
+    def _parts_need_attention(self) -> RecurrentDecoderConfig:
         _check_between(self.experts, self.layers)
         if self.experts is not None and self.input_feeding and self.attention_from == "top":
             raise ValueError(
@@ -299,7 +299,7 @@ class RecurrentDecoder(Section):
         return self
 
 
-class WindowBody(Section):
+class WindowConfig(Section):
     """A feed-forward net over a fixed window of tokens (Bengio et al. 2003): what is further away does not exist."""
 
     kind: Literal["window"] = "window"
@@ -309,14 +309,14 @@ class WindowBody(Section):
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
 
-class LearnedPositions(Section):
+class LearnedPositionsConfig(Section):
     """One learned vector for each place, added to what stands there."""
 
     kind: Literal["learned", "none"] = Field("learned", description="whether there are any")
     longest: int = Field(1024, ge=1, description="size of the table; longer input is an error")
 
 
-class ConvolutionalBody(Section):
+class ConvolutionalConfig(Section):
     """A stack of gated convolutions; a decoder looks at the source after each of them (Gehring et al. 2017)."""
 
     kind: Literal["convolutional"] = "convolutional"
@@ -328,7 +328,9 @@ class ConvolutionalBody(Section):
         "what attention looks at stays as wide as the model",
     )
     kernel: int = Field(3, ge=1, description="tokens seen at once: around each (encoder; odd), or up to it (decoder)")
-    positions: LearnedPositions = Field(LearnedPositions(), description="how order is known beyond a kernel")
+    positions: LearnedPositionsConfig = Field(
+        LearnedPositionsConfig(), description="how order is known beyond a kernel"
+    )
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     def layer_width(self, width: int) -> int:
@@ -336,7 +338,7 @@ class ConvolutionalBody(Section):
         return self.channels or width
 
 
-class ByteNetBody(Section):
+class ByteNetConfig(Section):
     """A stack of dilated convolutions; a decoder runs over the source at a fixed ratio (Kalchbrenner et al. 2016).
 
     The ratio is fitted on the training data; there is no attention.
@@ -353,25 +355,34 @@ class ByteNetBody(Section):
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
 
-class Ngram(Section):
+class NgramConfig(Section):
     """Counts with interpolated Kneser–Ney smoothing: a language model without a network."""
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(5, ge=1, description="the longest sequence counted")
 
 
-AnyEncoder = Annotated[
-    TransformerBody | RecurrentEncoder | ConvolutionalBody | ByteNetBody | WindowBody, Field(discriminator="kind")
-]
-AnyDecoder = Annotated[
-    TransformerBody | RecurrentDecoder | ConvolutionalBody | ByteNetBody | WindowBody | Ngram,
+EncoderConfig = Annotated[
+    TransformerConfig | RecurrentEncoderConfig | ConvolutionalConfig | ByteNetConfig | WindowConfig,
     Field(discriminator="kind"),
 ]
-Body = TransformerBody | RecurrentEncoder | RecurrentDecoder | ConvolutionalBody | ByteNetBody | WindowBody | Ngram
+DecoderConfig = Annotated[
+    TransformerConfig | RecurrentDecoderConfig | ConvolutionalConfig | ByteNetConfig | WindowConfig | NgramConfig,
+    Field(discriminator="kind"),
+]
+BodyConfig = (
+    TransformerConfig
+    | RecurrentEncoderConfig
+    | RecurrentDecoderConfig
+    | ConvolutionalConfig
+    | ByteNetConfig
+    | WindowConfig
+    | NgramConfig
+)
 
 
-def learned_positions(body: Body | None) -> int | None:
+def learned_positions(body: BodyConfig | None) -> int | None:
     """How many tokens a body has learned positions for; None where it has none, and no limit."""
-    if isinstance(body, TransformerBody | ConvolutionalBody) and body.positions.kind == "learned":
+    if isinstance(body, TransformerConfig | ConvolutionalConfig) and body.positions.kind == "learned":
         return body.positions.longest
     return None

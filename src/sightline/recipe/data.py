@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from sightline.recipe.noise import AnyNoise
-from sightline.recipe.sections import Probability, Section
+from sightline.recipe.schema import Probability, Section
 from sightline.terminal import plural
 
 Column = Annotated[int, Field(ge=1)]
 
 
-class Source(Section):
+class SourceConfig(Section):
     """What every source of examples has."""
 
     file_keys: ClassVar[tuple[str, ...]] = ("file",)  # the keys that name files; text that is made has none
@@ -25,7 +25,7 @@ class Source(Section):
     )
 
     @model_validator(mode="after")
-    def _share_is_an_interval(self) -> Source:
+    def _share_is_an_interval(self) -> SourceConfig:
         if self.share is not None and not 0.0 <= self.share[0] < self.share[1] <= 1.0:
             raise ValueError(f"share {list(self.share)} must be [from, to] with 0 <= from < to <= 1")
         return self
@@ -42,7 +42,7 @@ class Source(Section):
         return f"source of {whole}", f"target of {whole}"
 
 
-class TextSource(Source):
+class TextSource(SourceConfig):
     """Two text files read side by side, line by line."""
 
     file_keys: ClassVar[tuple[str, ...]] = ("source", "target")
@@ -56,7 +56,7 @@ class TextSource(Source):
         return self.source, self.target
 
 
-class TsvSource(Source):
+class TsvSource(SourceConfig):
     """One file of tab-separated columns."""
 
     kind: Literal["tsv"] = "tsv"
@@ -73,7 +73,7 @@ class TsvSource(Source):
         return f"column {source} of {self.file}", f"column {target} of {self.file}"
 
 
-class CsvSource(Source):
+class CsvSource(SourceConfig):
     """One CSV file: quoted cells, and columns named by its first line."""
 
     kind: Literal["csv"] = "csv"
@@ -88,7 +88,7 @@ class CsvSource(Source):
         return f"column {self.source} of {self.file}", f"column {self.target} of {self.file}"
 
 
-class JsonLinesSource(Source):
+class JsonLinesSource(SourceConfig):
     """One JSON object a line."""
 
     kind: Literal["jsonl"] = "jsonl"
@@ -101,7 +101,7 @@ class JsonLinesSource(Source):
         return f"{self.source} of {self.file}", f"{self.target} of {self.file}"
 
 
-class PatternSource(Source):
+class PatternSource(SourceConfig):
     """One file whose lines match, end to end, a regular expression with the named groups `source` and `target`."""
 
     kind: Literal["pattern"] = "pattern"
@@ -126,7 +126,7 @@ class PatternSource(Source):
         return self
 
 
-class PlainSource(Source):
+class PlainSource(SourceConfig):
     """Text to model for itself, not in pairs: each line a document, or the whole file one."""
 
     kind: Literal["plain"] = "plain"
@@ -147,7 +147,7 @@ class PlainSource(Source):
         return True
 
 
-class ConlluSource(Source):
+class ConlluSource(SourceConfig):
     """Words with their tags in a CoNLL-U file."""
 
     kind: Literal["conllu"] = "conllu"
@@ -155,7 +155,7 @@ class ConlluSource(Source):
     column: Literal["lemma", "upos", "xpos", "feats", "deprel"] = Field("upos", description="which column is the tag")
 
 
-class ColumnsSource(Source):
+class ColumnsSource(SourceConfig):
     """Words with their tags in columns, a word a line, an empty line between sentences."""
 
     kind: Literal["columns"] = "columns"
@@ -164,7 +164,7 @@ class ColumnsSource(Source):
     label: Column = Field(2, description="the column of the tags, counted from 1")
 
 
-class ChoralesSource(Source):
+class ChoralesSource(SourceConfig):
     """Four-part chorales as JSON, step by step (data/music.py): a language of pitches."""
 
     kind: Literal["chorales"] = "chorales"
@@ -177,7 +177,7 @@ class ChoralesSource(Source):
         return True
 
 
-class DatesSource(Source):
+class DatesSource(SourceConfig):
     """The built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601."""
 
     file_keys: ClassVar[tuple[str, ...]] = ()
@@ -191,7 +191,7 @@ class DatesSource(Source):
     seed: int = Field(1, description="another seed makes other examples")
 
 
-class SequencesSource(Source):
+class SequencesSource(SourceConfig):
     """The built-in drill: random sequences of letters and the same, copied or reversed (data/sequences.py)."""
 
     file_keys: ClassVar[tuple[str, ...]] = ()
@@ -220,7 +220,7 @@ class SequencesSource(Source):
         return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
 
 
-class PhrasesSource(Source):
+class PhrasesSource(SourceConfig):
     """The built-in bilingual corpus: English sentences of a small grammar, and what is known of each (data/phrases)."""
 
     file_keys: ClassVar[tuple[str, ...]] = ()
@@ -357,6 +357,25 @@ class Data(Section):
     def held_out(self, name: str) -> AnySource:
         """A test set, or `validation`."""
         return self.validation if name == "validation" else self.tests[name]
+
+
+class Direction(NamedTuple):
+    """Which texts are read and which are written, by their names (`Source.sides`)."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+    def is_turned(self, other: Direction) -> bool:
+        """Whether each writes what the other reads, and they have nothing else in common."""
+        crossed = self.reads & other.writes and self.writes & other.reads
+        return bool(crossed) and not (self.reads & other.reads or self.writes & other.writes)
+
+
+def direction(data: Data) -> Direction:
+    """That of the texts a recipe learns from and is validated by."""
+    pairs = [source.sides[::-1] if data.swap else source.sides for source in (*data.train, data.validation)]
+    read, written = zip(*pairs, strict=True)
+    return Direction(frozenset(read), frozenset(written))
 
 
 # --- tokenizer -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.sections import Section
+from sightline.recipe.schema import Section
 
 _NEW_TOKENS = 256  # of a language model that is not given a length
 

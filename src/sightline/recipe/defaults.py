@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.recipe.bodies import Ngram, RecurrentDecoder, RecurrentEncoder
+from sightline.recipe.bodies import NgramConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.recipe.data import (
     WHOLE_WORDS,
     BpeTokenizer,
@@ -22,7 +22,7 @@ from sightline.recipe.data import (
     PlainSource,
     TokenizerSection,
 )
-from sightline.recipe.sections import Section
+from sightline.recipe.schema import Section
 from sightline.recipe.tasks import spec_of_values
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def with_model(values: Any) -> Any:
 
 def open_keys(recipe: Recipe) -> list[str]:
     """The keys that the recipe leaves to the size of the text."""
-    if isinstance(recipe.model.decoder, Ngram):
+    if isinstance(recipe.model.decoder, NgramConfig):
         return [key for key in RULES if key.startswith("tokenizer") and _is_open(recipe, key)]
     return [key for key in RULES if _is_open(recipe, key)]
 
@@ -179,7 +179,9 @@ def _dropout(recipe: Recipe, text: TextSize) -> float:
 
 def _rate(recipe: Recipe, text: TextSize) -> float:
     """Adam's: recurrent layers take more than a Transformer or convolutions, wide models less than narrow ones."""
-    recurrent = all(isinstance(body, RecurrentEncoder | RecurrentDecoder) for body in recipe.model.bodies.values())
+    recurrent = all(
+        isinstance(body, RecurrentEncoderConfig | RecurrentDecoderConfig) for body in recipe.model.bodies.values()
+    )
     return float(f"{(2e-3 if recurrent else 1e-3) * math.sqrt(256 / max(256, recipe.model.width)):.1e}")
 
 
@@ -211,7 +213,7 @@ def _batch(recipe: Recipe, text: TextSize) -> int:
 
 
 def _context(recipe: Recipe, text: TextSize) -> int:
-    carried = isinstance(recipe.model.decoder, RecurrentDecoder) and recipe.training.batches.carry is not False
+    carried = isinstance(recipe.model.decoder, RecurrentDecoderConfig) and recipe.training.batches.carry is not False
     return 128 if carried and recipe.task_spec.continues_text else 256
 
 

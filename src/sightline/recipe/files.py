@@ -18,9 +18,8 @@ from pydantic import ValidationError
 from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import rename_keys
-from sightline.recipe.inheritance import inherit_model
-from sightline.recipe.overrides import apply_override, key_of
-from sightline.recipe.shape import inner, kinds, sections
+from sightline.recipe.overrides import apply_override, inherit_model, key_of
+from sightline.recipe.schema import inner, kinds, sections
 from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
 
 

@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.adapting import Adapters, InitFrom, or_a_folder
 from sightline.recipe.bodies import (
-    AnyDecoder,
-    AnyEncoder,
-    Body,
-    ByteNetBody,
-    ConvolutionalBody,
-    RecurrentEncoder,
-    TransformerBody,
+    BodyConfig,
+    ByteNetConfig,
+    ConvolutionalConfig,
+    DecoderConfig,
+    EncoderConfig,
+    RecurrentEncoderConfig,
+    TransformerConfig,
 )
-from sightline.recipe.sections import Probability, Section
+from sightline.recipe.schema import Probability, Section
+
+Part = Literal["encoder", "decoder", "embeddings", "head"]
 
 
-class Pooling(Section):
+class InitFromConfig(Section):
+    """A finished run whose tokenizer and weights a training begins with; `init_from: RUN` is short for `{run: RUN}`.
+
+    The run may be of another task. Keys that the recipe's model section leaves out are those of the run. Without
+    `parts` all that fits is taken; parts that are named are taken whole, or the training is refused. What was taken,
+    what is new and what was left is printed, and kept in start.json.
+    """
+
+    short_for: ClassVar[str | None] = "run"
+
+    run: str = Field(description="its folder")
+    parts: tuple[Part, ...] | None = Field(
+        None, min_length=1, description="what to take; head: the output layer, and what a classifier has before it"
+    )
+    extend_vocabulary: bool = Field(
+        False,
+        description="add the tokens that a tokenizer learned from this recipe's text would have and that of the run "
+        "has not; the old ones keep their numbers",
+    )
+
+
+def or_a_folder(schema: dict[str, Any]) -> None:
+    """The JSON schema of a key that holds a InitFrom or the folder alone."""
+    schema["anyOf"].append({"type": "string"})
+
+
+class AdaptersConfig(Section):
+    """Low-rank adapters (LoRA; Hu et al. 2021): W + (alpha / rank) B A beside frozen weights W.
+
+    Only A, B and what is new to the model are trained. `sightline merge RUN --out DIR` makes a plain run of the result.
+    """
+
+    rank: int = Field(8, ge=1, description="rows of A, columns of B")
+    alpha: float = Field(16.0, gt=0, description="how much they count: their product is multiplied by alpha / rank")
+    on: tuple[Literal["query", "key", "value", "output", "feedforward"], ...] = Field(
+        ("query", "value"), min_length=1, description="the maps of a Transformer layer that get one"
+    )
+    dropout: Probability = Field(0.0, description="of what A reads")
+    also: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
+
+
+class PoolingConfig(Section):
     """From the states of a sequence to one vector, and on through a small network."""
 
     kind: Literal["last", "mean", "max", "class"] = Field(
@@ -29,7 +71,7 @@ class Pooling(Section):
     dropout: Probability = Field(0.1, description="share of features dropped, in training")
 
 
-class Spelling(Section):
+class SpellingConfig(Section):
     """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
 
     width: int = Field(64, ge=1, description="of a character")
@@ -37,7 +79,7 @@ class Spelling(Section):
     window: int = Field(3, ge=1, description="characters seen at once; odd")
 
     @model_validator(mode="after")
-    def _window_is_odd(self) -> Spelling:
+    def _window_is_odd(self) -> SpellingConfig:
         if self.window % 2 == 0:
             raise ValueError(
                 f"model.spelling.window ({self.window}) must be odd: as many characters on either side; set "
@@ -46,14 +88,14 @@ class Spelling(Section):
         return self
 
 
-class WordVectors(Section):
+class WordVectorsConfig(Section):
     """Embeddings to start from: a word2vec or GloVe file, text or binary."""
 
     file: str = Field(description="its path, from data.folder on")
     frozen: bool = Field(False, description="keep them as they are")
 
 
-class Model(Section):
+class ModelConfig(Section):
     """An encoder, a decoder, or both, and the embeddings around them, all of one width.
 
     Which of them a model has is the task's to say: a tagger and a classifier read (encoder), a language model writes
@@ -61,18 +103,20 @@ class Model(Section):
     """
 
     width: int = Field(512, ge=1, description="size of embeddings and of the states between layers")
-    encoder: AnyEncoder | None = Field(None, description="what reads the source")
-    decoder: AnyDecoder | None = Field(None, description="what writes the output")
-    pooling: Pooling | None = Field(None, description="of a classifier")
-    word_vectors: WordVectors | None = Field(None, description="embeddings to start from")
-    init_from: InitFrom | None = Field(
+    encoder: EncoderConfig | None = Field(None, description="what reads the source")
+    decoder: DecoderConfig | None = Field(None, description="what writes the output")
+    pooling: PoolingConfig | None = Field(None, description="of a classifier")
+    word_vectors: WordVectorsConfig | None = Field(None, description="embeddings to start from")
+    init_from: InitFromConfig | None = Field(
         None,
         description="a run whose tokenizer and weights to begin with: its folder, or a section; keys that this model "
         "section leaves out are those of the run",
         json_schema_extra=or_a_folder,
     )
-    adapters: Adapters | None = Field(None, description="train low-rank adapters beside the weights of init_from")
-    spelling: Spelling | None = Field(None, description="of a classifier or tagger: look at the characters of tokens")
+    adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters beside the weights of init_from")
+    spelling: SpellingConfig | None = Field(
+        None, description="of a classifier or tagger: look at the characters of tokens"
+    )
     copying: bool | Literal["exact"] = Field(
         False,
         description="of seq2seq: mix what the decoder writes with what is copied from the source (See et al. 2017), "
@@ -88,25 +132,25 @@ class Model(Section):
         return {"run": value} if isinstance(value, str) else value
 
     @property
-    def bodies(self) -> dict[str, Body]:
+    def bodies(self) -> dict[str, BodyConfig]:
         """The bodies there are, by their keys."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {side: body for side, body in both.items() if body is not None}
 
     @model_validator(mode="after")
-    def _adapters_fit(self) -> Model:
+    def _adapters_fit(self) -> ModelConfig:
         if self.adapters is None:
             return self
         if self.init_from is None:
             raise ValueError("adapters stand beside weights that are learned already; set init_from, or leave them out")
-        if not any(isinstance(body, TransformerBody) for body in self.bodies.values()):
+        if not any(isinstance(body, TransformerConfig) for body in self.bodies.values()):
             raise ValueError("adapters are for Transformer layers, and this model has none; leave them out")
         return self
 
     @model_validator(mode="after")
-    def _widths_fit(self) -> Model:
+    def _widths_fit(self) -> ModelConfig:
         for side, body in self.bodies.items():
-            if isinstance(body, TransformerBody):
+            if isinstance(body, TransformerConfig):
                 if self.width % body.heads:
                     near = self.width - self.width % body.heads + body.heads
                     raise ValueError(
@@ -123,17 +167,17 @@ class Model(Section):
                     raise ValueError(
                         f"sinusoidal positions need an even width, not {position_width}; set it to {position_width + 1}"
                     )
-        if isinstance(self.encoder, RecurrentEncoder) and self.encoder.splits_width and self.width % 2:
+        if isinstance(self.encoder, RecurrentEncoderConfig) and self.encoder.splits_width and self.width % 2:
             raise ValueError(
                 f"a bidirectional encoder gives each direction half the width, and {self.width} is odd; set width to "
                 f"{self.width + 1}, or encoder.bidirectional: false"
             )
-        if isinstance(self.encoder, ConvolutionalBody | ByteNetBody) and self.encoder.kernel % 2 == 0:
+        if isinstance(self.encoder, ConvolutionalConfig | ByteNetConfig) and self.encoder.kernel % 2 == 0:
             raise ValueError(
                 f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side; set it to "
                 f"{self.encoder.kernel + 1}"
             )
-        if self.width % 2 and any(isinstance(body, ByteNetBody) for body in self.bodies.values()):
+        if self.width % 2 and any(isinstance(body, ByteNetConfig) for body in self.bodies.values()):
             raise ValueError(
                 f"a bytenet body convolves over half the width, and {self.width} is odd; set width to {self.width + 1}"
             )

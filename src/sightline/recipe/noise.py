@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.sections import Probability, Section
+from sightline.recipe.schema import Probability, Section
 
 MASK = "<mask>"
 

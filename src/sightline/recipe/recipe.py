@@ -9,20 +9,19 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
 from sightline.recipe.bodies import (
-    ByteNetBody,
-    Ngram,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    WindowBody,
+    ByteNetConfig,
+    NgramConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    WindowConfig,
     learned_positions,
 )
-from sightline.recipe.copying import check_copied_words, check_copying, copies_words
+from sightline.recipe.conflicts import check_copied_words, check_copying, check_noise, copies_words
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation
 from sightline.recipe.defaults import with_model
-from sightline.recipe.model import Model
-from sightline.recipe.pretraining import check_noise
-from sightline.recipe.sections import Section
+from sightline.recipe.model import ModelConfig
+from sightline.recipe.schema import Section
 from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, task_spec
 from sightline.recipe.training import Training
 
@@ -40,7 +39,9 @@ class Recipe(Section):
     seed: int = Field(1, ge=0, description="of everything random: first weights, order of batches, dropout, noise")
     data: Data = Field(description="where the examples come from")
     tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is cut into tokens")
-    model: Model = Field(Model(), description="what is trained")  # parts of the task are filled in (defaults.py)
+    model: ModelConfig = Field(
+        ModelConfig(), description="what is trained"
+    )  # parts of the task are filled in (defaults.py)
     training: Training = Field(Training(), description="how it is trained")
     decoding: Decoding = Field(Decoding(), description="how outputs are found")
     evaluation: Evaluation = Field(Evaluation(), description="how outputs are scored")
@@ -126,8 +127,8 @@ class Recipe(Section):
     def blind(self) -> bool:
         """Whether no decoder looks at an encoder while it writes."""
         decoder = self.model.decoder
-        alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetBody | WindowBody)
-        return alone or (isinstance(decoder, RecurrentDecoder) and decoder.attention.kind == "none")
+        alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetConfig | WindowConfig)
+        return alone or (isinstance(decoder, RecurrentDecoderConfig) and decoder.attention.kind == "none")
 
     @property
     def copies_unknown(self) -> bool:
@@ -202,17 +203,17 @@ class Recipe(Section):
     def _check_looking(self) -> None:
         """Whether what looks at an encoder, or at its first state, has something to see there."""
         decoder = self.model.decoder
-        if isinstance(decoder, Ngram) and not self.task_spec.continues_text:
+        if isinstance(decoder, NgramConfig) and not self.task_spec.continues_text:
             raise ValueError(
                 "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
             )
         alone = self.model.encoder is None
-        if alone and isinstance(decoder, RecurrentDecoder) and decoder.attention.kind != "none":
+        if alone and isinstance(decoder, RecurrentDecoderConfig) and decoder.attention.kind != "none":
             raise ValueError(
                 f"model.decoder.attention.kind: {decoder.attention.kind} has no encoder to look at; set it to none"
             )
         encoder, pooling = self.model.encoder, self.model.pooling
-        forward = isinstance(encoder, RecurrentEncoder) and not encoder.bidirectional
+        forward = isinstance(encoder, RecurrentEncoderConfig) and not encoder.bidirectional
         if forward and pooling is not None and pooling.kind == "class":
             raise ValueError(
                 "model.pooling.kind: class looks at the state of the first token, where an encoder that reads forwards "

@@ -15,10 +15,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from sightline.recipe.annotations import alternatives
 from sightline.recipe.recipe import Recipe
-from sightline.recipe.sections import Section
-from sightline.recipe.shape import kinds, sections
+from sightline.recipe.schema import Section, alternatives, kinds, sections
 from sightline.recipe.yaml import write_yaml
 
 WIDTH = 80
@@ -41,7 +39,7 @@ class KeyInfo:
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionDoc:
     """A section of a recipe: one of the kinds that may stand at a path, or the only one."""
 
     path: str
@@ -62,7 +60,7 @@ def reference(prefix: str = "", width: int = WIDTH) -> str:
     return "\n\n".join(_written(part, width) for part in parts) + "\n"
 
 
-def chosen_parts(prefix: str = "") -> Iterator[Part]:
+def chosen_parts(prefix: str = "") -> Iterator[SectionDoc]:
     """The sections with keys at and below a prefix; `data.train.0.file` is `data.train.N.file`."""
     wanted = prefix.strip().strip(".")
     known = {key.path for part in _parts(Recipe, "", None) for key in part.keys}
@@ -116,21 +114,21 @@ def _parts(
     kind: str | None = None,
     below: str = "",
     told: frozenset[str] = frozenset(),
-) -> Iterator[Part]:
+) -> Iterator[SectionDoc]:
     """A section and those inside it, depth first; one that was `written` before at another place is only named.
 
     Without `written`, every section is given at every place. `told` are keys that were written already, as those
     of every kind.
     """
     if written is not None and section in written and path:
-        yield Part(path, kind, _meaning(section), same_as=written[section])
+        yield SectionDoc(path, kind, _meaning(section), same_as=written[section])
         return
     if written is not None and _is_at_or_below(path, below):
         written[section] = path + (f" (kind: {kind})" if kind else "")
     fields = {name: info for name, info in section.model_fields.items() if name not in told}
     if kind is not None:
         fields.pop("kind", None)
-    yield Part(
+    yield SectionDoc(
         path, kind, _meaning(section), [_key(f"{path}.{name}" if path else name, fields[name]) for name in fields]
     )
     for name, info in fields.items():
@@ -142,7 +140,7 @@ def _parts(
             yield from _union(held, at, written, below)
 
 
-def _union(annotation: Any, path: str, written: dict[type[Section], str] | None, below: str) -> Iterator[Part]:
+def _union(annotation: Any, path: str, written: dict[type[Section], str] | None, below: str) -> Iterator[SectionDoc]:
     """What may stand at a path, by kind: first the kinds and the keys that all have, then the keys of each."""
     members = {
         " | ".join(kind for kind, belongs in kinds(annotation).items() if belongs is member): member
@@ -153,7 +151,7 @@ def _union(annotation: Any, path: str, written: dict[type[Section], str] | None,
     chosen = KeyInfo(f"{path}.kind", " | ".join(members), None, "which of these stands here")
     common = [_key(f"{path}.{name}", info) for name, info in base.model_fields.items()]
     told = [(kind, _meaning(member)) for kind, member in members.items()]
-    yield Part(path, None, "one of these kinds.", [chosen, *common], told)
+    yield SectionDoc(path, None, "one of these kinds.", [chosen, *common], told)
     for kind, member in members.items():
         yield from _parts(member, path, written, kind=kind, below=below, told=frozenset(base.model_fields))
 
@@ -254,7 +252,7 @@ def _one_line(value: Any) -> str:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _written(part: Part, width: int) -> str:
+def _written(part: SectionDoc, width: int) -> str:
     lines = textwrap.wrap(f"{part.title or 'recipe'}: {part.meaning}", width)
     longest = max((len(kind) for kind, _ in part.kinds), default=0)
     for kind, meaning in part.kinds:

@@ -6,16 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.sections import Section
+from sightline.recipe.schema import Section
 
 
-class FullSpan(Section):
+class FullAttentionConfig(Section):
     """Everything: work and memory grow with the square of the length."""
 
     kind: Literal["full"] = "full"
 
 
-class LocalSpan(Section):
+class LocalAttentionConfig(Section):
     """Its own block of the sequence: work and memory grow with the length (Liu et al. 2018, §4.2.4).
 
     Blocks are counted from the first token of each sequence. As in the paper none sees another by default; it is the
@@ -29,7 +29,7 @@ class LocalSpan(Section):
     )
 
 
-class CompressedSpan(Section):
+class CompressedAttentionConfig(Section):
     """Fewer keys and values, made by a strided convolution over them: work divided by the stride (Liu et al. 2018).
 
     In a decoder a query sees those made of nothing that stands after it, so of its own last few tokens (fewer than the
@@ -41,7 +41,7 @@ class CompressedSpan(Section):
     stride: int = Field(3, ge=1, description="tokens from one to the next")
 
     @model_validator(mode="after")
-    def _covers_everything(self) -> CompressedSpan:
+    def _covers_everything(self) -> CompressedAttentionConfig:
         if self.kernel < self.stride:
             raise ValueError(
                 f"span.kernel ({self.kernel}) is less than span.stride ({self.stride}), so some tokens would be seen "
@@ -50,4 +50,6 @@ class CompressedSpan(Section):
         return self
 
 
-AnySpan = Annotated[FullSpan | LocalSpan | CompressedSpan, Field(discriminator="kind")]
+SpanConfig = Annotated[
+    FullAttentionConfig | LocalAttentionConfig | CompressedAttentionConfig, Field(discriminator="kind")
+]

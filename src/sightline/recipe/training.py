@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.guiding import GuidedAlignment
-from sightline.recipe.sections import Probability, Section
+from sightline.recipe.schema import Probability, Section
 
 
 class Schedule(Section):
@@ -61,7 +61,7 @@ class Batches(Section):
         return self.tokens // self.context
 
 
-class Limits(Section):
+class LimitsConfig(Section):
     """When training ends: at the first of these."""
 
     steps: int | None = Field(None, ge=1, description="optimizer steps")
@@ -73,7 +73,7 @@ class Limits(Section):
     minutes: float | None = Field(None, gt=0, description="of training, validations included")
 
     @model_validator(mode="after")
-    def _some_limit(self) -> Limits:
+    def _some_limit(self) -> LimitsConfig:
         if self.steps is None and self.epochs is None and self.minutes is None:
             raise ValueError("training needs an end: set limits.steps, limits.epochs or limits.minutes")
         return self
@@ -125,6 +125,27 @@ class Reward(Section):
     )
 
 
+class GuidedAlignment(Section):
+    """Loss = cross entropy of the words + weight · cross entropy of one head's attention (Garg et al. 2019, §4.2).
+
+    The file has a line for each example of data.train in the order they are read, before cleaning: `0-0 1-2`, source
+    word and target word from 0, words being what stands between spaces. `sightline align RUN --training --out FILE`
+    writes one from a run that is there.
+    """
+
+    file: str = Field(description="word alignments in Pharaoh format; relative names start at data.folder")
+    weight: float = Field(0.05, gt=0, description="of the alignment loss beside that of the words")
+    layer: int | None = Field(None, ge=0, description="of the decoder, from 0; by default the last but one")
+    head: int = Field(0, ge=0, description="of that layer, from 0; recurrent and convolutional decoders have one")
+    shift: bool = Field(
+        False, description="guide a word's attention where it is read, a step after it is written (Chen et al. 2020)"
+    )
+
+    def place(self, layers: int) -> int:
+        """The layer whose head is guided, of so many that look at the source."""
+        return max(layers - 2, 0) if self.layer is None else self.layer
+
+
 class Training(Section):
     """The loop."""
 
@@ -154,8 +175,8 @@ class Training(Section):
         None, gt=0, le=1, description="factor of lr from each layer to the one below it; what is new has the full lr"
     )
     batches: Batches = Field(Batches(), description="how examples are put together")
-    limits: Limits = Field(
-        Limits.model_construct(_fields_set=set(), epochs=10),  # none of it set: see defaults.py
+    limits: LimitsConfig = Field(
+        LimitsConfig.model_construct(_fields_set=set(), epochs=10),  # none of it set: see defaults.py
         description="when training ends",
     )
     validate_every: int | None = Field(
@@ -193,3 +214,8 @@ class Training(Section):
     device: str = Field("auto", description="auto (cuda if there is one), cpu, cuda, cuda:N or mps (untested)")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
     tensorboard: bool = Field(False, description="write metrics for TensorBoard, too")
+
+
+def step_seed(seed: int, step: int) -> int:
+    """The seed of all that is random inside one step."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)

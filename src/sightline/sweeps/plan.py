@@ -16,7 +16,7 @@ from sightline.data.preparation import data_folder, run_recipe
 from sightline.data.sources import source_files
 from sightline.files import write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.changes import differences, with_unset_from
+from sightline.recipe.resume import differences, with_unset_from
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.registry import version
 from sightline.sweeps.grid import Axes, Combination, Override, SweepError, as_given, combinations, read_variants

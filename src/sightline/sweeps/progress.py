@@ -9,7 +9,7 @@ from typing import Any
 
 from sightline.files import parse_json, read_json
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import Ngram
+from sightline.recipe.bodies import NgramConfig
 from sightline.run_folder import newest_progress
 from sightline.training.ending import limit_reached
 
@@ -22,7 +22,7 @@ def ended(run: Path, recipe: Recipe) -> bool:
     be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
     What is counted has no checkpoints; there the model card is written last.
     """
-    if isinstance(recipe.model.decoder, Ngram):
+    if isinstance(recipe.model.decoder, NgramConfig):
         return (run / "model.safetensors").is_file() and (run / "README.md").is_file()
     saved = newest_progress(run)
     if saved is None:

@@ -17,8 +17,8 @@ from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
-from sightline.recipe.changes import carries
 from sightline.recipe.data import PlainSource
+from sightline.recipe.resume import carries
 from sightline.tasks.base import Asked, Prediction, Score, Task, chosen
 from sightline.text.tokenizer import END, START, UNK
 

@@ -11,7 +11,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.unknown_words import FILE, write_out
 from sightline.recipe import Decoding
 from sightline.recipe.bodies import learned_positions
-from sightline.recipe.copying import check_copied_words, copies_words
+from sightline.recipe.conflicts import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
 from sightline.tasks.base import Asked, Prediction, Score, Task, chosen, one_line
 from sightline.terminal import plural

@@ -14,12 +14,11 @@ from torch import nn
 
 from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.layers.devices import autocast, fork_rng
-from sightline.layers.experts import Experts as ExpertsLayer
-from sightline.layers.experts import slots_each
+from sightline.layers.experts import Experts, slots_each
 from sightline.layers.layout import Packed
 from sightline.models.weights import weights_of
 from sightline.recipe import Training
-from sightline.recipe.bodies import Experts
+from sightline.recipe.bodies import ExpertsConfig
 from sightline.training.flops import count_flops
 from sightline.training.job import Plan
 from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes
@@ -56,7 +55,7 @@ class StepCost:
     """
 
     weights: tuple[int, ...]
-    experts: tuple[Experts, ...] = ()
+    experts: tuple[ExpertsConfig, ...] = ()
     spans: tuple[SpanSize, ...] = ()
 
     def __call__(self, batch: TrainingBatch) -> int:
@@ -65,18 +64,18 @@ class StepCost:
         return sum(weight * size for weight, size in zip(self.weights, sizes, strict=True))
 
 
-def _mixtures(model: nn.Module) -> tuple[Experts, ...]:
+def _mixtures(model: nn.Module) -> tuple[ExpertsConfig, ...]:
     """The kinds of experts in a model that differ in how many slots they have for the same tokens."""
-    recipes = (module.recipe for module in model.modules() if isinstance(module, ExpertsLayer))
+    recipes = (module.recipe for module in model.modules() if isinstance(module, Experts))
     return tuple({(each.count, each.top, each.capacity): each for each in recipes}.values())
 
 
-def _slots(experts: Experts, places: int) -> int:
+def _slots(experts: ExpertsConfig, places: int) -> int:
     """E · C: empty ones take part in the products too."""
     return experts.count * slots_each(experts.capacity, experts.top, places, experts.count)
 
 
-def _sizes(batch: TrainingBatch, experts: Sequence[Experts] = (), spans: Sequence[SpanSize] = ()) -> list[int]:
+def _sizes(batch: TrainingBatch, experts: Sequence[ExpertsConfig] = (), spans: Sequence[SpanSize] = ()) -> list[int]:
     """How many sequences, tokens, places and pairs of them there are in a batch."""
     layouts = [layout for layout in (batch.source_layout, batch.target_layout) if layout is not None]
     lengths = [layout.lengths.numpy() for layout in layouts]
@@ -147,7 +146,7 @@ def _whole_solution(table: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     return tuple(int(weight) for weight in weights.round())
 
 
-def _telling(plan: Plan, experts: Sequence[Experts], spans: Sequence[SpanSize]) -> list[TrainingBatch]:
+def _telling(plan: Plan, experts: Sequence[ExpertsConfig], spans: Sequence[SpanSize]) -> list[TrainingBatch]:
     """Of many tiny batches those whose sizes do not follow from those of others, and some more to check with."""
     chosen, others = [], []
     table: list[list[int]] = []
@@ -161,7 +160,7 @@ def _telling(plan: Plan, experts: Sequence[Experts], spans: Sequence[SpanSize]) 
     return chosen + sorted(others, key=_sizes)[-_CHECKS:]  # the largest
 
 
-def _most_rows(experts: Sequence[Experts]) -> int:
+def _most_rows(experts: Sequence[ExpertsConfig]) -> int:
     """How many sequences tell enough: experts have no more than a slot each until there are tokens for all of them."""
     return max([_FEW, *(math.ceil(2 * each.count / (each.capacity * each.top)) for each in experts)])
 

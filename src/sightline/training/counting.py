@@ -9,7 +9,7 @@ import numpy as np
 
 from sightline.data.preparation import Prepared
 from sightline.models.ngram import CountedModel, NgramModel
-from sightline.recipe.bodies import Ngram
+from sightline.recipe.bodies import NgramConfig
 from sightline.terminal import plural
 from sightline.text.tokenizer import END, START
 from sightline.training.checkpoints import Progress
@@ -20,7 +20,7 @@ from sightline.training.journal import Journal
 def text_to_count(prepared: Prepared) -> str:
     """How much text there is to count, and in what."""
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)
-    assert isinstance(decoder, Ngram)
+    assert isinstance(decoder, NgramConfig)
     tokens = int(store.target_lengths.sum()) + len(store)
     grams = "single tokens" if decoder.order == 1 else f"n-grams of up to {decoder.order} tokens"
     return f"{plural(tokens, 'token')} of text, end marks included, counted once in {grams}"
@@ -30,7 +30,7 @@ def count_text(run: Path, model: CountedModel, prepared: Prepared, display: Disp
     """Count the training text, score the validation text, and leave a run folder like any other."""
     started = time.monotonic()
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)
-    assert isinstance(decoder, Ngram)
+    assert isinstance(decoder, NgramConfig)
     _, documents = store.take(np.arange(len(store)))
     size = prepared.vocabulary.target.size
     model.counts = NgramModel.train(documents, order=decoder.order, vocabulary_size=size, start=START, end=END)

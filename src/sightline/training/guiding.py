@@ -21,7 +21,7 @@ from sightline.layers.attention import masked_softmax
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.tap import Tapped, listen
-from sightline.recipe.guiding import GuidedAlignment
+from sightline.recipe.training import GuidedAlignment
 
 _LEAST = 1e-30  # of a weight, before its logarithm
 

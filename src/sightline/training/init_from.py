@@ -21,10 +21,10 @@ from sightline.models.ngram import CountedModel
 from sightline.models.transfer import ModelWeights, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe
-from sightline.recipe.adapting import InitFrom
-from sightline.recipe.bodies import Ngram
-from sightline.recipe.changes import section_differences
+from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.files import load_recipe
+from sightline.recipe.model import InitFromConfig
+from sightline.recipe.resume import section_differences
 from sightline.run_folder import WEIGHTS, RunError, need, read_config, verify_file
 from sightline.terminal import plural
 from sightline.text.extension import extended
@@ -149,7 +149,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
     if start is None:
         return None
     theirs = _recipe_of(Path(start.run))
-    if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, Ngram):
+    if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, NgramConfig):
         raise RunError("model.init_from: an n-gram model is counted anew each time; leave it out")
     if theirs.model.adapters is not None:
         raise RunError(
@@ -180,7 +180,7 @@ def other_bodies(recipe: Recipe) -> list[str]:
     return [f"not the same model in all: {_listed(different)}"] if different else []
 
 
-def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitFrom, *, whole: bool) -> None:
+def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitFromConfig, *, whole: bool) -> None:
     """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
     for named in start.parts or ():
         if problems := not_taken(plan, own, theirs, named):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sightline.data.batches import TrainingBatch, ahead
 from sightline.models.weights import load_parameters, parameters_of, weights_of
-from sightline.recipe.seeds import step_seed
+from sightline.recipe.training import step_seed
 from sightline.run_folder import RunError
 from sightline.terminal import plural
 from sightline.training.averages import RunningAverage, mean_weights

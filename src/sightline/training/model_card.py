@@ -8,16 +8,16 @@ from typing import Any
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import (
-    Body,
-    ByteNetBody,
-    ConvolutionalBody,
-    Ngram,
-    RecurrentEncoder,
-    TransformerBody,
-    WindowBody,
+    BodyConfig,
+    ByteNetConfig,
+    ConvolutionalConfig,
+    NgramConfig,
+    RecurrentEncoderConfig,
+    TransformerConfig,
+    WindowConfig,
 )
 from sightline.recipe.data import AnySource, DatesSource, TextSource
-from sightline.recipe.spans import AnySpan, CompressedSpan, LocalSpan
+from sightline.recipe.spans import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
 from sightline.registry import version
 from sightline.run_folder import journal, read_config, saved_progress
 from sightline.terminal import plural
@@ -30,25 +30,25 @@ _DIRECTIONS = {
 }
 
 
-def _body(body: Body) -> str:
-    if isinstance(body, Ngram):
+def _body(body: BodyConfig) -> str:
+    if isinstance(body, NgramConfig):
         return f"{body.order}-grams, counted"
-    if isinstance(body, WindowBody):
+    if isinstance(body, WindowConfig):
         return f"feed-forward net over a window of {body.size}"
     layers = plural(body.layers, "layer")
-    if isinstance(body, TransformerBody):
+    if isinstance(body, TransformerConfig):
         norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
         return (
             f"Transformer, {layers}, {plural(body.heads, 'head')}, {norm}, "
             f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
         )
-    if isinstance(body, ConvolutionalBody):
+    if isinstance(body, ConvolutionalConfig):
         wide = "" if body.channels is None else f", {plural(body.channels, 'channel')}"
         return f"gated convolutions, {layers}{wide}, kernel {body.kernel}, {body.positions.kind} positions"
-    if isinstance(body, ByteNetBody):
+    if isinstance(body, ByteNetConfig):
         dilations = ", ".join(map(str, body.dilations[: body.layers]))
         return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"
-    if isinstance(body, RecurrentEncoder):
+    if isinstance(body, RecurrentEncoderConfig):
         read = _DIRECTIONS[body.directions] if body.bidirectional else "one direction"
         return f"{body.cell.upper()}, {layers}, {read}{_links(body.links)}"
     place = ", from the bottom" if body.attention_from == "bottom" else ""
@@ -56,13 +56,15 @@ def _body(body: Body) -> str:
     return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{_links(body.links)}"
 
 
-def _spans(spans: tuple[AnySpan, ...]) -> str:
+def _spans(spans: tuple[SpanConfig, ...]) -> str:
     """How far self-attention sees, where that is not everything."""
     words = []
     for span in spans:
-        beside = f", looking back {span.look_back}" if isinstance(span, LocalSpan) and span.look_back else ""
-        local = f"local (blocks of {span.block}{beside})" if isinstance(span, LocalSpan) else ""
-        words.append(local or (f"compressed ({span.stride} to 1)" if isinstance(span, CompressedSpan) else "full"))
+        beside = f", looking back {span.look_back}" if isinstance(span, LocalAttentionConfig) and span.look_back else ""
+        local = f"local (blocks of {span.block}{beside})" if isinstance(span, LocalAttentionConfig) else ""
+        words.append(
+            local or (f"compressed ({span.stride} to 1)" if isinstance(span, CompressedAttentionConfig) else "full")
+        )
     return "" if set(words) == {"full"} else f", attention {', '.join(words)}{' in turns' if len(words) > 1 else ''}"
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sightline.data.preparation import run_recipe, with_folder
 from sightline.recipe import Recipe
+from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.files import RecipeError, load_recipe
-from sightline.recipe.trainable import check_trainable
 
 
 def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:

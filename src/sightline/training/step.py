@@ -16,7 +16,7 @@ from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.experts import Collected, collect
 from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Training
-from sightline.recipe.guiding import GuidedAlignment
+from sightline.recipe.training import GuidedAlignment
 from sightline.text.tokenizer import PAD
 from sightline.training.copying import copying_loss
 from sightline.training.guiding import GuidedHead, alignment_loss

@@ -44,8 +44,8 @@ from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.recipe import Recipe
-from sightline.recipe.changes import differences, with_unset_from
 from sightline.recipe.files import save_recipe
+from sightline.recipe.resume import differences, with_unset_from
 from sightline.run_folder import (
     WEIGHTS,
     RunError,

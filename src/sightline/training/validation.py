@@ -23,7 +23,7 @@ from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
-from sightline.recipe.changes import carries
+from sightline.recipe.resume import carries
 from sightline.tasks.base import Prediction, build_task
 from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.incomplete import Incomplete

@@ -20,7 +20,7 @@ from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_optional, join_shifts
-from sightline.recipe.bodies import ByteNetBody
+from sightline.recipe.bodies import ByteNetConfig
 
 COVERED = 0.99  # the share of training targets that t̂ should be long enough for
 
@@ -68,7 +68,7 @@ def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, T
 class DilatedBlock(TapModule):
     """x + W₂ r(C ∗ r(W₁ r(x))), r = ReLU ∘ LayerNorm: the convolution works in half of the width (§3.6)."""
 
-    def __init__(self, recipe: ByteNetBody, width: int, index: int, *, causal: bool) -> None:
+    def __init__(self, recipe: ByteNetConfig, width: int, index: int, *, causal: bool) -> None:
         super().__init__()
         half = width // 2
         dilation = recipe.dilations[index % len(recipe.dilations)]
@@ -105,7 +105,7 @@ class ByteNetEncoder(TapModule):
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ()
 
-    def __init__(self, recipe: ByteNetBody, width: int) -> None:
+    def __init__(self, recipe: ByteNetConfig, width: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(DilatedBlock(recipe, width, index, causal=False) for index in range(recipe.layers))
         self.norm = LayerNorm(width)
@@ -163,7 +163,7 @@ class ByteNetDecoder(TapModule):
     sees_source: tuple[str, ...] = ("source", "ratio")
     ratio: Tensor
 
-    def __init__(self, recipe: ByteNetBody, width: int, *, source: bool = True) -> None:
+    def __init__(self, recipe: ByteNetConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.inner = width // 2
         blocks = [DilatedBlock(recipe, width, index, causal=True) for index in range(recipe.layers)]

@@ -25,7 +25,7 @@ from sightline.layers.positions import Learned, NoPositions
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_masks, join_rows, join_shifts
-from sightline.recipe.bodies import ConvolutionalBody
+from sightline.recipe.bodies import ConvolutionalConfig
 
 HALF = math.sqrt(0.5)
 ENTERING = 0.1  # standard deviation of embeddings and positions at the start
@@ -57,7 +57,7 @@ def width_map(inputs: int, outputs: int, formula: str, kept: float = 1.0) -> Wid
 class GatedBlock(TapModule):
     """h' = √½ (GLU(W ∗ h + b) + h), with dropout on what is convolved."""
 
-    def __init__(self, recipe: ConvolutionalBody, channels: int, *, causal: bool) -> None:
+    def __init__(self, recipe: ConvolutionalConfig, channels: int, *, causal: bool) -> None:
         super().__init__()
         inputs = recipe.kernel * channels
         std = math.sqrt(4 * (1 - recipe.dropout) / inputs)  # the gate takes away three quarters of the variance (§3.5)
@@ -80,7 +80,7 @@ class GatedBlock(TapModule):
 class Entrance(TapModule):
     """e = 0.1 · x + p: embeddings (of variance one) and learned positions."""
 
-    def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
+    def __init__(self, recipe: ConvolutionalConfig, width: int) -> None:
         super().__init__()
         self.positions = POSITIONS[recipe.positions.kind](width, recipe.positions.longest)
         for table in self.positions.parameters():
@@ -98,7 +98,7 @@ class ConvolutionalEncoder(TapModule):
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("entrance", "enter")
 
-    def __init__(self, recipe: ConvolutionalBody, width: int) -> None:
+    def __init__(self, recipe: ConvolutionalConfig, width: int) -> None:
         super().__init__()
         channels = recipe.layer_width(width)
         self.entrance = Entrance(recipe, width)
@@ -205,7 +205,7 @@ class ConvolutionalDecoder(TapModule):
     below: tuple[str, ...] = ("entrance", "enter")
     sees_source: tuple[str, ...] = ("attentions",)
 
-    def __init__(self, recipe: ConvolutionalBody, width: int, *, source: bool = True) -> None:
+    def __init__(self, recipe: ConvolutionalConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.width, self.channels = width, recipe.layer_width(width)
         self.entrance = Entrance(recipe, width)

@@ -18,8 +18,7 @@ from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, b
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_masks, join_optional, join_rows
-from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
-from sightline.recipe.bodies import RecurrentEncoder as EncoderRecipe
+from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig
 
 
 class RecurrentStack(TapModule):
@@ -56,7 +55,7 @@ class RecurrentEncoder(RecurrentStack):
     stacks, the other one beginning backwards, and put them side by side: here it is one).
     """
 
-    def __init__(self, recipe: EncoderRecipe, width: int) -> None:
+    def __init__(self, recipe: RecurrentEncoderConfig, width: int) -> None:
         layers = [_layer(recipe.cell, width, direction) for direction in layer_directions(recipe)]
         super().__init__(layers, [width] * recipe.layers, recipe.links, width, recipe.dropout)
         self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
@@ -75,7 +74,7 @@ class RecurrentEncoder(RecurrentStack):
 Direction = Literal["forward", "backward", "both"]
 
 
-def layer_directions(recipe: EncoderRecipe) -> list[Direction]:
+def layer_directions(recipe: RecurrentEncoderConfig) -> list[Direction]:
     """How each layer reads, from the bottom."""
     if not recipe.bidirectional:
         return ["forward"] * recipe.layers
@@ -171,7 +170,7 @@ class RecurrentDecoder(RecurrentStack):
 
     sees_source: tuple[str, ...] = ("bridges", "attention", "mix")
 
-    def __init__(self, recipe: DecoderRecipe, width: int, *, source: bool = True) -> None:
+    def __init__(self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True) -> None:
         feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
         inputs = [2 * width if feeding and number == 0 else width for number in range(recipe.layers)]
         contexts = [width if low and number > 0 else 0 for number in range(recipe.layers)]

@@ -40,11 +40,11 @@ from sightline.models.transformer.state import (
     lower,
     step_places,
 )
-from sightline.recipe.bodies import TransformerBody
+from sightline.recipe.bodies import TransformerConfig
 
 
 def _attention(
-    recipe: TransformerBody,
+    recipe: TransformerConfig,
     width: int,
     *,
     rotary: bool = False,
@@ -65,7 +65,7 @@ def _attention(
     )
 
 
-def _self_attention(recipe: TransformerBody, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
+def _self_attention(recipe: TransformerConfig, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
     """That of layer `number`, counted from 0: spans take turns."""
     head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
     keys = build_relative_keys(recipe.positions, head_width, causal=causal)
@@ -80,7 +80,7 @@ class Stack(TapModule, Recomputing):
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("positions", "bias")
 
-    def __init__(self, recipe: TransformerBody, width: int, *, causal: bool) -> None:
+    def __init__(self, recipe: TransformerConfig, width: int, *, causal: bool) -> None:
         super().__init__()
         self.positions = build_added(recipe.positions, width)
         self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
@@ -115,7 +115,7 @@ def _real(layout: Layout) -> Tensor | None:
 class EncoderLayer(TapModule):
     """Self-attention, then a feed-forward net, each inside a residual connection."""
 
-    def __init__(self, recipe: TransformerBody, width: int, number: int = 0) -> None:
+    def __init__(self, recipe: TransformerConfig, width: int, number: int = 0) -> None:
         super().__init__()
         self.attention = _self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
@@ -134,7 +134,7 @@ class EncoderLayer(TapModule):
 class TransformerEncoder(Stack):
     """Layers of self-attention over the source."""
 
-    def __init__(self, recipe: TransformerBody, width: int) -> None:
+    def __init__(self, recipe: TransformerConfig, width: int) -> None:
         super().__init__(recipe, width, causal=False)
         self.layers = nn.ModuleList(EncoderLayer(recipe, width, number) for number in range(recipe.layers))
         self.norm = build_last_norm(recipe.norm, width)
@@ -163,7 +163,7 @@ class TransformerEncoder(Stack):
 class DecoderLayer(TapModule):
     """Self-attention to the past, attention to the source if there is one, a feed-forward net."""
 
-    def __init__(self, recipe: TransformerBody, width: int, number: int = 0, *, source: bool) -> None:
+    def __init__(self, recipe: TransformerConfig, width: int, number: int = 0, *, source: bool) -> None:
         super().__init__()
         self.attention = _self_attention(recipe, width, number, causal=True)
         if source:
@@ -229,7 +229,7 @@ class TransformerDecoder(Stack):
 
     sees_source: tuple[str, ...] = ("layers.*.cross", "layers.*.around_cross")
 
-    def __init__(self, recipe: TransformerBody, width: int, *, source: bool = True) -> None:
+    def __init__(self, recipe: TransformerConfig, width: int, *, source: bool = True) -> None:
         super().__init__(recipe, width, causal=True)
         layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
         self.layers = nn.ModuleList(layers)

@@ -13,13 +13,13 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_optional, join_rows
-from sightline.recipe.bodies import WindowBody
+from sightline.recipe.bodies import WindowConfig
 
 
 class WindowNet(TapModule):
     """tanh(W_n … tanh(W_1 [x_1 ; … ; x_k])): the vectors of a window end to end, hidden layers, back to the width."""
 
-    def __init__(self, recipe: WindowBody, size: int, width: int) -> None:
+    def __init__(self, recipe: WindowConfig, size: int, width: int) -> None:
         super().__init__()
         hidden = recipe.hidden or 2 * width
         widths = [size * width, *[hidden] * recipe.layers, width]
@@ -42,7 +42,7 @@ class WindowEncoder(TapModule):
     by_layer: tuple[str, ...] = ("net.layers",)
     below: tuple[str, ...] = ()
 
-    def __init__(self, recipe: WindowBody, width: int) -> None:
+    def __init__(self, recipe: WindowConfig, width: int) -> None:
         super().__init__()
         self.reach = recipe.size
         self.net = WindowNet(recipe, 2 * recipe.size + 1, width)
@@ -81,7 +81,7 @@ class WindowDecoder(TapModule):
     below: tuple[str, ...] = ()
     sees_source: tuple[str, ...] = ("bridge",)
 
-    def __init__(self, recipe: WindowBody, width: int, *, source: bool = True) -> None:
+    def __init__(self, recipe: WindowConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.net = WindowNet(recipe, recipe.size, width)
         self.bridge = Linear(width, width) if source else None

@@ -1,4 +1,4 @@
-"""Whether a training may go on under a recipe that is not word for word the one it was begun with."""
+"""Which keys of a recipe may change when a training is resumed, and how two recipes differ."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import RecurrentDecoder
-from sightline.recipe.sections import Section
+from sightline.recipe.bodies import RecurrentDecoderConfig
+from sightline.recipe.schema import Section
 
 # What may change between the sittings of one training. Only the limits change what is learned: training longer than
 # planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.
@@ -79,7 +79,7 @@ def without_adapters(recipe: Recipe) -> Recipe:
 
 def carries(recipe: Recipe) -> bool:
     """Whether a window goes on from the state of the one before it."""
-    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoder)
+    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoderConfig)
     if wanted and not able:
         raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
     return able if wanted is None else wanted

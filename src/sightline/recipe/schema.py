@@ -1,24 +1,37 @@
-"""Which numbers a recipe may give: the largest sizes, and that numbers are numbers.
+"""Recipe sections: their base class, the limits of their numbers, and what may stand at a key.
 
-The largest values are far beyond what anyone trains today. They are there so that a slip (`width: 1000000000`) is an
-error at once, with its place, and not a machine without memory half an hour later.
+The largest values are far beyond what anyone trains today. They turn a slip (`width: 1000000000`) into an error with
+its place instead of a machine that runs out of memory half an hour later.
 """
 
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sightline.recipe.annotations import alternatives
+from sightline.recipe.yaml import Key
+
+
+def alternatives(annotation: Any) -> list[Any]:
+    """The members of a union, or the one thing it is; `Annotated` is looked through."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [leaf for member in get_args(annotation) for leaf in alternatives(member)]
+    return [annotation]
+
 
 # By the name of the key, whatever section it is in; `Section.key` where the same name is smaller or larger there.
 MOST: dict[str, int | float] = {
     # the model
     "width": 65_536,
-    "FeedForward.width": 1_048_576,
+    "FeedForwardConfig.width": 1_048_576,
     "hidden": 1_048_576,
     "layers": 1_024,
     "heads": 1_024,
@@ -27,7 +40,7 @@ MOST: dict[str, int | float] = {
     "kernel": 1_023,
     "window": 1_023,
     "dilations": 65_536,
-    "WindowBody.size": 1_024,
+    "WindowConfig.size": 1_024,
     "count": 4_096,
     "top": 4_096,
     "capacity": 4_096,
@@ -127,3 +140,77 @@ def _items(annotation: Any, values: list[Any] | tuple[Any, ...]) -> Iterator[tup
             if declared[-1] is Ellipsis:
                 declared = (declared[0],) * len(values)
             yield from zip(values, declared, strict=False)
+
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Section(BaseModel):
+    """Base of every part of a recipe: immutable, and strict about names, numbers and sizes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    short_for: ClassVar[str | None] = None  # the key that a plain text in the section's place stands for
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        fields = {key: field.annotation for key, field in cls.model_fields.items() if key in values}
+        wrong = {key: number_type_error(annotation, values[key]) for key, annotation in fields.items()}
+        errors: list[InitErrorDetails] = [
+            {"type": error, "loc": (key,), "input": values[key]} for key, error in wrong.items() if error is not None
+        ]
+        if errors:  # a validator of fields cannot run before a discriminator is read
+            raise ValidationError.from_exception_data(cls.__name__, errors)
+        return values
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _sizes_are_bounded(cls, value: Any, info: ValidationInfo) -> Any:
+        check_sizes(cls.__name__, str(info.field_name), value)
+        return value
+
+
+def sections(annotation: Any) -> list[type[Section]]:
+    """The recipe sections that may stand here."""
+    return [leaf for leaf in alternatives(annotation) if isinstance(leaf, type) and issubclass(leaf, Section)]
+
+
+def kinds(annotation: Any) -> dict[str, type[Section]]:
+    """Each `kind` that may stand here, and the section it chooses."""
+    return {
+        kind: section
+        for section in sections(annotation)
+        if "kind" in section.model_fields
+        for leaf in alternatives(section.model_fields["kind"].annotation)
+        if get_origin(leaf) is Literal
+        for kind in get_args(leaf)
+    }
+
+
+def chosen(annotation: Any, value: Any) -> type[Section] | None:
+    """The section that `value` says it is, or the only one possible."""
+    members = sections(annotation)
+    if len(members) > 1:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        return kinds(annotation).get(kind) if isinstance(kind, str) else None
+    return members[0] if members else None
+
+
+def inner(annotation: Any, key: Key, value: Any) -> Any:
+    """What is declared under `key` of `annotation`, where `value` stands now; None where nothing is."""
+    section = chosen(annotation, value)
+    if section is not None:
+        field = section.model_fields.get(str(key))
+        return None if field is None else field.annotation
+    for leaf in alternatives(annotation):
+        origin, arguments = get_origin(leaf), get_args(leaf)
+        if origin is dict:
+            return arguments[1]
+        if origin is tuple and isinstance(key, int):
+            if arguments[-1] is Ellipsis:
+                return arguments[0]
+            return arguments[key] if key < len(arguments) else None
+    return None
