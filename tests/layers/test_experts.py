@@ -20,7 +20,7 @@ from sightline.layers.experts import (
     slots_each,
     squared_variation,
 )
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.recipe.bodies import ExpertsConfig
 
 WIDTH, HIDDEN = 6, 5
@@ -216,9 +216,9 @@ def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
         return tapped.tensor * torch.tensor([1.0, 0, 0, 0]) if tapped.name == "gates" else None
 
     whole = layer(x)
-    with listen(layer, lambda tapped: None):
+    with on_taps(layer, lambda tapped: None):
         torch.testing.assert_close(layer(x), whole, **SIXTY_FOUR)
-    with listen(layer, switch_off):
+    with on_taps(layer, switch_off):
         found = layer(x)
     gates = seen["gates"]
     assert gates.shape == (2, 5, 4)
@@ -236,7 +236,7 @@ def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -
         if tapped.name == "output":
             operations.append(tapped.operation)
 
-    with listen(layer, hear):
+    with on_taps(layer, hear):
         layer(x)
         layer.eval()(x)
     assert operations == ["", "mixture"]

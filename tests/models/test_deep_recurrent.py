@@ -24,7 +24,7 @@ from sightline.layers.recurrent import (
     build_link,
     turned,
 )
-from sightline.layers.tap import listen
+from sightline.layers.tap import on_taps
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig
@@ -244,7 +244,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
         list[Tensor](),
     )
     decoder.links.load_state_dict(encoder.links.state_dict())
-    with listen(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
+    with on_taps(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
         decoder.advance(x, decoder.begin_blank(2, x))
     torch.testing.assert_close(heard, [wanted])
 
