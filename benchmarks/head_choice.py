@@ -19,8 +19,12 @@ from sightline.inspection.word_alignment import Looking
 def candidates(model: Any) -> list[Looking]:
     """Every head that looks at the source and the mean of every layer, each where words are written and read."""
     counts = attentions(model)
-    names = [name for path in model.looks for name in (path, *(f"{path}.{head}" for head in range(counts[path])))]
-    single = {path for path in model.looks if counts[path] == 1}  # whose mean is their only head
+    names = [
+        name
+        for path in model.cross_attention_paths
+        for name in (path, *(f"{path}.{head}" for head in range(counts[path])))
+    ]
+    single = {path for path in model.cross_attention_paths if counts[path] == 1}  # whose mean is their only head
     return [Looking((name,), shift) for name in names if name not in single for shift in (False, True)]
 
 

@@ -32,12 +32,12 @@ import numpy as np
 import torch
 
 from sightline.layers.layout import Padded
-from sightline.layers.tap import TapModule, listen
+from sightline.layers.tap import TapModule, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import Model
 
 VOCABULARY = 8_000
-_MARKS = ("self.tap(", "self.recorded", "self.listened", "self.explicit_tap")
+_MARKS = ("self.tap(", "self.recorded", "self.any_recorded", "self.explicit_tap")
 
 
 def bodies(layers: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -75,7 +75,7 @@ class _Times(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        known = {"self.recorded": False, "self.listened": False, "self.explicit_tap": None}
+        known = {"self.recorded": False, "self.any_recorded": False, "self.explicit_tap": None}
         text = ast.unparse(node)
         if text not in known:
             return node
@@ -147,7 +147,7 @@ def passed(model: Any, work: Callable[[], None]) -> int:
         nonlocal heard
         heard += 1
 
-    with listen(model, hear, points=_Every()):  # type: ignore[arg-type]
+    with on_taps(model, hear, points=_Every()):  # type: ignore[arg-type]
         work()
     return heard
 

@@ -32,7 +32,7 @@ class ScriptState:
 class Script(nn.Module):
     """Follows a rule, and counts the rows it is asked about at each step."""
 
-    looks: tuple[str, ...] = ()
+    cross_attention_paths: tuple[str, ...] = ()
     longest: int | None = None
 
     def __init__(self, rule: Rule, vocabulary: int = 12) -> None:

@@ -14,7 +14,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
 from sightline.decoding.scoring import attention_to_source, log_probabilities, strongest_links
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -125,7 +125,7 @@ def looked(model: Seq2Seq, source: list[int], target: list[int]) -> np.ndarray:
         if tapped.name.endswith(".weights"):
             heard.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))
 
-    with torch.no_grad(), listen(model, hear, model.looks):
+    with torch.no_grad(), on_taps(model, hear, model.cross_attention_paths):
         state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
         model.advance(torch.tensor([[START, *target]]), state)
     return np.mean([torch.cat(parts).numpy() for parts in heard.values()], axis=0)

@@ -17,7 +17,7 @@ from sightline.decoding.generate import _threads, few_of, generate, on_tensor_co
 from sightline.decoding.request import Constraints, Request, make_batch
 from sightline.decoding.rules import Demands, Edges, Ids
 from sightline.decoding.steps import size_for
-from sightline.layers.tap import TapModule, Tapped, listen
+from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -366,7 +366,7 @@ def test_who_listens_hears_one_batch_after_the_other() -> None:
 
     heard: list[Tapped] = []
     model = Heard()
-    with listen(model, heard.append):
+    with on_taps(model, heard.append):
         generate(model, Request([[5]] * 4), Decoding(beam=1, batch_tokens=1))
     assert order == ["begin", "end"] * 4
     assert len(heard) == 4

@@ -12,7 +12,7 @@ import torch
 from sightline.decoding import scoring
 from sightline.decoding.scoring import attention_to_source, log_probabilities
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 
 START, END = 2, 3
@@ -82,7 +82,7 @@ def test_the_probabilities_of_all_short_outputs_add_up(script: type[Any]) -> Non
 
 def test_attention_is_a_row_for_each_word_and_the_end(model: Seq2Seq) -> None:
     weights = attention_to_source(model, SOURCES[0], TARGETS[0])
-    if not model.looks:
+    if not model.cross_attention_paths:
         assert weights is None
         return
     assert weights.shape == (3, 4)
@@ -92,9 +92,9 @@ def test_attention_is_a_row_for_each_word_and_the_end(model: Seq2Seq) -> None:
 def test_of_several_layers_the_last_but_one_is_shown(looking_model: Seq2Seq) -> None:
     model = looking_model
     heard: list[Tapped] = []
-    with torch.no_grad(), listen(model, heard.append, model.looks):
+    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
         state = model.begin(model.encode(torch.tensor([[*SOURCES[0], END]]), Padded.of([4])))
         model.advance(torch.tensor([[START, *TARGETS[0]]]), state)
-    layer = model.looks[-2:][0]
+    layer = model.cross_attention_paths[-2:][0]
     weights = torch.cat([t.tensor[0].mean(0) for t in heard if t.name == f"{layer}.weights"])
     np.testing.assert_allclose(attention_to_source(model, SOURCES[0], TARGETS[0]), weights, rtol=0, atol=1e-6)

@@ -23,7 +23,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.search import beam_search, search, walk
 from sightline.decoding.steps import staying
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -47,7 +47,7 @@ def coverages(model: Seq2Seq, source: list[int], targets: list[list[int]], beta:
     """β Σ_j log min(Σ_t α_tj, 1) of each target, α the mean over layers and heads, from the explicit weights."""
     heard: list[Tapped] = []
     rows = torch.tensor([[*source, END]] * len(targets))
-    with torch.no_grad(), listen(model, heard.append, model.looks):
+    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
         state = model.begin(model.encode(rows, Padded.of([len(source) + 1] * len(targets))))
         model.advance(pad_tokens([[START, *target] for target in targets], "cpu"), state)
     layers: dict[str, list[torch.Tensor]] = {}
@@ -210,7 +210,7 @@ def test_greedy_without_scores_says_the_same_words(
 
 def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
     heard: list[Tapped] = []
-    with listen(model, heard.append, points=("logits",)):
+    with on_taps(model, heard.append, points=("logits",)):
         generate(model, Request(SOURCES, scored=False), Decoding(beam=1, max_length=8))
     assert heard and all(tapped.tensor.isfinite().all() for tapped in heard)
 
@@ -346,7 +346,7 @@ def test_the_coverage_penalty_counts_each_source_position_up_to_one() -> None:
 
 def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> None:
     options = Decoding(beam=4, nbest=4, length_penalty=0.7, coverage_penalty=0.3, max_length=8)
-    if not model.looks:
+    if not model.cross_attention_paths:
         with pytest.raises(ValueError, match="coverage_penalty needs a decoder with attention"):
             generate(model, Request(SOURCES), options)
         return
@@ -367,7 +367,7 @@ def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(loo
 
 
 def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
-    options = Decoding(beam=2, coverage_penalty=0.3 if model.looks else 0.0, max_length=4)
+    options = Decoding(beam=2, coverage_penalty=0.3 if model.cross_attention_paths else 0.0, max_length=4)
     generate(model, Request(SOURCES), options)
     assert not any(getattr(part, "heard", False) for part in model.modules())
 

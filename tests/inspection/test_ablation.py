@@ -11,7 +11,7 @@ from sightline import run as runs
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.ablation import Effect, ablate, ablate_each, ablated, effects_table
 from sightline.inspection.attention_views import head_names
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from untrained_runs import LOOKING, WRITING, untrained
 
 TEXTS = ["Ein Hund bellt laut.", "Zwei Männer lachen."]
@@ -32,7 +32,7 @@ def test_a_silent_head_has_no_context_while_the_others_keep_theirs(name: str) ->
         if tapped.name == f"{path}.context":
             heard.append(tapped.tensor.clone())
 
-    with ablated(run.model, [target]), listen(run.model, hear):
+    with ablated(run.model, [target]), on_taps(run.model, hear):
         scores(run)
     assert heard
     for context in heard:  # (B, H, T, K)

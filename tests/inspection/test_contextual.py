@@ -14,7 +14,7 @@ from sightline.inspection import occurrences
 from sightline.inspection.contextual import Wanted, embed_texts, layer_count, pool_pieces
 from sightline.inspection.occurrences import find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.counted import CountedModel
 from sightline.recipe.bodies import Positions, RecurrentDecoder, TransformerBody
 from sightline.text.tokenizer import END, START
@@ -60,7 +60,7 @@ def test_the_vectors_are_the_states_of_a_padded_pass_that_is_listened_to() -> No
     def hear(tapped: Tapped) -> None:
         heard[tapped.name] = tapped.tensor
 
-    with torch.inference_mode(), listen(run.model, hear):
+    with torch.inference_mode(), on_taps(run.model, hear):
         run.model.encode(torch.tensor([[*ids, END]]), Padded.of([len(ids) + 1]))
     for layer, tap in (("last", "encoder.output"), (0, "encoder.layers.0.output")):
         found = run.embed_units(TEXTS[:1], layer=layer)[0]  # type: ignore[arg-type]

@@ -222,7 +222,7 @@ def test_links_are_written_in_order() -> None:
 @pytest.mark.parametrize("name", LOOKING)
 def test_several_ways_of_looking_are_read_in_one_pass(name: str) -> None:
     run = untrained(name)
-    ways = [Looking((path,), shift) for path in run.model.looks for shift in (False, True)]
+    ways = [Looking((path,), shift) for path in run.model.cross_attention_paths for shift in (False, True)]
     for how, found in zip(ways, align_in_ways(run, SOURCES, TARGETS, ways), strict=True):
         for one, other in zip(found, align_pairs(run, SOURCES, TARGETS, how), strict=True):
             np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)

@@ -16,7 +16,7 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
 from sightline.layers.relative_positions import Distances, Relative, RelativeKeys, build_bias, build_relative_keys
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, build_head_score
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.recipe.bodies import HeadAttention, Positions, TransformerBody
 from sightline.training.flops import count_flops
 
@@ -108,7 +108,7 @@ def test_self_attention_is_its_formula_by_every_kernel(name: str, causal: bool) 
     wanted = by_formula(attention, VARIANTS[name], x, x, seen)
     torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), wanted, **SIXTY_FOUR)
     heard: list[Tapped] = []
-    with listen(attention, heard.append):
+    with on_taps(attention, heard.append):
         torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), wanted, **SIXTY_FOUR)
     weights = {tapped.name: tapped.tensor for tapped in heard}["weights"]
     assert weights.shape == (3, HEADS, 5, 5)
@@ -163,7 +163,7 @@ def test_the_gradient_is_that_of_the_formula(name: str, heard: bool) -> None:
     def run(x: Tensor, *_: Tensor) -> Tensor:
         return self_attention(attention, x, layout, causal=True)
 
-    with listen(attention, lambda tapped: None, only=None if heard else ()):
+    with on_taps(attention, lambda tapped: None, only=None if heard else ()):
         assert torch.autograd.gradcheck(run, (x, *attention.parameters()))
 
 
@@ -283,7 +283,7 @@ def test_without_projections_nothing_is_learned_and_nothing_is_multiplied_but_th
 @pytest.mark.parametrize("heard", [False, True], ids=["fused", "explicit"])
 def test_groups_save_projections_and_no_scores(heard: bool) -> None:
     attention, layout, x = build({"groups": 1}).float(), Padded.of([5, 5]), torch.randn(2, 5, WIDTH)
-    with listen(attention, lambda tapped: None, only=None if heard else ()), count_flops() as count:
+    with on_taps(attention, lambda tapped: None, only=None if heard else ()), count_flops() as count:
         self_attention(attention, x, layout)
     assert count.total == 2 * 10 * WIDTH * (WIDTH + 2 * K + WIDTH) + 2 * 2 * 5 * 5 * (WIDTH + WIDTH)
 

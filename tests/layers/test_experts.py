@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sightline.layers.collector import Collected, collect
 from sightline.layers.experts import Experts, choice_probability, choose, route, slots_each, squared_variation
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.recipe.bodies import Experts as ExpertsRecipe
 
 WIDTH, HIDDEN = 6, 5
@@ -208,9 +208,9 @@ def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
         return tapped.tensor * torch.tensor([1.0, 0, 0, 0]) if tapped.name == "gates" else None
 
     whole = layer(x)
-    with listen(layer, lambda tapped: None):
+    with on_taps(layer, lambda tapped: None):
         torch.testing.assert_close(layer(x), whole, **SIXTY_FOUR)
-    with listen(layer, switch_off):
+    with on_taps(layer, switch_off):
         found = layer(x)
     gates = seen["gates"]
     assert gates.shape == (2, 5, 4)
@@ -228,7 +228,7 @@ def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -
         if tapped.name == "output":
             operations.append(tapped.operation)
 
-    with listen(layer, hear):
+    with on_taps(layer, hear):
         layer(x)
         layer.eval()(x)
     assert operations == ["", "mixture"]

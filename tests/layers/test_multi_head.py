@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sightline.layers.attention import causal_mask
 from sightline.layers.layout import Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # sums of a few float64 products of numbers near one
 
@@ -46,7 +46,7 @@ def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> 
     wanted, weights = theirs(x, source, source, key_padding_mask=~layout.key_mask(), average_attn_weights=False)
     torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
     heard: list[Tapped] = []
-    with listen(ours, heard.append):
+    with on_taps(ours, heard.append):
         torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
     shown = {tapped.name: tapped.tensor for tapped in heard}
     stations = ["products", "scores", "masked", "weights", "context", "joined", "output"]

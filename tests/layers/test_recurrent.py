@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sightline.layers.layout import Layout, Packed, Padded, Steps
 from sightline.layers.recurrent import CELLS, Hidden, Recurrence
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 INPUTS, WIDTH = 5, 4
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # float64: some ten steps of sums of nine products each
@@ -147,7 +147,7 @@ def test_a_batch_is_read_alike_whether_somebody_listens_or_not(cell: str, bidire
     layer, layout = recurrence(cell, bidirectional=bidirectional), Padded.of([3, 5, 2])
     x = torch.randn(3, 5, INPUTS, dtype=torch.float64)
     alone, final = layer.read(x, layout)
-    with listen(layer, lambda tapped: None):
+    with on_taps(layer, lambda tapped: None):
         states, last = layer.read(x, layout)
     torch.testing.assert_close(states, alone, **SIXTY_FOUR)
     torch.testing.assert_close(last, final, **SIXTY_FOUR)
@@ -208,7 +208,7 @@ def test_a_listener_hears_gates_and_states_and_changes_nothing(cell: str) -> Non
     layer = recurrence(cell)
     x, hidden, heard = torch.randn(2, 5, INPUTS, dtype=torch.float64), some_hidden(layer, 2), []
     alone, _ = layer(x, hidden)
-    with listen(layer, heard.append):
+    with on_taps(layer, heard.append):
         states, _ = layer(x, hidden)
     names = [tapped.name for tapped in heard]
     assert names[:2] == ["inputs", "state_before"]

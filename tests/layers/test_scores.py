@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sightline.layers import scores
 from sightline.layers.scores import Additive, Bilinear, Dot, Score, build_score
-from sightline.layers.tap import listen
+from sightline.layers.tap import on_taps
 
 WIDTH = 6
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
@@ -101,9 +101,9 @@ def test_who_follows_the_arithmetic_sees_additive_scores_made_by_the_formula(mon
     monkeypatch.setattr(scores, "triton_takes", lambda x: True)
     monkeypatch.setattr(score, "_fused", lambda asked, keys: fused)
     assert score(query, score.prepare(key)) is fused
-    with listen(score, lambda tapped: None):
+    with on_taps(score, lambda tapped: None):
         assert torch.equal(score(query, score.prepare(key)), wanted)
-    with listen(score, lambda tapped: None, points=("weights",)):
+    with on_taps(score, lambda tapped: None, points=("weights",)):
         assert score(query, score.prepare(key)) is fused
 
 

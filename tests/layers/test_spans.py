@@ -16,7 +16,7 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
 from sightline.layers.spans import Compressed, Local, Span
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 K, H = 4, 2
 LENGTHS = [7, 1, 0, 12, 3, 6]
@@ -221,7 +221,7 @@ def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener(
     x = torch.randn(5, H * K)
     three = attention.queries_keys_values(x, None)
     plain = attention(*three, causal=True, layout=(layout, layout))
-    with listen(attention, hear):
+    with on_taps(attention, hear):
         torch.testing.assert_close(attention(*three, causal=True, layout=(layout, layout)), plain, rtol=0, atol=1e-5)
     seen = heard["weights"][0, 0] > 0
     assert torch.equal(seen, local_mask(5, 2, 0, True))

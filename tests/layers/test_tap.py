@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from sightline.layers.layout import Padded
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.layers.tap import TapModule, Tapped, listen
+from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 
 
@@ -35,7 +35,7 @@ def test_outside_a_recording_nothing_is_heard_and_a_tap_gives_back_its_tensor() 
 
 def test_inside_taps_come_in_order_with_full_names_formulas_and_inputs() -> None:
     module, x, heard = Chain(), torch.randn(3, 2), []
-    with listen(module, heard.append):
+    with on_taps(module, heard.append):
         output = module(x)
     assert [tapped.name for tapped in heard] == ["first.double", "second.double", "sum"]
     assert heard[0] == Tapped("first.double", heard[0].tensor, "2 x", ("first.x",))
@@ -46,7 +46,7 @@ def test_inside_taps_come_in_order_with_full_names_formulas_and_inputs() -> None
 
 def test_one_can_listen_to_some_modules_only() -> None:
     module, heard = Chain(), []
-    with listen(module, heard.append, only=["second"]):
+    with on_taps(module, heard.append, only=["second"]):
         module(torch.randn(3, 2))
         assert [module.recorded, module.first.recorded, module.second.recorded] == [False, False, True]
     assert [tapped.name for tapped in heard] == ["second.double"]
@@ -54,14 +54,14 @@ def test_one_can_listen_to_some_modules_only() -> None:
 
 def test_listening_to_no_module_hears_nothing() -> None:
     module, heard = Chain(), []
-    with listen(module, heard.append, only=()):
+    with on_taps(module, heard.append, only=()):
         module(torch.randn(3, 2))
     assert heard == []
 
 
 def test_after_an_exception_nobody_listens_any_more() -> None:
     module, heard = Chain(), []
-    with pytest.raises(RuntimeError, match="stop"), listen(module, heard.append):
+    with pytest.raises(RuntimeError, match="stop"), on_taps(module, heard.append):
         raise RuntimeError("stop")
     module(torch.randn(3, 2))
     assert heard == []
@@ -70,8 +70,8 @@ def test_after_an_exception_nobody_listens_any_more() -> None:
 
 def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listener_left() -> None:
     module, outer, inner = Chain(), [], []
-    with listen(module, outer.append):
-        with listen(module, inner.append, only=["second"]):
+    with on_taps(module, outer.append):
+        with on_taps(module, inner.append, only=["second"]):
             module(torch.randn(3, 2))
         module(torch.randn(3, 2))
     assert [tapped.name for tapped in inner] == ["second.double"]
@@ -81,7 +81,7 @@ def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listen
 
 def test_each_of_two_listeners_knows_a_module_by_its_own_path() -> None:
     module, whole, part = Chain(), [], []
-    with listen(module, whole.append), listen(module.second, part.append):
+    with on_taps(module, whole.append), on_taps(module.second, part.append):
         module(torch.randn(3, 2))
     assert [tapped.name for tapped in whole] == ["first.double", "second.double", "sum"]
     assert [tapped.name for tapped in part] == ["double"]
@@ -93,7 +93,7 @@ def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
     def silence(tapped: Tapped) -> Tensor | None:
         return torch.zeros_like(tapped.tensor) if tapped.name == "first.double" else None
 
-    with torch.no_grad(), listen(module, silence), listen(module, heard.append):
+    with torch.no_grad(), on_taps(module, silence), on_taps(module, heard.append):
         found = module(x)
     assert torch.equal(found, 2 * module.plain(x))
     assert not heard[0].tensor.any()  # who began later hears what is gone on with
@@ -103,7 +103,7 @@ def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
 def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
     module = Chain()
     refused = pytest.raises(ValueError, match=r"first.double, which is \(3, 2\), by a tensor \(1, 2\)")
-    with refused, listen(module, lambda tapped: tapped.tensor[:1]):
+    with refused, on_taps(module, lambda tapped: tapped.tensor[:1]):
         module(torch.randn(3, 2))
 
 
@@ -113,16 +113,16 @@ def test_attention_goes_on_with_what_is_put_at_any_of_its_taps(point: str) -> No
     heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     with torch.no_grad():
         alone = attention(*heads, layout=(layout, layout))
-        with listen(attention, lambda tapped: tapped.tensor.flip(-1) if tapped.name == point else None):
+        with on_taps(attention, lambda tapped: tapped.tensor.flip(-1) if tapped.name == point else None):
             other = attention(*heads, layout=(layout, layout))
     assert not torch.allclose(other, alone, atol=1e-3)
 
 
 def test_taps_leave_no_trace_in_the_weights() -> None:
     module = Chain()
-    with listen(module, lambda tapped: None):
+    with on_taps(module, lambda tapped: None):
         assert list(module.state_dict()) == ["plain.weight", "plain.bias"]
-    assert not module.first.listened
+    assert not module.first.any_recorded
 
 
 def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: py
     )
     attention(*heads, layout=(layout, layout))
     assert calls == [1]
-    with listen(attention, lambda tapped: None):
+    with on_taps(attention, lambda tapped: None):
         attention(*heads, layout=(layout, layout))
     assert calls == [1]
 
@@ -150,7 +150,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
     monkeypatch.setattr(
         nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
     )
-    with torch.no_grad(), listen(attention, heard.append, points=("query", "output", "weights")):
+    with torch.no_grad(), on_taps(attention, heard.append, points=("query", "output", "weights")):
         output = attention(*heads, layout=(layout, layout))
         assert not attention.recorded
     assert calls == [1]
@@ -161,7 +161,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
 def test_who_wants_all_beside_one_who_names_points_makes_the_weights_heard_by_both() -> None:
     attention, layout, some, every = MultiHeadAttention(8, 2), Padded.of([4, 3]), [], []
     heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
-    with listen(attention, some.append, points=("weights",)), listen(attention, every.append):
+    with on_taps(attention, some.append, points=("weights",)), on_taps(attention, every.append):
         attention(*heads, layout=(layout, layout))
     assert [tapped.name for tapped in some] == ["weights"]
     assert len(every) > 5
@@ -173,24 +173,24 @@ def test_features_do_not_change_while_somebody_listens(any_model: Seq2Seq) -> No
     heard: list[Tapped] = []
     with torch.no_grad():
         alone = any_model(source, layouts[0], target, layouts[1])
-        with listen(any_model, heard.append):
+        with on_taps(any_model, heard.append):
             seen = any_model(source, layouts[0], target, layouts[1])
     # two kernels of the same formula in float32, two layers deep, features of order one
     torch.testing.assert_close(seen[0], alone[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(seen[1, :2], alone[1, :2], rtol=0, atol=1e-5)
     names = {tapped.name for tapped in heard}
     assert {"source_embedding.vectors", "target_embedding.vectors"} <= names
-    for path in any_model.looks:
+    for path in any_model.cross_attention_paths:
         assert f"{path}.weights" in names
 
 
 def test_the_attention_that_is_heard_adds_up_to_one_over_the_real_source(model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
     heard: list[Tapped] = []
-    with torch.no_grad(), listen(model, heard.append, model.looks):
+    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
         model(source, Padded.of([4, 2]), target, Padded.of([3, 2]))
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
-    assert bool(weights) == bool(model.looks)
+    assert bool(weights) == bool(model.cross_attention_paths)
     for part in weights:
         assert not part[1, ..., 2:].any()
         torch.testing.assert_close(part.sum(-1), torch.ones(part.shape[:-1]), rtol=0, atol=1e-6)  # float32 sums of four

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import sightline
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.convolutional.bytenet import fit_ratio
 from sightline.models.convolutional.convs2s import GatedBlock
 from sightline.models.protocol import Memory
@@ -180,7 +180,7 @@ def test_gated_convolutions_and_their_attention_are_their_formulas(
     bodies = [own | {"kernel": kernel, "channels": wide} for kernel, wide in zip(kernels, channels, strict=True)]
     model = build_model(*bodies).double()
     heard: list[Tapped] = []
-    with listen(model, heard.append, only=model.looks):
+    with on_taps(model, heard.append, only=model.cross_attention_paths):
         found = model(*padded(SOURCES), *padded(TARGETS))
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
     assert len(weights) == layers

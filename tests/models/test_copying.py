@@ -19,7 +19,7 @@ from sightline.decoding.request import Request
 from sightline.decoding.scoring import log_probabilities
 from sightline.layers.copying import Copies, mixed_log_probabilities
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.copying import CopyingSeq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import Model
@@ -273,7 +273,7 @@ def test_taps_show_where_it_copies_from_and_whether_it_does() -> None:
         heard[tapped.name] = tapped.tensor
 
     given = torch.full((3, 2), START)
-    with listen(model, hear, ("copying", "")):
+    with on_taps(model, hear, ("copying", "")):
         model.advance(given, begin(model, SOURCES))
     assert heard["copying.weights"].shape == (3, 2, 6) and heard["copying.p_gen"].shape == (3, 2)
     _, copies, _ = model.look(given, begin(model, SOURCES))

@@ -17,7 +17,7 @@ from torch import Tensor
 from sightline.layers.layout import Padded
 from sightline.layers.links import FastForward, Link, Residual, build_link
 from sightline.layers.recurrent import BackwardRecurrence, Recurrence, turned
-from sightline.layers.tap import listen
+from sightline.layers.tap import on_taps
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoder as DecoderRecipe
@@ -235,7 +235,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     alone = {**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999, "attention": {"kind": "none"}}
     decoder, heard = RecurrentDecoder(DecoderRecipe.model_validate(alone), WIDTH, source=False).train(), list[Tensor]()
     decoder.links.load_state_dict(encoder.links.state_dict())
-    with listen(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
+    with on_taps(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
         decoder.advance(x, decoder.begin_blank(2, x))
     torch.testing.assert_close(heard, [wanted])
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from sightline.inspection.trace import record
 from sightline.layers.layout import Padded
-from sightline.layers.tap import listen
+from sightline.layers.tap import on_taps
 from sightline.models.convolutional.convs2s import ConvolutionalDecoder, WidthMap
 from sightline.models.seq2seq import Seq2Seq, parameter_count
 from sightline.recipe.bodies import ConvolutionalBody
@@ -98,7 +98,7 @@ def test_under_autocast_sums_over_wider_layers_are_still_in_float32(build_model:
     model, heard = build_model(*[{**CONVOLUTIONAL, "channels": 12}] * 2), {}
     with (
         torch.autocast("cpu", torch.bfloat16),
-        listen(model, lambda tapped: heard.update({tapped.name: tapped.tensor})),
+        on_taps(model, lambda tapped: heard.update({tapped.name: tapped.tensor})),
     ):
         features = model(*SOURCES, *TARGETS)
     assert features.dtype == torch.float32

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.tap import listen
+from sightline.layers.tap import on_taps
 from sightline.models.language_model import DecoderOnly
 from sightline.models.transformer.kv_cache import CompressedSlots, LocalSlots
 from sightline.recipe.model import Model
@@ -118,7 +118,7 @@ def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> N
         return found
 
     plain = run()
-    with listen(model, lambda tapped: shown.append(tapped.name)):
+    with on_taps(model, lambda tapped: shown.append(tapped.name)):
         recorded = run()
     for one, other in zip(plain, recorded, strict=True):
         torch.testing.assert_close(other, one, **CLOSE)
@@ -199,7 +199,7 @@ def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positi
 def test_who_listens_hears_the_first_tokens_of_each_text_apart(spans: str) -> None:
     """Not in one row of all of them, as they are looked at where nobody listens."""
     model, heard = build(SPANS[spans], layers=1), dict[str, tuple[int, ...]]()
-    with torch.no_grad(), listen(model, lambda tapped: heard.update({tapped.name: tuple(tapped.tensor.shape)})):
+    with torch.no_grad(), on_taps(model, lambda tapped: heard.update({tapped.name: tuple(tapped.tensor.shape)})):
         model.begin(model.encode(*sources([5, 5])[1:]))
     (path,) = {name.rpartition(".")[0] for name in heard if name.endswith("attention.query")}
     assert heard[f"{path}.query"] == (2, 2, 5, WIDTH // 2)

@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.data.collate import translation
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.convolutional.bytenet import unfold, unfold_packed
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
@@ -116,7 +116,7 @@ def test_who_listens_hears_where_packed_gated_convolutions_look(
     padded, packed, static = batches()
     for batch in (padded, packed if layout == "packed" else static):
         found: list[Tapped] = []
-        with listen(model, found.append, only=model.looks), torch.no_grad():
+        with on_taps(model, found.append, only=model.cross_attention_paths), torch.no_grad():
             model(batch.source, batch.source_layout, batch.given, batch.target_layout)
         heard.append([tapped.tensor for tapped in found if tapped.name.endswith(".weights")])
     assert len(heard[0]) == len(heard[1]) == 2

@@ -14,7 +14,7 @@ from torch import Tensor
 from sightline.layers import attention
 from sightline.layers.collector import collect
 from sightline.layers.layout import Layout, Packed, Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.gradient_checkpointing import recompute_layers
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
@@ -92,7 +92,7 @@ def test_a_layer_that_somebody_listens_to_is_heard_once(build_model: Callable[..
     def hear(tapped: Tapped) -> None:
         heard.append(tapped.name)
 
-    with listen(model, hear, only=["decoder.layers.1.cross"]):
+    with on_taps(model, hear, only=["decoder.layers.1.cross"]):
         gradients, _, _ = pass_once(model, "packed")
     assert heard.count("decoder.layers.1.cross.weights") == 1
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())

@@ -13,7 +13,7 @@ from sightline.layers.attention import causal_mask
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.relative_positions import Buckets, RelativeKeys
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer.modules import (
@@ -232,7 +232,7 @@ def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
         heard[tapped.name] = tapped.tensor
 
     x, layout = torch.randn(2, 4, WIDTH), Padded.of([4, 2])
-    with listen(encoder, hear):
+    with on_taps(encoder, hear):
         found = encoder(x, layout).states
     assert heard["output"].shape == (2, 4, WIDTH) and heard["layers.0.attention.weights"].shape == (2, HEADS, 4, 4)
     torch.testing.assert_close(found[layout.mask], encoder(x, layout).states[layout.mask], rtol=0.0, atol=1e-6)

@@ -138,7 +138,7 @@ def test_a_text_begins_behind_an_end_mark(start: bool) -> None:
         read.append(tokens.tolist())
         return tokens, state
 
-    inner = SimpleNamespace(looks=(), longest=9, begin=lambda memory: None, advance=advance)
+    inner = SimpleNamespace(cross_attention_paths=(), longest=9, begin=lambda memory: None, advance=advance)
     model = _Beginning(inner, start=start)
     state = model.begin(SimpleNamespace(states=torch.zeros(2, 1, 4)))  # type: ignore[arg-type]
     model.advance(torch.tensor([[START], [7]]), state)

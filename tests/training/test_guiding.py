@@ -16,7 +16,7 @@ from sightline.data.batches import guide_of, padded_batch
 from sightline.data.collate import translation
 from sightline.inspection.word_alignment import Looking, align_pairs
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
 from sightline.recipe.guiding import GuidedAlignment
@@ -81,7 +81,7 @@ def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
         with head.listening():
             looking_model(source, layouts[0], target, layouts[1])
         found = head.weights(layouts[0], layouts[1])
-        with listen(looking_model, hear, (looking_model.looks[0],)):
+        with on_taps(looking_model, hear, (looking_model.cross_attention_paths[0],)):
             looking_model(source, layouts[0], target, layouts[1])
     expected = torch.cat(heard, dim=2)[:, 0]
     for row, (s, t) in enumerate(zip(lengths, given, strict=True)):

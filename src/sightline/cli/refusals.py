@@ -24,7 +24,7 @@ _FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some 
 def check_task(run: Run, asked: dict[str, Any], *, nbest: int | None, alignments: Path | None) -> None:
     """Refuse what the model of this task cannot do, rather than leave it undone in silence."""
     spec = run.recipe.task_spec
-    if alignments is not None and (not spec.maps_text or not run.model.looks):
+    if alignments is not None and (not spec.maps_text or not run.model.cross_attention_paths):
         why = "its decoder does not look at the source" if spec.maps_text else str(spec)
         raise ValueError(f"{run.folder} has no attention to show ({why})")
     for option, value in asked.items():

@@ -38,7 +38,7 @@ Told = Callable[[int], None]  # how many more sentences are done
 class Stepper(Protocol):
     """What a search needs of a model (or of an ensemble of models)."""
 
-    looks: tuple[str, ...]
+    cross_attention_paths: tuple[str, ...]
     longest: int | None  # how many tokens its decoder can be given, where there is a limit
 
     def encode(self, source: Tensor, layout: Layout) -> Any: ...

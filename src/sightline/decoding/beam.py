@@ -20,7 +20,9 @@ class Looks:
     """Where each hypothesis looks, for the coverage penalty; of an ensemble, each model that looks counts the same."""
 
     def __init__(self, model: Stepper) -> None:
-        self.own: tuple[tuple[str, ...], ...] = getattr(model, "member_looks", (model.looks,))
+        self.own: tuple[tuple[str, ...], ...] = getattr(
+            model, "member_cross_attention_paths", (model.cross_attention_paths,)
+        )
         self.step: dict[str, Tensor] = {}
 
     def hear(self, tapped: Tapped) -> None:

@@ -108,11 +108,13 @@ class Ensemble(nn.Module):
         self.models, self.mean = nn.ModuleList(models), mean
         self.weights = [weight / sum(weights) for weight in weights]
         # for each model the paths of the modules that look at the source
-        self.member_looks = tuple(
-            tuple(f"models.{number}.{path}" for path in getattr(model, "looks", ()))
+        self.member_cross_attention_paths = tuple(
+            tuple(f"models.{number}.{path}" for path in getattr(model, "cross_attention_paths", ()))
             for number, model in enumerate(models)
         )
-        self.looks: tuple[str, ...] = tuple(path for paths in self.member_looks for path in paths)
+        self.cross_attention_paths: tuple[str, ...] = tuple(
+            path for paths in self.member_cross_attention_paths for path in paths
+        )
         self.longest: int | None = min((longest for longest, _ in rooms(self)), default=None)
 
     def encode(self, source: Tensor, layout: Layout) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from sightline.decoding.batch import Stepper
 from sightline.decoding.ensemble import Ensemble, rooms
 from sightline.decoding.padding import length_batches, pad_tokens
 from sightline.layers.layout import Padded
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import END, START
 
 
@@ -134,7 +134,7 @@ def attention_to_source(
     Of several layers the last but one is taken, where Transformers align best (Garg et al. 2019); of an ensemble, the
     mean of those models that look.
     """
-    if not model.looks:
+    if not model.cross_attention_paths:
         return None
     return _attention(model, [source], [target], device)[0].cpu().numpy()
 
@@ -149,7 +149,7 @@ def strongest_links(
     tokens: int = 4096,
 ) -> list[np.ndarray]:
     """For each pair (T,) the source token that got most attention when each target token was due; no end marks."""
-    if not model.looks:
+    if not model.cross_attention_paths:
         raise ValueError("this model has no attention to a source, so nothing links its output to one")
     found = [np.zeros(0, np.int64)] * len(sources)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
@@ -166,11 +166,11 @@ def _attention(
 ) -> torch.Tensor:
     """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
     if isinstance(model, Ensemble):
-        seen = [_attention(each, sources, targets, device) for each in model.members() if each.looks]
+        seen = [_attention(each, sources, targets, device) for each in model.members() if each.cross_attention_paths]
         return torch.stack(seen).mean(0)
     heard: list[Tapped] = []
-    path = model.looks[max(len(model.looks) - 2, 0)]
-    with listen(model, heard.append, (path,)):  # type: ignore[arg-type]
+    path = model.cross_attention_paths[max(len(model.cross_attention_paths) - 2, 0)]
+    with on_taps(model, heard.append, (path,)):  # type: ignore[arg-type]
         state = begun(model, sources, device)
         model.advance(pad_tokens([[START, *target] for target in targets], device), state)
     weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]

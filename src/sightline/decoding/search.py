@@ -21,7 +21,7 @@ from sightline.decoding.ranking import normalized
 from sightline.decoding.steps import given_up, next_scores, size_for, staying, truncated
 from sightline.decoding.topk import top_k
 from sightline.layers.devices import widest
-from sightline.layers.tap import has_listeners, listen
+from sightline.layers.tap import is_recorded, on_taps
 from sightline.recipe import Decoding, Sampling
 from sightline.text.tokenizer import END, PAD, START
 
@@ -43,10 +43,10 @@ def beam_search(model: Stepper, batch: Batch, options: Decoding, watch: Watch | 
     sentence is done, `stopping.py` decides. Beams in groups (`groups.py`) and beams with required phrases (`banks.py`)
     have an order of their own.
     """
-    if options.coverage_penalty and not model.looks:
+    if options.coverage_penalty and not model.cross_attention_paths:
         raise ValueError("decoding.coverage_penalty needs a decoder with attention; set it to 0 for this model")
     beam, looks = _beam_for(model, batch, options), Looks(model)
-    with listen(model, looks.hear, model.looks if options.coverage_penalty else ()):  # type: ignore[arg-type]
+    with on_taps(model, looks.hear, model.cross_attention_paths if options.coverage_penalty else ()):  # type: ignore[arg-type]
         for step in range(int(batch.limits.max())):
             features, beam.state = model.advance(beam.tokens[:, :, -1].reshape(-1, 1), beam.state)
             logs = model.logits(features[:, 0]).float().log_softmax(-1)  # (B·W, V)
@@ -126,7 +126,7 @@ def walk(model: Stepper, batch: Batch, options: Decoding, heard: Heard | None = 
     """
     sentences, device, sampling = batch.source.shape[0], batch.source.device, options.sample
     width = options.nbest if sampling is not None else 1
-    scored, shared = batch.scored or sampling is not None, has_listeners(model)
+    scored, shared = batch.scored or sampling is not None, is_recorded(model)
     longest = int(batch.limits.max())
     state = model.begin(model.encode(batch.source, batch.layout))
     if width > 1:

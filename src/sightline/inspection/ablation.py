@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,7 +55,7 @@ def ablated(model: Any, heads: Sequence[str]) -> Iterator[None]:
         context[:, silent[path]] = 0.0
         return context
 
-    with listen(model, hear, tuple(silent)):
+    with on_taps(model, hear, tuple(silent)):
         yield
 
 
@@ -108,7 +108,7 @@ def _effects(
     def total() -> float:
         return float(log_probabilities(run.model, sources, outputs, device=run.device).sum())
 
-    with listen(run.model, lambda tapped: None, tuple(attentions(run.model))):  # the same kernels on both sides
+    with on_taps(run.model, lambda tapped: None, tuple(attentions(run.model))):  # the same kernels on both sides
         whole = total()
     score = None if measure is None else measure()
     found = []

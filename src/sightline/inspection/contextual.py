@@ -20,7 +20,7 @@ from torch import Tensor
 from sightline.data.collate import sides_of
 from sightline.decoding.padding import length_batches
 from sightline.layers.layout import Packed
-from sightline.layers.tap import TapModule, Tapped, listen
+from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.counted import CountedModel
 from sightline.models.language_model import LanguageModel
 from sightline.recipe.bodies import ConvolutionalBody
@@ -173,7 +173,7 @@ def _states(asked: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> 
     def hear(tapped: Tapped) -> None:
         found[paths[tapped.name.rpartition(".")[0]]] = tapped.tensor
 
-    with listen(model, hear, tuple(paths), _POINTS):
+    with on_taps(model, hear, tuple(paths), _POINTS):
         if alone:
             found["last"] = model(None, None, tokens, layout)
         else:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Layout
 from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, turned
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 Side = Literal["encoder", "decoder"]
 
@@ -112,7 +112,7 @@ def keep_states(model: nn.Module) -> Iterator[KeptStates]:
         layer.__dict__["forward"] = _kept_forward(layer, kept, side, number)
         layer.__dict__["read"] = _kept_read(layer, kept, side, number)
     try:
-        with listen(model, kept.hear, paths):
+        with on_taps(model, kept.hear, paths):
             yield kept
     finally:
         for layer in recurrent.values():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sightline.inspection.arithmetic import Follower, Ref
 from sightline.inspection.latex import latex
 from sightline.layers.linear import shallow_copy
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -318,7 +318,7 @@ def references(value: Any) -> Iterator[str]:
 def record(model: nn.Module) -> Iterator[Trace]:
     """Record what `model` computes inside the block."""
     trace = Trace()
-    with listen(model, trace.hear):
+    with on_taps(model, trace.hear):
         yield trace
 
 
@@ -327,5 +327,5 @@ def record_arithmetic(model: nn.Module) -> Iterator[Recorder]:
     """Record `recorder.model`, a shallow copy of `model`, with the arithmetic; `finish()` returns the trace."""
     model = shallow_copy(model, packed=False)
     recorder = Recorder(model)
-    with torch.inference_mode(), listen(model, recorder.hear), recorder.follower:
+    with torch.inference_mode(), on_taps(model, recorder.hear), recorder.follower:
         yield recorder

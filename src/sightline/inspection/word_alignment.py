@@ -19,7 +19,7 @@ from sightline.decoding.padding import length_batches, pad_tokens
 from sightline.decoding.scoring import begun
 from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names, short_name
 from sightline.inspection.symmetrization import Links
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import SPACE, START, UNK
 from sightline.text.word_pieces import Cut, cut_pieces, cut_text
 
@@ -144,7 +144,7 @@ def chosen_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
     """The heads that look at the source, by path: those named (`decoder.2.cross.1`, or all of `decoder.2.cross`)."""
     every = _looks(model)
     names = names or [_head_among(looks, None, None) for looks in every]
-    counts = {path: count for path, count in attentions(model).items() if path in model.looks}
+    counts = {path: count for path, count in attentions(model).items() if path in model.cross_attention_paths}
     chosen: dict[str, list[int]] = {}
     layers = {short_name(path): path for path in counts}
     for name in names:
@@ -178,7 +178,11 @@ def head_at(model: Any, layer: int | None, head: int | None) -> str:
 
 def _looks(model: Any) -> list[tuple[str, ...]]:
     """The paths of what looks at the source, from the bottom: of the model, or of each of an ensemble that looks."""
-    found = [looks for looks in getattr(model, "member_looks", (tuple(model.looks),)) if looks]
+    found = [
+        looks
+        for looks in getattr(model, "member_cross_attention_paths", (tuple(model.cross_attention_paths),))
+        if looks
+    ]
     if not found:
         raise ValueError("this model has no attention to the source, so it aligns nothing")
     return found
@@ -215,7 +219,7 @@ def source_attention(
             if point == "weights":
                 heard.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
-        with listen(run.model, hear, paths):
+        with on_taps(run.model, hear, paths):
             state = begun(run.model, [sources[index] for index in indices], run.device)
             run.model.advance(pad_tokens(given, run.device), state)
         every = {path: torch.cat(parts, dim=2).float() for path, parts in heard.items()}  # (B, H, T, S)

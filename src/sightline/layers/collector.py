@@ -44,7 +44,7 @@ class CollectedModule(TapModule):
         """Whether somebody wants the loss. Losses are for training: a layer that is being tested has none."""
         return self.training and self._collected is not None
 
-    def hand_over(self, loss: Tensor, counts: Tensor) -> None:
+    def add_loss(self, loss: Tensor, counts: Tensor) -> None:
         """Give what is to be minimized (weighted) and what was counted to the collector, if there is one."""
         if self._collected is not None:
             self._collected.losses.append(loss)

@@ -228,7 +228,7 @@ class Experts(CollectedModule):
         if spread is not None and self.recipe.load:
             loss = loss + self.recipe.load * squared_variation(summed(choice_probability(clean, spread, choice)))
         dropped = routes.counts.sum() - routes.kept.sum()
-        self.hand_over(loss, torch.cat([routes.counts, dropped[None]]))
+        self.add_loss(loss, torch.cat([routes.counts, dropped[None]]))
 
 
 class ExpertsBetween(nn.Module):

@@ -118,7 +118,7 @@ class MultiHeadAttention(TapModule):
     ) -> Tensor:
         """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
         tap = self.explicit_tap
-        if self.listened:
+        if self.any_recorded:
             heads = (("query", query), ("key", key), ("value", value))
             query, key, value = (self._tap_heads(name, tensor, layout is not None) for name, tensor in heads)
         look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)

@@ -60,7 +60,7 @@ class TapModule(nn.Module):
         return bool(_active) and any(points is None for _, _, points in _listeners.get().get(self, ()))
 
     @property
-    def listened(self) -> bool:
+    def any_recorded(self) -> bool:
         """Whether any point is recorded."""
         return bool(_active) and self in _listeners.get()
 
@@ -100,7 +100,7 @@ class TapModule(nn.Module):
         return self.tap if self.recorded else None
 
 
-def has_listeners(model: object) -> bool:
+def is_recorded(model: object) -> bool:
     """Whether any point of any part of a model is recorded."""
     if not _active or not isinstance(model, nn.Module):
         return False
@@ -109,7 +109,7 @@ def has_listeners(model: object) -> bool:
 
 
 @contextmanager
-def listen(
+def on_taps(
     model: nn.Module,
     listener: Listener,
     only: Sequence[str] | None = None,

@@ -39,7 +39,7 @@ class CountedModel(nn.Module):
     def __init__(self, counts: NgramModel | None = None) -> None:
         super().__init__()
         self.counts = counts
-        self.looks: tuple[str, ...] = ()
+        self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = None
 
     @property

@@ -28,7 +28,7 @@ class Recomputing(nn.Module):
         """run(*given), where `run` is `layer` or a method of it. Whoever listens to it hears it once: it is kept."""
         if not (self.recompute and self.training and torch.is_grad_enabled()):
             return run(*given)
-        listened = any(isinstance(module, TapModule) and module.listened for module in layer.modules())
+        listened = any(isinstance(module, TapModule) and module.any_recorded for module in layer.modules())
         return run(*given) if listened else recomputed(layer, run, *given)
 
 
@@ -62,7 +62,7 @@ def recomputed(layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
         options["context_fn"] = lambda: (nullcontext(), _averages_at_rest(layer))
     result, losses, counts = checkpoint(both_times, *given, use_reentrant=False, **options)
     for module, loss, count in zip(handing.values(), losses, counts, strict=True):
-        module.hand_over(loss, count)
+        module.add_loss(loss, count)
     return result
 
 

@@ -23,7 +23,7 @@ class LanguageModel(Scoring):
         self.embedding = Embedding(size, recipe.width)
         self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, recipe.width, source=False)
         self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.embedding)
-        self.looks: tuple[str, ...] = ()
+        self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = self.decoder.longest
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:

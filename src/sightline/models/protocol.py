@@ -120,14 +120,14 @@ def join_shifts(
 class Decoder(Protocol):
     """A conditional language model over the memory.
 
-    `looks` are the paths of the modules whose tap `weights` is the attention to the source, lowest layer first:
+    `cross_attention_paths`: the modules whose tap `weights` is the attention to the source, lowest layer first:
     (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one step of a search. `sees_source` are the paths
     of what a decoder without a source has not (`*`: a number), said by its class. `longest` is how many tokens it can
     be given, where there is a limit.
     """
 
     sees_source: tuple[str, ...]
-    looks: tuple[str, ...]
+    cross_attention_paths: tuple[str, ...]
     longest: int | None
 
     def begin(self, memory: Memory) -> Any: ...

@@ -29,7 +29,7 @@ class Seq2Seq(Reading):
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, width)
         self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width)
         self.output = Output(target_size, width, None if recipe.tie == "none" else self.target_embedding)
-        self.looks = tuple(f"decoder.{path}" for path in self.decoder.looks)
+        self.cross_attention_paths = tuple(f"decoder.{path}" for path in self.decoder.cross_attention_paths)
         self.longest: int | None = self.decoder.longest
 
     def begin(self, memory: Memory) -> Any:

@@ -129,7 +129,7 @@ class _Beginning(nn.Module):
     def __init__(self, model: Any, *, start: bool) -> None:
         super().__init__()
         self.model, self.start = model, start
-        self.looks: tuple[str, ...] = model.looks
+        self.cross_attention_paths: tuple[str, ...] = model.cross_attention_paths
         self.longest: int | None = None if model.longest is None else model.longest - start
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:

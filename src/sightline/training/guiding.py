@@ -20,7 +20,7 @@ from sightline.data.batches import Guide
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.softmax import masked_softmax
-from sightline.layers.tap import Tapped, listen
+from sightline.layers.tap import Tapped, on_taps
 from sightline.recipe.guiding import GuidedAlignment
 
 _LEAST = 1e-30  # of a weight, before its logarithm
@@ -36,7 +36,7 @@ class GuidedHead:
     """The head of a model that a recipe guides, and its weights in the pass that is heard."""
 
     def __init__(self, model: Any, guide: GuidedAlignment) -> None:
-        self.path: str = model.looks[guide.place(len(model.looks))]
+        self.path: str = model.cross_attention_paths[guide.place(len(model.cross_attention_paths))]
         self.model, self.head = model, guide.head
         self.attention = model.get_submodule(self.path)
         self.heard: dict[str, list[Tensor]] = {}
@@ -44,7 +44,7 @@ class GuidedHead:
     def listening(self) -> Any:
         """Inside this block the head is heard. Where kernels are fused, that is what its weights are made of."""
         points = ("query", "key") if isinstance(self.attention, MultiHeadAttention) else None
-        return listen(self.model, self._hear, (self.path,), points)
+        return on_taps(self.model, self._hear, (self.path,), points)
 
     def _hear(self, tapped: Tapped) -> None:
         self.heard.setdefault(tapped.name.rpartition(".")[2], []).append(tapped.tensor)

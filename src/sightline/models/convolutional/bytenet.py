@@ -174,7 +174,7 @@ class ByteNetDecoder(TapModule):
         self.source = Linear(width, width, bias=False) if source else None
         if source:
             self.register_buffer("ratio", torch.tensor([1.0, 0.0]))  # a, b
-        self.looks: tuple[str, ...] = ()
+        self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = None
 
     def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:

@@ -217,7 +217,7 @@ class ConvolutionalDecoder(TapModule):
         self.attentions = nn.ModuleList(StepAttention(width, self.channels) for _ in range(looks))
         self.leave = width_map(self.channels, width, "W h + b")
         self.dropout = Dropout(recipe.dropout)
-        self.looks = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
+        self.cross_attention_paths = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
 
     def begin(self, memory: Memory) -> ConvolutionalState:

@@ -183,7 +183,7 @@ class RecurrentDecoder(RecurrentStack):
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
         self.mix = None if self.attention is None else Linear(2 * width, width)
-        self.looks = () if self.attention is None else ("attention",)
+        self.cross_attention_paths = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 
     def begin(self, memory: Memory) -> RecurrentState:

@@ -227,7 +227,7 @@ class TransformerDecoder(Stack):
         layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
         self.layers = nn.ModuleList(layers)
         self.norm = build_last_norm(recipe.norm, width)
-        self.looks = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
+        self.cross_attention_paths = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
         self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
         self.by_place = self.by_distance or any(isinstance(layer.attention.span, Local) for layer in self.layers)
 

@@ -85,7 +85,7 @@ class WindowDecoder(TapModule):
         super().__init__()
         self.net = WindowNet(recipe, recipe.size, width)
         self.bridge = Linear(width, width) if source else None
-        self.looks: tuple[str, ...] = ()
+        self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = None
 
     def begin(self, memory: Memory) -> WindowState:
