@@ -325,7 +325,11 @@ def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -
         ("mask", {"task": "seq2seq", "model": {"encoder": BODY, "decoder": BODY}}, "mask is for task: masked-words"),
         ("denoise", {"task": "masked-words", "model": {"encoder": BODY}}, "kind: denoise is for task: seq2seq"),
         ("denoise", {"model": {"decoder": BODY}}, "needs a model with an encoder"),
-        ("denoise", {"evaluation": {"metrics": ["bleu"]}}, "measured by perplexity alone, not by bleu"),
+        (
+            "denoise",
+            {"evaluation": {"metrics": ["bleu"]}},
+            "seq2seq with data.noise; use perplexity",
+        ),
         ("denoise", {"tokenizer": {"kind": "bpe", "shared": False}}, r"tokenizer\.shared: true"),
         ("span-corruption", {"tokenizer": {"kind": "bpe", "size": 12}}, r"no room for text beside .*sentinels \(8\)"),
         ("mask", {"evaluation": {"metrics": ["bleu"]}}, "bleu is not for task: masked-words"),
@@ -340,7 +344,7 @@ def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"noise": None}, r"needs the words masked; add data\.noise: \{kind: mask\}"),
+        ({"noise": None}, r"masked-words learns to undo noise; add data\.noise: \{kind: mask\}"),
         ({"clean": {"max_tokens": 9}}, r"data\.clean is for pairs"),
         ({"noise": {"kind": "mask", "masked": 0.9, "random": 0.2}}, "more than 1 together"),
     ],

@@ -82,12 +82,12 @@ def test_a_recipe_can_read_what_was_written(suffix: str, translator: Path, text:
     assert [pair.target for pair in read(TsvSource(file=str(out)), None)][:2] == ["one two", "three four five"]
 
 
-def stopping(after: int) -> Callable[[int, int], None]:
-    def watch(done: int, lines: int) -> None:
+def stopping(after: int) -> Callable[[str, int, int], None]:
+    def progress(what: str, done: int, total: int) -> None:
         if done >= after:
             raise KeyboardInterrupt
 
-    return watch
+    return progress
 
 
 @pytest.mark.parametrize("after", [3, 6, 8])
@@ -99,13 +99,13 @@ def test_interrupted_and_resumed_it_is_the_file_it_would_have_been(
     write(translator, text, tmp_path / "whole.tsv", **how)
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(after), **how)
+        write(translator, text, out, progress=stopping(after), **how)
     assert not out.exists()
     made = sorted((tmp_path / "back.tsv.parts").glob("part-*"))
     stamps = [path.stat().st_mtime_ns for path in made]
     assert len(made) == -(-after // 3)
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, resume=True, watch=stopping(8), **how)
+        write(translator, text, out, resume=True, progress=stopping(8), **how)
     assert [path.stat().st_mtime_ns for path in made] == stamps  # nothing is done twice
     counts = write(translator, text, out, resume=True, **how)
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
@@ -115,7 +115,7 @@ def test_interrupted_and_resumed_it_is_the_file_it_would_have_been(
 def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(3))
+        write(translator, text, out, progress=stopping(3))
     with pytest.raises(RunError, match="go on with --resume, or remove it"):
         write(translator, text, out)
     with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now; ask .* with --out"):
@@ -133,7 +133,7 @@ def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
     write(translator, text, tmp_path / "whole.tsv")
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(3))
+        write(translator, text, out, progress=stopping(3))
     monkeypatch.setattr(parts, "SIZE", 5)  # another device has larger parts
     counts = write(translator, text, out, resume=True)
     assert counts["read"] == 8
@@ -170,7 +170,7 @@ def test_where_nothing_is_kept_the_reasons_are_told_and_what_to_do(
 def test_what_a_kill_at_the_very_end_left_behind_is_tidied_up(translator: Path, text: Path, tmp_path: Path) -> None:
     out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(8))
+        write(translator, text, out, progress=stopping(8))
     shutil.copytree(begun, kept := tmp_path / "kept")
     counts = write(translator, text, out, resume=True)
     kept.rename(begun)
@@ -184,7 +184,7 @@ def test_parts_without_a_plan_are_not_gone_on_with(translator: Path, text: Path,
     counts = write(translator, text, tmp_path / "whole.tsv")
     out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(3), tag="<BT>")
+        write(translator, text, out, progress=stopping(3), tag="<BT>")
     (begun / "plan.json").unlink()
     assert write(translator, text, out) == counts
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
@@ -240,7 +240,7 @@ def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_pa
 def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, watch=stopping(3))
+        write(translator, text, out, progress=stopping(3))
     (tmp_path / "back.tsv.parts" / "part-0000000.json.zst").write_bytes(b"half")
     with pytest.raises(RunError, match=r"part-0000000.json.zst is damaged .* remove it"):
         write(translator, text, out, resume=True)

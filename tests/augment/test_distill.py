@@ -148,12 +148,12 @@ def test_the_teacher_is_gone_when_the_student_learns(
     assert left == [None]
 
 
-def stopping(after: int) -> Callable[[int, int], None]:
-    def watch(done: int, lines: int) -> None:
+def stopping(after: int) -> Callable[[str, int, int], None]:
+    def progress(what: str, done: int, total: int) -> None:
         if done >= after:
             raise KeyboardInterrupt
 
-    return watch
+    return progress
 
 
 def test_interrupted_while_translating_it_goes_on_where_it_stopped(
@@ -162,7 +162,7 @@ def test_interrupted_while_translating_it_goes_on_where_it_stopped(
     recipe, run = recipe_with(2), tmp_path / "run"
     made(translator, recipe, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        made(translator, recipe, run, watch=stopping(32))
+        made(translator, recipe, run, progress=stopping(32))
     assert [path.name for path in sorted(run.glob("*/part-*"))] == ["part-0000000.json.zst", "part-0000001.json.zst"]
     with pytest.raises(RunError, match="--resume"):
         made(translator, recipe, run)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
 from copy import copy
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.cli.errors import error_boundary
-from sightline.cli.progress import counting
+from sightline.cli.predict import _counting
 from sightline.cli.train import _counter
+from sightline.progress import shown, silent
 from sightline.run import Run
 from untrained_runs import untrained
 
@@ -51,71 +53,54 @@ def test_nothing_is_written_over_what_is_read_or_written_too(folder: Path, comma
     assert (folder / "text").read_text() == "the dog\na cat\n" and not (folder / "x").exists()
 
 
-def test_lines_that_are_predicted_into_a_file_are_counted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("sightline.cli.progress.time.monotonic", lambda: now[0])
-    with counting(Path("text")) as answered:
-        for done in (1, 2000, 2001, 3000):
-            answered(done)
-            now[0] += 9.0
-    assert capsys.readouterr().err == "predicted 2,001 lines in 18 s\n"
-
-    counted: list[int] = []
-    monkeypatch.setattr("sightline.cli.predict.counting", lambda file: _hearing(counted))
-    assert CliRunner().invoke(app, ["predict", "transformer", "text", "--device", "cpu"]).exit_code == 0
-    assert counted[-1] == 2 and counted == sorted(counted)
-
-
-def test_preparing_the_data_is_told_by_the_time_it_takes_not_by_how_much_there_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     monkeypatch.setattr("sightline.progress.time.monotonic", lambda: now[0])
+    with shown(interval=10.0) as progress:
+        for done in (1, 2000, 2001, 3000):
+            progress("predicting, lines", done, 0)
+            now[0] += 9.0
     show = _counter()
     for count in (1_000, 2_000, 3_000, 4_000):
         now[0] += 1.5
         show("tokenizing", count)
-    assert capsys.readouterr().err == "tokenizing, examples: 2,000\ntokenizing, examples: 4,000\n"
+    assert capsys.readouterr().err.splitlines() == [
+        "predicting, lines: 2,001 in 18 s",
+        "tokenizing, examples: 2,000 in 3 s",
+        "tokenizing, examples: 4,000 in 6 s",
+    ]
 
 
-class _hearing:
-    """Keeps what it is told."""
-
-    def __init__(self, counted: list[int]) -> None:
-        self.counted = counted
-
-    def __enter__(self) -> object:
-        return self.counted.append
-
-    def __exit__(self, *error: object) -> None:
-        pass
+def test_predicted_lines_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(
+        "sightline.cli.predict.shown", lambda **_: nullcontext(lambda what, done, of: counted.append(done))
+    )
+    assert CliRunner().invoke(app, ["predict", "transformer", "text", "--device", "cpu"]).exit_code == 0
+    assert counted[-1] == 2 and counted == sorted(counted)
 
 
 @pytest.mark.parametrize(
     ("terminal", "file"), [("stdout", Path("text")), ("stdin", None), ("stdin", Path("-"))], ids=["seen", "typed", "-"]
 )
-def test_who_sees_the_answers_come_is_told_no_count(
-    terminal: str, file: Path | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_no_progress_is_shown_where_outputs_are_seen_as_they_come(
+    terminal: str, file: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
-    monkeypatch.setattr("sightline.cli.progress._EVERY", 0.0)
-    with counting(file) as answered:
-        answered(1)
-    assert capsys.readouterr().err == ""
+    with _counting(file) as progress:
+        assert progress is silent
 
 
-def test_in_a_terminal_the_count_leaves_the_answers_alone(
+def test_in_a_terminal_progress_leaves_the_outputs_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")  # Rich takes it for a terminal too
-    with counting(Path("text")) as answered:
+    with _counting(Path("text")) as progress:
         print("der Hund")
-        answered(1)
+        progress("predicting, lines", 1, 0)
     seen = capsys.readouterr()
-    assert seen.out == "der Hund\n" and "predicted 1 line in" in seen.err
+    assert seen.out == "der Hund\n" and "predicting, lines" in seen.err
 
 
 def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,10 +142,10 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
     short = replace(run.task, recipe=recipe)
     with pytest.MonkeyPatch.context() as patch:
         if together:
-            patch.setattr(run, "answerer", replace(run.task, members=(run.task, short)))
+            patch.setattr(run, "task", replace(run.task, members=(run.task, short)))
         else:
             patch.setattr(run, "recipe", recipe)
-            patch.setattr(run, "answerer", short)
+            patch.setattr(run, "task", short)
         said = refusal("predict", translator, option, str(tmp_path / "two.txt"))
     assert said == f"line 2 has a {what} of {count} tokens, and this model writes 2 (its learned positions); shorten it"
 

@@ -61,21 +61,21 @@ def test_an_output_is_scored_against_all_its_references() -> None:
 def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_no_f1() -> None:
     test = wanting("b c", "b c", "a")
     looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
-    found = find_where_labels(test, looked, "accuracy", "classify", lowercase=False, progress=silent)
+    found = find_where_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
     assert [(each.label, each.wanted) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
     assert found.labels[2].f1 == {"first": 0.0, "other": 0.0} and found.labels[1].f1["first"] == pytest.approx(200 / 3)
     (contrast,) = found.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2]
     assert [each.number for each in contrast.sentences.worsened] == [3]
     by_token = find_where_labels(
-        wanting("b c", "b c"), runs(first=["b c", "b b"]), "token-accuracy", "tag", lowercase=False, progress=silent
+        wanting("b c", "b c"), runs(first=["b c", "b b"]), "token-accuracy", "words", lowercase=False, progress=silent
     )
     assert [each.label for each in by_token.labels] == ["b", "c"]
 
 
 def test_labels_that_only_one_system_gives_are_scored_too() -> None:
     looked = runs(first=["a", "y"], other=["x", "b"])
-    found = find_where_labels(wanting("a", "b"), looked, "macro-f1", "classify", lowercase=False, progress=silent)
+    found = find_where_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
     (contrast,) = found.contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(2, 100)]
     assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]

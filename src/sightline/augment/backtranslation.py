@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sightline.augment.parts import Corpus, Part, Watch, fingerprint, part_size
+from sightline.augment.parts import Corpus, Part, fingerprint, part_size
 from sightline.augment.translation import Limits, Writer, counted, digest_of, flat, precision_of
 from sightline.data.sources import read_lines
+from sightline.progress import Progress, silent
 from sightline.recipe import Decoding
 from sightline.run import Run
 
@@ -25,7 +26,7 @@ def backtranslate(
     limits: Limits = Limits(),  # noqa: B008 (it is frozen)
     tag: str | None = None,
     resume: bool = False,
-    watch: Watch = lambda done, lines: None,
+    progress: Progress = silent,
 ) -> dict[str, int]:
     """Write (synthetic source, real target) for each line, a pair a line, and return what was kept and dropped."""
     if tag is not None and (not tag.strip() or flat(tag) != tag):
@@ -52,4 +53,4 @@ def backtranslate(
         return Part(pairs, counted(outcomes))
 
     corpus: Corpus[str] = Corpus(out, plan, part_size(run.device.type))
-    return corpus.make(iter(read_lines(monolingual)), work, resume=resume, watch=watch)
+    return corpus.make(iter(read_lines(monolingual)), work, resume=resume, progress=progress)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sightline.augment.parts import Corpus, NothingLeftError, Part, Watch, fingerprint, part_size
+from sightline.augment.parts import Corpus, NothingLeftError, Part, fingerprint, part_size
 from sightline.augment.translation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
 from sightline.data.preparation import other_direction, training_examples
 from sightline.data.sources import Example
+from sightline.progress import Progress, silent
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
@@ -39,7 +40,7 @@ def distill(
     how: Distilling,
     *,
     resume: bool = False,
-    watch: Watch = lambda done, lines: None,
+    progress: Progress = silent,
 ) -> tuple[Recipe, dict[str, int]]:
     """Write DIR/distilled.tsv.gz, and return the recipe that learns from it, and how many pairs were kept and dropped.
 
@@ -78,7 +79,7 @@ def distill(
     out.mkdir(parents=True, exist_ok=True)
     corpus: Corpus[Example] = Corpus(out / FILE, plan, part_size(teacher.device.type))
     try:
-        counts = corpus.make(training_examples(recipe), work, resume=resume, watch=watch)
+        counts = corpus.make(training_examples(recipe), work, resume=resume, progress=progress)
     except NothingLeftError:
         if not was_there:
             out.rmdir()

@@ -31,12 +31,12 @@ from sightline.files import (
     sync_folder,
     write_atomically,
 )
+from sightline.progress import Progress
 from sightline.recipe.resume import changed
 from sightline.run_folder import RunError, locked
 
 Item = TypeVar("Item")
 Pair = tuple[str, str]
-Watch = Callable[[int, int], None]  # lines done, and how many there are
 SIZE = 2_048  # lines a part is made of
 GPU_SIZE = 16_384  # where a GPU writes: it is quicker with thousands of lines at once, each batch of one length
 _LINES = "lines of a part"
@@ -88,7 +88,7 @@ class Corpus(Generic[Item]):
         return summary_of(self.file)
 
     def make(
-        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, watch: Watch
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, progress: Progress
     ) -> dict[str, int]:
         """Write what is not there yet, put it together, and return the counts. `work` is told its first line's number.
 
@@ -102,7 +102,7 @@ class Corpus(Generic[Item]):
         refuse_link(self.parts)
         try:
             with locked(self.parts):
-                counts = self._made(items, work, self._begin(resume), watch)
+                counts = self._made(items, work, self._begin(resume), progress)
         except NothingLeftError:  # of which there is nothing to go on with
             self._tidy()
             raise
@@ -110,7 +110,7 @@ class Corpus(Generic[Item]):
         return counts
 
     def _made(
-        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], size: int, watch: Watch
+        self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], size: int, progress: Progress
     ) -> dict[str, int]:
         count = 0
         for number, chunk in enumerate(_chunks(items, size)):
@@ -120,7 +120,7 @@ class Corpus(Generic[Item]):
                 content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
                 write_atomically(path, packed(path, content.encode("utf-8")))
             count += len(chunk)
-            watch(count, self.plan["lines"])
+            progress("translating", count, self.plan["lines"])
         counts = self._join(-(-self.plan["lines"] // size))
         write_atomically(
             self._waiting(self.summary), json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n"

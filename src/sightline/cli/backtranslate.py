@@ -20,7 +20,6 @@ from sightline.cli.options import (
     TopP,
     use_threads,
 )
-from sightline.cli.progress import watching
 from sightline.cli.searching import Beam, EnsembleMean, With, load_together, sampling
 
 
@@ -65,6 +64,7 @@ def backtranslate(
     """
     from sightline.augment.backtranslation import backtranslate as write_pairs
     from sightline.augment.translation import Limits, told
+    from sightline.progress import shown
 
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     use_threads(threads)
@@ -73,8 +73,10 @@ def backtranslate(
     options = loaded.plain_search(beam) if drawn is None else loaded.options(sample=drawn)
     limits = Limits(max_tokens, max_ratio)
     try:
-        with watching() as watch:
-            counts = write_pairs(loaded, monolingual, out, options, limits=limits, tag=tag, resume=resume, watch=watch)
+        with shown() as progress:
+            counts = write_pairs(
+                loaded, monolingual, out, options, limits=limits, tag=tag, resume=resume, progress=progress
+            )
     except KeyboardInterrupt:
         print("interrupted; what is done is kept: go on with the same command and --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None

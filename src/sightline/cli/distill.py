@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from sightline.cli.options import MaxRatio, Overrides, Precision, Threads, use_threads
-from sightline.cli.progress import watching
 from sightline.cli.searching import EnsembleMean, With, load_together
 
 
@@ -53,6 +52,7 @@ def distill(
     from sightline.augment.distillation import distill as write_distilled
     from sightline.augment.translation import Limits, told
     from sightline.cli.train import run_training
+    from sightline.progress import shown
     from sightline.training.interruption import Interrupted
     from sightline.training.resolve import open_recipe
 
@@ -63,8 +63,8 @@ def distill(
     how = Distilling(beam, choose, Limits(max_tokens, max_ratio), mix)  # type: ignore[arg-type]
     model = load_together(teacher, others, ensemble_mean, device, precision)
     try:
-        with watching() as watch:
-            student, counts = write_distilled(model, loaded, out, how, resume=resume, watch=watch)
+        with shown() as progress:
+            student, counts = write_distilled(model, loaded, out, how, resume=resume, progress=progress)
         print(f"distilled text in {out}: {told(counts)}", file=sys.stderr)
         del model  # the student needs the memory
         run_training(student, out, resume=resume)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from sightline.cli.input_length import InputLength
 from sightline.cli.lines import named, windows
 from sightline.cli.options import Device
 from sightline.cli.tagged_files import texts_of
+from sightline.progress import shown
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 _TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
-_EVERY = 10.0  # seconds between two lines of progress
 _BLOCK = 200_000  # characters embedded together, about: what is held of a text grows with its length
 
 
@@ -126,14 +126,18 @@ def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, 
         except TooLong as error:
             raise error.named("the text of --nearest") from None
     opened: Any = nullcontext() if out is None else vector_file(out, layer_width(run.task, wanted.layer))
-    with opened as rows, _watching() as tell:
+    started = time.monotonic()
+    with opened as rows, shown(interval=10.0) as progress:
         done = cut = 0
         limit, name = InputLength.of(run, None), str(named(file) or "standard input")
         for block in (block for window in windows(texts_of(run.recipe, file)) for block in _blocks(window)):
             limit.check(block, name, done)
             _hand_over(embed_texts(run.task, block, wanted, first=done), done, rows, near)
             done, cut = done + len(block), cut + run.task.cut_short(block)
-            tell(done)
+            progress("embedding, lines", done, 0)
+    seconds = time.monotonic() - started
+    speed = f"{done / max(seconds, 1e-9):,.0f} lines/s"
+    print(f"embedded {plural(done, 'line')} in {seconds:,.0f} s ({speed})", file=sys.stderr)
     if cut:
         print(f"sightline: {plural(cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
     for cosine, line, found in near.best if near is not None else ():
@@ -174,26 +178,3 @@ def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> No
     found = find_occurrences(run.task, texts_of(run.recipe, file), word, most=most)
     draw_senses(found, figure, title=f"“{word}” in {len(found.contexts)} places, as {run.folder.name} reads it")
     print(f"wrote {figure}", file=sys.stderr)
-
-
-@contextmanager
-def _watching() -> Iterator[Callable[[int], None]]:
-    """Something to tell how many lines are done: a running count in a terminal, a line now and then elsewhere."""
-    started = last = time.monotonic()
-    shown = 0
-
-    def line(done: int) -> str:
-        seconds = time.monotonic() - started
-        return f"embedded {plural(done, 'line')} in {seconds:,.0f} s ({done / max(seconds, 1e-9):,.0f} lines/s)"
-
-    def tell(done: int) -> None:
-        nonlocal last, shown
-        shown = done
-        if sys.stderr.isatty():
-            print(f"\r{line(done)}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - last > _EVERY:
-            last = time.monotonic()
-            print(line(done), file=sys.stderr, flush=True)
-
-    yield tell
-    print(("\r" if sys.stderr.isatty() else "") + line(shown), file=sys.stderr, flush=True)

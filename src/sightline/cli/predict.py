@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +15,8 @@ import typer
 from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
 from sightline.cli.csv_files import csv_texts, is_csv
 from sightline.cli.input_length import InputLength, MaxInputLength, is_long
-from sightline.cli.lines import Companion, escaped, lines_of, windows
+from sightline.cli.lines import Companion, escaped, lines_of, named, windows
 from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
-from sightline.cli.progress import counting
 from sightline.cli.refusals import check_apart, check_prefixes, check_task, refuse
 from sightline.cli.searching import (
     Beam,
@@ -45,6 +44,7 @@ from sightline.cli.searching import (
 )
 from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
 from sightline.files import open_output
+from sightline.progress import Progress, shown, silent
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -357,7 +357,11 @@ def _each_line(
     short = Shortfalls(run.task, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else open_output(alignments.path)
-    with opened as looks, counting(file) as answered, phrases_told():
+    with opened as looks, _counting(file) as progress, phrases_told():
+
+        def answered(lines: int) -> None:
+            progress("predicting, lines", lines, 0)
+
         for lines in windows(texts):
             window = limit.bounded(lines, done)
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
@@ -379,6 +383,17 @@ def _each_line(
             answered(done)
     tell([*limit.notes(), *short.notes(), *beside.unknown.notes()])
     beside.check_spent(done)
+
+
+@contextmanager
+def _counting(file: Path | None) -> Iterator[Progress]:
+    """Progress on standard error, unless a person types the lines or sees the outputs as they come."""
+    typed = named(file) is None and sys.stdin is not None and sys.stdin.isatty()
+    if typed or sys.stdout.isatty():
+        yield silent
+        return
+    with shown(interval=10.0) as progress:
+        yield progress
 
 
 def _answers(
