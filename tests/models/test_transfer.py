@@ -14,7 +14,7 @@ from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transfer import ModelWeights, not_taken, plan_transfer, summary, transfer
 from sightline.models.weights import weights_of
-from sightline.recipe.model import ModelWeights as Recipe
+from sightline.recipe.model import ModelConfig as Recipe
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", "a", "b", "c"]
 LABELS = ["<pad>", "<unk>", "<s>", "</s>", "NOUN", "VERB", "ADJ"]  # as many, and others
