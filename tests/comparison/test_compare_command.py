@@ -231,4 +231,4 @@ def test_progress_is_told_in_lines_where_there_is_no_terminal(
         for number in range(8):
             progress("decoding", number, 8)
             now[0] += 0.7
-    assert capsys.readouterr().err == "decoding: 3 of 8\ndecoding: 6 of 8\n"
+    assert capsys.readouterr().err == "decoding: 3 of 8 in 2 s\ndecoding: 6 of 8 in 4 s\n"

@@ -108,7 +108,7 @@ def test_it_is_shown_and_drawn_without_torch(seeded: Comparison, tmp_path: Path)
 
 def test_what_is_being_done_is_told(seeded: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr("sightline.progress.occasional", lambda: lambda what, done, total: told.append(what))
+    monkeypatch.setattr("sightline.progress.occasional", lambda _: lambda what, done, total: told.append(what))
     command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--csv", str(tmp_path / "f.csv")]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert told == ["reading comparison.json", "writing f.csv"]

@@ -135,7 +135,7 @@ class Pointer(nn.Module):
     It looks at the end mark most, and then at the word that is due.
     """
 
-    looks = ("attention",)
+    cross_attention_paths = ("attention",)
     longest: int | None = None
 
     def __init__(self, words: Vocabulary) -> None:

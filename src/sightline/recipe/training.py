@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from sightline.recipe.schema import Probability, Section
@@ -218,4 +217,6 @@ class Training(Section):
 
 def step_seed(seed: int, step: int) -> int:
     """The seed of all that is random inside one step."""
+    import numpy as np  # not when recipes are only read or --help is printed
+
     return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
