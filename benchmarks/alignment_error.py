@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from head_choice import Choice, candidates, choose_by_agreement
-from sightline.cli.alignments import GoldFiles, natural_text, read_gold_files
+from sightline.cli.align import GoldFiles, natural_text, read_gold_files
 from sightline.evaluation.alignment_error import Gold, measure_alignments
 from sightline.inspection.symmetrization import SYMMETRIES, Links
 from sightline.inspection.word_alignment import Looking, align_in_ways, looking_where_guided

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import sightline
 from sightline.cli import errors
 from sightline.cli.app import app
-from sightline.cli.corpus import corpus_view
+from sightline.cli.measures import corpus_view
 from sightline.comparison import compare
 from sightline.inspection.samples import sample_batches
 from sightline.inspection.views import Subject, look

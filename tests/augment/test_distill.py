@@ -140,7 +140,7 @@ def test_the_teacher_is_gone_when_the_student_learns(
         gc.collect()
         left.append(teachers[0]())
 
-    monkeypatch.setattr("sightline.cli.distill.load_together", load)
+    monkeypatch.setattr("sightline.cli.augment.load_together", load)
     monkeypatch.setattr("sightline.cli.train.run_training", learn)
     command = ["distill", str(translator), str(recipe_with(2)), "--out", str(tmp_path / "run"), "--beam", "1"]
     done = CliRunner().invoke(app, command)

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from sightline.cli.app import app
-from sightline.cli.numbers import check_numbers
+from sightline.cli.options import check_numbers
 from sightline.files import csv_text
 
 GROUP: Any = typer.main.get_command(app)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell, tell_unknown_target
+from sightline.cli.lines import Shortfalls, UnknownPieces, tell, tell_unknown_target
 from sightline.recipe import Decoding
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run

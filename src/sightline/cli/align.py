@@ -1,25 +1,30 @@
-"""`sightline align`: which word of a text comes from which word of the other, for pairs that are given."""
+"""`sightline align` and alignment files: links between words, by the attention of a model."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.alignments import Directions, Symmetrize, load_reverse, symmetry
-from sightline.cli.input_length import InputLength
-from sightline.cli.lines import MOST
+from sightline.cli.lines import MOST, InputLength
 from sightline.cli.options import Device
-from sightline.cli.refusals import check_apart
+from sightline.cli.searching import check_apart
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
+    from sightline.evaluation.alignment_error import Gold, Links
+    from sightline.evaluation.intervals import Score
+    from sightline.inspection.word_alignment import Looking
     from sightline.run import Run
+    from sightline.tasks.base import Prediction
+
 
 _WINDOW = 2_048  # pairs aligned together
 
@@ -129,3 +134,210 @@ def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
         return
     with atomic_file(out) as file:
         yield lambda line: file.write(f"{line}\n".encode())
+
+
+Symmetrize = Annotated[
+    str | None,
+    typer.Option(
+        help="With --reverse: intersection, union or grow-diag-final-and.", show_default="grow-diag-final-and"
+    ),
+]
+FORMATS = ("json", "pharaoh")
+_CASING_LINES = 200_000  # of the training text, enough to learn how words are written
+
+
+# --- out of predict ----------------------------------------------------------------------------------------------
+
+
+def check_alignments(path: Path | None, form: str | None, heads: str | None, shift: bool) -> None:
+    """Refuse what would be left undone in silence."""
+    if form is not None and form not in FORMATS:
+        raise ValueError(f"--alignment-format {form} is none of {', '.join(FORMATS)}")
+    if form is not None and path is None:
+        raise ValueError(f"--alignment-format {form} says how, not where; add --alignments FILE")
+    if form != "pharaoh" and (heads is not None or shift):
+        raise ValueError("--alignment-heads and --shift are for words; add --alignment-format pharaoh")
+
+
+@dataclass(frozen=True)
+class AlignmentFile:
+    """Where alignments are written, in which form, and read from which heads (pharaoh)."""
+
+    path: Path
+    form: str
+    how: Looking
+
+    def lines(self, run: Run, texts: list[str], best: list[Prediction]) -> Iterator[str]:
+        """A line for each text with its best output: its pieces and all weights as JSON, or the links of its words."""
+        from sightline.inspection.word_alignment import align_outputs
+
+        if self.form == "json":
+            for text, guess in zip(texts, best, strict=True):
+                yield json.dumps(_looked(run, text, guess), ensure_ascii=False)
+        else:
+            for found in align_outputs(run, texts, [guess.tokens for guess in best], self.how):
+                yield found.pharaoh()
+
+
+def alignment_file(
+    run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
+) -> AlignmentFile | None:
+    """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
+    from sightline.files import check_place
+    from sightline.inspection.word_alignment import chosen_heads
+
+    if path is None:
+        return None
+    check_place(path)
+    how = looking(heads, shift)
+    if form == "pharaoh":
+        chosen_heads(run.model, how.heads)
+    return AlignmentFile(path, form or "json", how)
+
+
+def looking(heads: str | None, shift: bool) -> Looking:
+    """`decoder.2.cross.1,decoder.2.cross.3`, and whether words are aligned where they are read."""
+    from sightline.inspection.word_alignment import Looking
+
+    names = () if heads is None else tuple(name.strip() for name in heads.split(",") if name.strip())
+    return Looking(names, shift)
+
+
+def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
+    (source,) = run.encode_sources([text])
+    found = run.alignment_of(source, guess.tokens) if source else None
+    return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
+
+
+# --- into evaluate -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GoldFiles:
+    """Tokenized sentences and the links between their words."""
+
+    source: Path
+    reference: Path
+    alignments: Path
+    swap: bool = False  # the links stand target-source
+    recase: bool = False  # the text is lowercased, and models are not
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Whose attention is read, and how: the run's, and that of one for the other direction, if there is one."""
+
+    run: Run
+    how: Looking
+    symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
+    reverse: Run | None
+    reverse_how: Looking
+
+    def links(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        source_words: Sequence[Sequence[str]] | None = None,
+        target_words: Sequence[Sequence[str]] | None = None,
+    ) -> list[Links]:
+        """The links of each pair of texts, both directions made one."""
+        from sightline.inspection.symmetrization import SYMMETRIES
+        from sightline.inspection.word_alignment import align_pairs
+
+        words = {"source_words": source_words, "target_words": target_words}
+        links = [found.links for found in align_pairs(self.run, sources, targets, self.how, **words)]
+        if self.reverse is None:
+            return links
+        words = {"source_words": target_words, "target_words": source_words}
+        back = align_pairs(self.reverse, targets, sources, self.reverse_how, **words)
+        turned = [frozenset((i, j) for j, i in found.links) for found in back]
+        return [SYMMETRIES[self.symmetrize](*both) for both in zip(links, turned, strict=True)]
+
+
+def symmetry(asked: str | None, reverse: Path | None) -> str:
+    """How two directions are made one; refused where there is no such way, or no second direction."""
+    from sightline.inspection.symmetrization import SYMMETRIES
+
+    if asked is not None and asked not in SYMMETRIES:
+        raise ValueError(f"--symmetrize {asked} is none of {', '.join(SYMMETRIES)}")
+    if asked is not None and reverse is None:
+        raise ValueError(f"--symmetrize {asked} is of two directions, and there is one; add --reverse RUN")
+    return asked or "grow-diag-final-and"
+
+
+def load_reverse(reverse: Path | None, run: Run) -> Run | None:
+    """The run for the other direction, if there is one; refused where it learned the same as the first."""
+    from sightline.data.preparation import same_direction
+    from sightline.run import Run
+
+    if reverse is None:
+        return None
+    other = Run.load(reverse, device=run.device.type)
+    if same_direction(run.recipe, other.recipe):
+        raise ValueError(
+            f"--reverse {reverse} learned the same direction as {run.folder} (data.swap: "
+            f"{str(other.recipe.data.swap).lower()}); give a run of the other one"
+        )
+    return other
+
+
+def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
+    """AER, precision and recall with intervals, and the links found, line by line."""
+    from sightline.evaluation.alignment_error import measure_alignments
+    from sightline.inspection.word_alignment import pharaoh
+
+    sources, targets, gold = read_gold_files(files)
+    one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
+    links = who.links(one, other, sources, targets)
+    bootstrap = who.run.recipe.evaluation.bootstrap
+    scores = [measured.score(bootstrap=bootstrap) for measured in measure_alignments(links, gold)]
+    return scores, [pharaoh(each) for each in links]
+
+
+def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
+    """The words of both sides and the links between them, line by line; what does not fit is told on standard error."""
+    from sightline.data.sources import read_lines
+    from sightline.evaluation.alignment_error import read_gold, within
+
+    sources, targets = ([line.split() for line in read_lines(path)] for path in (files.source, files.reference))
+    gold = read_gold(read_lines(files.alignments), str(files.alignments))
+    if files.swap:
+        gold = [each.swapped() for each in gold]
+    gold, notes = within(gold, sources, targets)
+    for note in notes:
+        print(f"sightline: {note}", file=sys.stderr)
+    return sources, targets, gold
+
+
+def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
+    """Tokenized sentences as text, in the case that side (0: source) of the run's training text has it."""
+    from sightline.data.preparation import training_examples
+    from sightline.text.natural import detokenized, learn_casing, recased
+
+    if recase:
+        casing = learn_casing(pair[side] for pair in islice(training_examples(run.recipe), _CASING_LINES))
+        sentences = [recased(words, casing) for words in sentences]
+    return [detokenized(words) for words in sentences]
+
+
+def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:
+    """Print the scores; write links and scores where that is asked for."""
+    from sightline.files import write_atomically, write_json
+
+    scores, lines = score_alignments(files, who)
+    how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
+    if who.run.members:
+        how.append(f"ensemble of {plural(len(who.run.members), 'run')}")
+    if who.reverse is not None:
+        how.append(f"{who.symmetrize} with {who.reverse.folder}")
+    print(f"{files.alignments.name}: {plural(len(lines), 'sentence')}, {', '.join(how)}")
+    for found in scores:
+        print(f"  {found}  {found.signature}")
+    if outputs is not None:
+        write_atomically(outputs, "".join(line + "\n" for line in lines))
+        print(f"wrote {outputs}", file=sys.stderr)
+    if json_file is not None:
+        told = [found.to_dict() for found in scores]
+        record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": told}
+        write_json(json_file, [record], indent=2)
+        print(f"wrote {json_file}", file=sys.stderr)

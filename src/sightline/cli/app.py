@@ -10,21 +10,17 @@ import typer
 
 from sightline.cli import data
 from sightline.cli.align import align
-from sightline.cli.average import average
-from sightline.cli.backtranslate import backtranslate
-from sightline.cli.baseline import baseline
-from sightline.cli.compare import compare
+from sightline.cli.augment import backtranslate, distill
+from sightline.cli.compare import baseline, compare
 from sightline.cli.demo import demo
-from sightline.cli.distill import distill
 from sightline.cli.doctor import doctor
 from sightline.cli.embed import embed
 from sightline.cli.evaluate import evaluate
 from sightline.cli.inspect import inspect
-from sightline.cli.merge import merge
-from sightline.cli.numbers import check_numbers
+from sightline.cli.options import check_numbers
 from sightline.cli.predict import predict
-from sightline.cli.schema import recipes, schema
-from sightline.cli.seal import seal
+from sightline.cli.recipes import recipes, schema
+from sightline.cli.runs import average, merge, seal
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
 from sightline.cli.vectors import vectors

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.input_length import InputLength
-from sightline.cli.lines import named, windows
+from sightline.cli.formats import texts_of
+from sightline.cli.lines import InputLength, named, windows
 from sightline.cli.options import Device
-from sightline.cli.tagged_files import texts_of
 from sightline.progress import shown
 from sightline.terminal import plural
 

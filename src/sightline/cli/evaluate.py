@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.alignments import Symmetrize
+from sightline.cli.align import Symmetrize
+from sightline.cli.lines import tell
 from sightline.cli.options import BleuTokenize, ChrfWordOrder, Device, Precision
-from sightline.cli.refusals import check_apart, check_decoded, refuse
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -29,12 +29,14 @@ from sightline.cli.searching import (
     Utility,
     With,
     as_options,
+    check_apart,
+    check_decoded,
     check_searching,
     load_together,
+    refuse,
     searched,
     searching,
 )
-from sightline.cli.shortfalls import tell
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ def evaluate(
     check_apart(places, {"--source": source, "--reference": reference, "--alignments": alignments})
     spec = loaded.recipe.task_spec
     if alignments is not None:
-        from sightline.cli.alignments import Directions, GoldFiles, load_reverse, looking, report_alignments, symmetry
+        from sightline.cli.align import Directions, GoldFiles, load_reverse, looking, report_alignments, symmetry
 
         if source is None or reference is None:
             raise ValueError("--alignments links the words of two files; give them as --source and --reference")
@@ -294,7 +296,7 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
 
 def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool) -> Report:
     """How the run does on a test set; what it cannot do is told with the name of the set."""
-    from sightline.cli.input_length import InputLength
+    from sightline.cli.lines import InputLength
     from sightline.progress import shown
 
     if not run.recipe.of_text:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli import measures
+from sightline.cli.lines import tell_unknown_target
 from sightline.cli.options import Device
-from sightline.cli.shortfalls import tell_unknown_target
 
 if TYPE_CHECKING:
     from sightline.inspection.trace import Trace

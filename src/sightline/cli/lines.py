@@ -1,4 +1,4 @@
-"""What comes in line by line, from a file or a person, and goes out so that every line stays one."""
+"""Input lines: reading them as they come, how long they may be, and notes on what the model could not handle."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
 
 from sightline.terminal import plural
+
+if TYPE_CHECKING:
+    from sightline.recipe import Decoding
+    from sightline.run import Run
+    from sightline.tasks.base import Prediction, Task
+    from sightline.text.tokenizer import Vocabulary
+
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
@@ -179,3 +189,159 @@ def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
 def escaped(text: str) -> str:
     r"""A text of several lines in one: a newline is written \n, a carriage return \r, a backslash \\."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+MaxInputLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=2**24,
+        help="Most tokens of an input line, by default 8 times the longest of the training or 4,096. A longer line has "
+        "an empty output line, is reported and makes the exit code 1.",
+    ),
+]
+_NAMED = 20  # lines
+
+
+@dataclass
+class InputLength:
+    """The bound of one input, and which of its lines were beyond it."""
+
+    run: Run
+    tokens: int
+    refused: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, run: Run, asked: int | None) -> InputLength:
+        """As asked for, else what the run's recipe suggests."""
+        return cls(run, asked or run.recipe.longest_input())
+
+    @property
+    def bytes(self) -> int:
+        """The most bytes of a line: a longer one is not even read."""
+        from sightline.recipe.data import longest_line
+
+        return longest_line(self.tokens)
+
+    def bounded(self, lines: Sequence[str], done: int) -> list[str]:
+        """The lines, those that are too long as empty `LongLine`s; `done` lines went before."""
+        found = [self._bounded(line) for line in lines]
+        self.refused += [number for number, line in enumerate(found, done + 1) if is_long(line)]
+        return found
+
+    def _bounded(self, line: str) -> str:
+        from sightline.data.text_lines import LongLine
+
+        # A text has no more tokens than characters, but for characters of several bytes that BPE takes apart.
+        if self.run.recipe.data.clean.cut_source is not None or 4 * len(line) <= self.tokens or is_long(line):
+            return line
+        tokens = len(self.run.vocabulary.source.encode(line))
+        return line if tokens <= self.tokens else LongLine.of(len(line.encode("utf-8")))
+
+    def check(self, lines: Sequence[str], what: str, done: int = 0) -> None:
+        """Refuse lines where none can be left out; `done` lines went before."""
+        self.bounded(lines, done)
+        if self.refused:
+            raise ValueError(
+                f"{what}, {self.run.task.unit} {self.refused[0]:,}: more than {self._bound}, the most this run "
+                f"reads in one; cut it into shorter ones"
+            )
+
+    def notes(self) -> list[str]:
+        """What was refused, for a person to read."""
+        if not self.refused:
+            return []
+        named = ", ".join(f"{number:,}" for number in self.refused[:_NAMED])
+        rest = len(self.refused) - _NAMED
+        return [
+            f"{plural(len(self.refused), 'line')} too long (more than {self._bound}): {named}"
+            f"{f' and {rest:,} more' if rest > 0 else ''}; the output is empty there. Cut the text into shorter "
+            f"lines, or raise --max-input-length"
+        ]
+
+    @property
+    def _bound(self) -> str:
+        return f"{plural(self.tokens, 'token')} or {plural(self.bytes, 'byte')}"
+
+
+def is_long(line: str) -> bool:
+    """Whether this stands for a line that is too long."""
+    from sightline.data.text_lines import LongLine
+
+    return isinstance(line, LongLine)
+
+
+_SHOWN = 8  # pieces named, at most
+_LONGEST = 40  # characters of each
+
+
+class UnknownPieces:
+    """Pieces of texts that no vocabulary holds."""
+
+    def __init__(self, what: str, *, unit: str = "line") -> None:
+        self.what, self.unit = what, unit
+        self.count, self.texts, self.examples = 0, 0, dict[str, None]()
+
+    def add(self, pieces: Sequence[str]) -> None:
+        """Those of one text."""
+        self.count += len(pieces)
+        self.texts += bool(pieces)
+        for piece in pieces:
+            if len(self.examples) < _SHOWN:
+                self.examples[piece] = None
+
+    def notes(self) -> list[str]:
+        """For a person to read; nothing where there are none."""
+        if not self.count:
+            return []
+        where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.texts, self.unit)}"
+        shown = ", ".join(repr(_short(piece)) for piece in self.examples)
+        why = "for they are not in the vocabulary"
+        return [f"{self.what}, {why}: {plural(self.count, 'piece')} {where}, {shown}"]
+
+
+class Shortfalls:
+    """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
+
+    def __init__(self, task: Task, options: Decoding, *, unit: str = "line") -> None:
+        from sightline.tasks.incomplete import Incomplete
+
+        self.task, self.options, self.unit = task, options, unit
+        self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0
+        self.incomplete = Incomplete()
+
+    def read(self, texts: Sequence[str]) -> None:
+        """Texts that are asked about."""
+        self.cut += self.task.cut_short(texts)
+        for text in texts:
+            self.unknown.add(self.task.unknown(text))
+
+    def wrote(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """What was answered to texts."""
+        self.ended += self.task.ended_short(answers)
+        self.incomplete.add(answers)
+
+    def notes(self) -> list[str]:
+        """For a person to read."""
+        ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
+        cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
+        notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
+        return [*notes, *self.incomplete.notes(self.task, self.options)]
+
+
+def _short(piece: str) -> str:
+    return piece if len(piece) <= _LONGEST else piece[: _LONGEST - 1] + "…"
+
+
+def tell(notes: Sequence[str]) -> None:
+    """On standard error, a line each."""
+    for note in notes:
+        print(f"sightline: {note}", file=sys.stderr)
+
+
+def tell_unknown_target(vocabulary: Vocabulary, target: str | None) -> None:
+    """Name what of an output that is forced no vocabulary holds; a label that is none is refused where it is read."""
+    if target is not None and vocabulary.labels == "none":
+        unknown = UnknownPieces("written as unknown (--target)", unit="text")
+        unknown.add(vocabulary.target.unknown(target))
+        tell(unknown.notes())

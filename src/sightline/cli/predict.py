@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.alignments import AlignmentFile, alignment_file, check_alignments
-from sightline.cli.csv_files import csv_texts, is_csv
-from sightline.cli.input_length import InputLength, MaxInputLength, is_long
-from sightline.cli.lines import Companion, escaped, lines_of, named, windows
+from sightline.cli.align import AlignmentFile, alignment_file, check_alignments
+from sightline.cli.formats import csv_texts, is_csv
+from sightline.cli.lines import (
+    Companion,
+    InputLength,
+    MaxInputLength,
+    Shortfalls,
+    UnknownPieces,
+    escaped,
+    is_long,
+    lines_of,
+    named,
+    tell,
+    windows,
+)
 from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
-from sightline.cli.refusals import check_apart, check_prefixes, check_task, refuse
 from sightline.cli.searching import (
     Beam,
     Diversity,
@@ -36,19 +46,22 @@ from sightline.cli.searching import (
     Utility,
     With,
     as_options,
+    check_apart,
+    check_prefixes,
     check_searching,
+    check_task,
     load_together,
     phrases_told,
+    refuse,
     sampling,
     searching,
 )
-from sightline.cli.shortfalls import Shortfalls, UnknownPieces, tell
 from sightline.files import open_output
 from sightline.progress import Progress, shown, silent
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.cli.midi_files import Pieces
+    from sightline.cli.formats import Pieces
     from sightline.recipe import Decoding
     from sightline.run import Run
     from sightline.tasks.base import Prediction
@@ -211,7 +224,7 @@ def predict(
         )
     pieces = None
     if midi is not None:
-        from sightline.cli.midi_files import Pieces
+        from sightline.cli.formats import Pieces
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
@@ -263,7 +276,7 @@ def _tagged(
     run: Run, file: Path | None, form: str | None, column: str | None, longest: int | None, of_lines: dict[str, Any]
 ) -> bool:
     """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
-    from sightline.cli.tagged_files import form_for, tag_file
+    from sightline.cli.formats import form_for, tag_file
 
     chosen = form_for(file, form, run)
     if chosen is None:

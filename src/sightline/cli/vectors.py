@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.options import Device, Threads, use_threads
-from sightline.cli.refusals import check_apart
+from sightline.cli.searching import check_apart
 from sightline.terminal import plural
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A tagger on CoNLL-U and column files: the same file comes out, with nothing but the labels changed."""
+"""Input that is more than plain lines: columns of CSV files, CoNLL-U and column files; output as MIDI."""
 
 from __future__ import annotations
 
@@ -7,15 +7,52 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.cli.input_length import InputLength
-from sightline.cli.lines import BOM, lines_of, named, whole_lines, windows
-from sightline.cli.shortfalls import Shortfalls, tell
+from sightline.cli.lines import BOM, InputLength, Shortfalls, lines_of, named, tell, whole_lines, windows
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
+    from sightline.data.music import Salvage
     from sightline.data.tagged import Block
     from sightline.data.word_lines import Form
     from sightline.recipe import Recipe
     from sightline.run import Run
+
+
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+def is_csv(file: Path | None, form: str | None) -> bool:
+    """Whether the input is CSV: as --format says, else by the name of the file."""
+    if form is not None or (path := named(file)) is None:
+        return form == "csv"
+    plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return plain.suffix.lower() == ".csv"
+
+
+def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator[str]:
+    """The texts of a column, newlines in them as spaces; by default of the column learned from, or the only one."""
+    from sightline.data.tables import csv_columns, read_csv
+    from sightline.recipe.data import CsvSource
+
+    if (path := named(file)) is None:
+        raise ValueError("--format csv needs a file, whose columns have names; give one instead of standard input")
+    learned = next((source for source in recipe.data.train if isinstance(source, CsvSource)), None)
+    delimiter = "," if learned is None else learned.delimiter
+    wanted: str | int
+    if column is not None:
+        wanted = int(column) if column.isdecimal() and column not in csv_columns(path, delimiter) else column
+    elif learned is not None:
+        wanted = learned.target if recipe.data.swap else learned.source
+    elif len(columns := csv_columns(path, delimiter)) == 1:
+        wanted = 1
+    else:
+        raise ValueError(
+            f"{path} has the columns {', '.join(columns)}; say with --column which one holds the texts, or read its "
+            f"lines as they are with --format text"
+        )
+    header = True if learned is None else learned.header
+    cells = read_csv(path, [wanted], delimiter=delimiter, header=header)
+    return (" ".join(text.split("\n")) for _, text in cells)
 
 
 def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> Form | None:
@@ -147,3 +184,53 @@ def _without_mark(lines: Iterator[str]) -> Iterator[str]:
             sys.stdout.buffer.write(BOM.encode("utf-8"))
         else:
             yield line
+
+
+_SUFFIXES = (".mid", ".midi")
+
+
+class Pieces:
+    """Takes generated texts one by one: the first becomes the file, or all become files of a folder."""
+
+    def __init__(self, place: Path, recipe: Recipe) -> None:
+        from sightline.files import check_place
+        from sightline.recipe.data import ChoralesSource
+
+        if not any(isinstance(source, ChoralesSource) for source in recipe.data.train):
+            kinds = ", ".join(dict.fromkeys(source.kind for source in recipe.data.train))
+            raise ValueError(f"--midi is for runs that learned from chorales, and this one learned from {kinds}")
+        self.place, self.several = place, place.is_dir()
+        if not self.several and place.suffix.lower() not in _SUFFIXES:
+            raise ValueError(f"--midi {place}: name a file that ends in .mid, or a folder that exists for several")
+        if not self.several:
+            check_place(place)
+        self.taken = 0
+
+    def take(self, text: str) -> None:
+        """Write a piece, and say on standard error what of it could not be used."""
+        from sightline.data.music import salvage_events, write_midi
+
+        self.taken += 1
+        if not self.several and self.taken > 1:
+            return
+        path = self.place / f"piece-{self.taken:04d}.mid" if self.several else self.place
+        found = salvage_events(text)
+        if not found.chorale.steps:
+            what = f"{path}: the text has no whole step of four voices, so there is nothing to hear"
+            if not self.several:
+                raise ValueError(f"{what}; raise --max-length, or draw again with another --seed")
+            print(f"sightline: {what}; not written", file=sys.stderr)
+            return
+        write_midi(found.chorale, path)
+        print(f"wrote {path}: {plural(len(found.chorale.steps), 'step')}{_lost(found)}", file=sys.stderr)
+
+
+def _lost(found: Salvage) -> str:
+    """What was dropped, by reason; nothing, where all could be used."""
+    reasons = {
+        "neither pitch nor rest": found.unknown,
+        "outside MIDI": found.outside,
+        "of a last step that is not complete": found.unfinished,
+    }
+    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    return f"; {plural(found.dropped, 'word')} dropped ({told})" if told else ""
