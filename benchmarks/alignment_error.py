@@ -20,8 +20,7 @@ from typing import Any
 from head_choice import Choice, candidates, choose_by_agreement
 from sightline.cli.align import GoldFiles, natural_text, read_gold_files
 from sightline.evaluation.alignment_error import Gold, measure_alignments
-from sightline.inspection.symmetrization import SYMMETRIES, Links
-from sightline.inspection.word_alignment import Looking, align_in_ways, looking_where_guided
+from sightline.inspection.alignment import SYMMETRIES, HeadSelection, Links, align_in_ways, guided_selection
 from sightline.run import Run
 
 GOLD = Path(os.environ.get("SIGHTLINE_CORPORA", ".")) / "word-alignment-de-en"
@@ -53,7 +52,7 @@ class Judge:
         self.gold: list[Gold] = self.words[2]
         self.texts = [natural_text(run, words, side, True) for side, words in enumerate(self.words[:2])]
 
-    def links(self, run: Run, ways: list[Looking], *, back: bool = False) -> list[list[Links]]:
+    def links(self, run: Run, ways: list[HeadSelection], *, back: bool = False) -> list[list[Links]]:
         """For each way of looking the links of each sentence, source word first."""
         one, other = (1, 0) if back else (0, 1)
         found = align_in_ways(
@@ -71,7 +70,7 @@ class Judge:
         return {each.name: each.score(bootstrap=2).value for each in measure_alignments(links, self.gold)}
 
 
-def named(how: Looking) -> str:
+def named(how: HeadSelection) -> str:
     return f"{', '.join(how.heads) or 'last layer but one'}{', shifted' if how.shift else ''}"
 
 
@@ -79,7 +78,7 @@ def judge_run(run: Run, reverse: Run | None, options: argparse.Namespace) -> dic
     judge = Judge(run, options.gold, options.source)
     choice = None if reverse is None else choose(run, reverse, options.pairs)
     guided = run.recipe.training.guided_alignment is not None
-    fixed = looking_where_guided(run, Looking()) if guided else Looking(shift=True)
+    fixed = guided_selection(run, HeadSelection()) if guided else HeadSelection(shift=True)
     chosen = fixed if choice is None else choice.forward
     ways = list(dict.fromkeys([chosen, *candidates(run.model)]))
     every = judge.links(run, ways)

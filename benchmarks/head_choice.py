@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.inspection.attention_views import attentions
-from sightline.inspection.symmetrization import Links
-from sightline.inspection.word_alignment import Looking
+from sightline.inspection.alignment import HeadSelection, Links
+from sightline.inspection.attention import attentions
 
 
-def candidates(model: Any) -> list[Looking]:
+def candidates(model: Any) -> list[HeadSelection]:
     """Every head that looks at the source and the mean of every layer, each where words are written and read."""
     counts = attentions(model)
     names = [
@@ -25,7 +24,7 @@ def candidates(model: Any) -> list[Looking]:
         for name in (path, *(f"{path}.{head}" for head in range(counts[path])))
     ]
     single = {path for path in model.cross_attention_paths if counts[path] == 1}  # whose mean is their only head
-    return [Looking((name,), shift) for name in names if name not in single for shift in (False, True)]
+    return [HeadSelection((name,), shift) for name in names if name not in single for shift in (False, True)]
 
 
 def agreement(forward: Sequence[Links], backward: Sequence[Links]) -> float:
@@ -39,13 +38,13 @@ def agreement(forward: Sequence[Links], backward: Sequence[Links]) -> float:
 class Choice:
     """How each direction is read, and how much both agree so."""
 
-    forward: Looking
-    backward: Looking
+    forward: HeadSelection
+    backward: HeadSelection
     agreement: float
 
 
 def choose_by_agreement(
-    forward: Mapping[Looking, Sequence[Links]], backward: Mapping[Looking, Sequence[Links]]
+    forward: Mapping[HeadSelection, Sequence[Links]], backward: Mapping[HeadSelection, Sequence[Links]]
 ) -> Choice:
     """Of all pairs the one that agrees most; of equal ones the first."""
     pairs = (

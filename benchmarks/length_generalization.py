@@ -183,8 +183,7 @@ def _means(rows: list[dict[str, Any]], change: str, kind: str, metric: str) -> I
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Tasks side by side; above how many are all right, below how many symbols are wrong."""
-    from sightline.plots.figure_files import chart_style, new_figure, write_figure
-    from sightline.plots.fonts import drawing, fonts_for
+    from sightline.plots.figures import chart_style, drawing, fonts_for, new_figure, write_figure
 
     rows = result["rows"]
     changes = list(dict.fromkeys(row["change"] for row in rows))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
-from sightline.plots.lines import Line, Panel, draw_lines
+from sightline.plots.lines import Panel, Series, draw_lines
 from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import SPECIALS, START
 
@@ -134,7 +134,7 @@ def draw_timings(timings: Sequence[Timing], path: Path, *, title: str | None = N
             own = sorted((t for t in timings if (t.model, t.work) == (name, work)), key=lambda t: t.length)
             low, high = [t.fastest * 1000 for t in own], [t.slowest * 1000 for t in own]
             x, y = [t.length for t in own], [t.seconds * 1000 for t in own]
-            lines.append(Line(name, x, y, look, low=low, high=high))
+            lines.append(Series(name, x, y, look, low=low, high=high))
         panels.append(Panel(WORKS[work], "tokens read and written", "milliseconds a sentence", lines, log_x=True))
     draw_lines(panels, path, title=title)
 

@@ -33,7 +33,7 @@ from sightline.layers.layout import Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.gradient_checkpointing import recompute_layers
 from sightline.models.transformer.modules import TransformerDecoder
-from sightline.plots.lines import Line, Panel, draw_lines
+from sightline.plots.lines import Panel, Series, draw_lines
 from sightline.recipe.bodies import TransformerConfig
 
 FULL: dict[str, Any] = {"kind": "full"}
@@ -210,7 +210,7 @@ def draw(points: list[Point], kinds: list[str], setting: Setting, path: Path) ->
             powers = [slope(of_kind(points, kind), each) for each in ("seconds", "peak_bytes")]
             shown = ", ".join("–" if each is None else f"n^{round(each, 1) + 0.0:.1f}" for each in powers)  # no -0.0
             y = [getattr(point, what) * factor for point in own]
-            lines.append(Line(f"{NAMES[kind]} ({shown})", [point.length for point in own], y, look))
+            lines.append(Series(f"{NAMES[kind]} ({shown})", [point.length for point in own], y, look))
         panels.append(Panel(title, "tokens", unit, lines, log_x=True))
     title = f"One training step, {setting.layers} layers of width {setting.width} (below: how time and memory grow)"
     draw_lines(panels, path, title=title)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sightline.inspection.word_alignment import Looking, chosen_heads
+from sightline.inspection.alignment import HeadSelection, chosen_heads
 from untrained_runs import LOOKING, untrained
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -37,7 +37,7 @@ def test_agreement_is_the_share_of_links_that_both_have(benchmark: Any) -> None:
 
 def test_the_pair_of_heads_that_agrees_most_is_chosen(benchmark: Any) -> None:
     same, apart = [frozenset({(0, 0), (1, 1)})], [frozenset({(5, 5)})]
-    heads = [Looking((f"decoder.0.cross.{number}",)) for number in range(3)]
+    heads = [HeadSelection((f"decoder.0.cross.{number}",)) for number in range(3)]
     found = benchmark.choose_by_agreement(
         {heads[0]: apart, heads[1]: same}, {heads[0]: [frozenset({(7, 7)})], heads[2]: [frozenset({(0, 0)})]}
     )

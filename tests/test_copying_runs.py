@@ -16,8 +16,8 @@ import sightline
 from sightline.cli.app import app
 from sightline.data.preparation import run_recipe
 from sightline.decoding.scoring import log_probabilities
+from sightline.inspection.alignment import align_outputs
 from sightline.inspection.numpy_script import recompute
-from sightline.inspection.word_alignment import align_outputs
 from sightline.recipe.files import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError

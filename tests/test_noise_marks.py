@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sightline.data.preparation import prepare_data
-from sightline.inspection.beam_record import record_beam
+from sightline.inspection.beam import record_beam
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.run import Run

@@ -28,8 +28,6 @@ from sightline.evaluation.labels import never_right
 from sightline.evaluation.mending import Mended, measure_mended, mend
 from sightline.evaluation.metrics import Measurement, look_at_outputs, measure, measure_perplexity
 from sightline.evaluation.test_set import Report, TestSet
-from sightline.inspection.alignment import Alignment
-from sightline.inspection.trace import Trace
 from sightline.layers.adapters import merge_adapters
 from sightline.layers.devices import choose_device, keep_freed_memory
 from sightline.layers.kernels import product_type
@@ -52,7 +50,9 @@ from sightline.tasks.tagging import TaggingTask
 from sightline.text.tokenizer import END, SPECIALS, Vocabulary
 
 if TYPE_CHECKING:
-    from sightline.inspection.contextual import Embedded, Layer, Pooling, Vectors
+    from sightline.inspection.alignment import Alignment
+    from sightline.inspection.embeddings import Layer, Pooling, TextVectors, Vectors
+    from sightline.inspection.trace import Trace
 from typing import Protocol
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
@@ -364,6 +364,8 @@ class Run:
         weights = attention_to_source(self.model, source, target, device=self.device)
         if weights is None:
             return None
+        from sightline.inspection.alignment import Alignment
+
         return Alignment(
             [*self.vocabulary.source.pieces(source), _END], [*self.vocabulary.target.pieces(target), _END], weights
         )
@@ -393,12 +395,12 @@ class Run:
 
     def embed_units(
         self, texts: Sequence[str], *, layer: Layer = "last", pooling: Pooling = "none", words: bool = False
-    ) -> list[Embedded]:
+    ) -> list[TextVectors]:
         """The pieces of each text, each with its vector in this context; with `words` and a pooling, its words."""
-        from sightline.inspection.contextual import Wanted, embed_texts
+        from sightline.inspection.embeddings import VectorOptions, embed_texts
 
         check_texts("embed_units", texts)
-        return embed_texts(self.task, texts, Wanted(layer, pooling, words))
+        return embed_texts(self.task, texts, VectorOptions(layer, pooling, words))
 
     # --- scoring --------------------------------------------------------------------------------------------------
 

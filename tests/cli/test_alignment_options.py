@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from sightline.cli.app import app
 from sightline.evaluation.alignment_error import measure_alignments, read_gold
-from sightline.inspection.symmetrization import intersection
-from sightline.inspection.word_alignment import Looking, align_outputs, align_pairs
+from sightline.inspection.alignment import HeadSelection, align_outputs, align_pairs, intersection
 from sightline.run import Run
 from sightline.text.natural import learn_casing
 from untrained_runs import PAIRS, by_folder, untrained
@@ -46,7 +45,7 @@ def test_predict_writes_links_of_words_a_line_for_each_input(name: str, tmp_path
     more = ["--alignments", out, "--alignment-format", "pharaoh", "--shift"]
     printed = command("predict", name, paths["texts"], *more)
     tokens = [guesses[0].tokens for guesses in run.predict_nbest(TEXTS)]
-    expected = [each.pharaoh() for each in align_outputs(run, TEXTS, tokens, Looking(shift=True))]
+    expected = [each.pharaoh() for each in align_outputs(run, TEXTS, tokens, HeadSelection(shift=True))]
     assert out.read_text(encoding="utf-8").splitlines() == expected
     assert expected[0] and not expected[1]
     assert printed == command("predict", name, paths["texts"])
@@ -68,7 +67,7 @@ def test_given_targets_are_aligned_and_scored_not_searched_for(tmp_path: Path) -
     printed = command("predict", "transformer", paths["texts"], *arguments, "--alignment-heads", "decoder.1.cross.0")
     assert [line.split("\t")[1] for line in printed.splitlines()] == targets
     assert command("predict", "transformer", paths["texts"], "--target", paths["targets"]) == printed  # scores too
-    found = align_pairs(run, TEXTS, targets, Looking(("decoder.1.cross.0",)))
+    found = align_pairs(run, TEXTS, targets, HeadSelection(("decoder.1.cross.0",)))
     assert out.read_text(encoding="utf-8").splitlines() == [each.pharaoh() for each in found]
     paths = written(tmp_path, texts=TEXTS, targets=targets[:2])
     told = command("predict", "transformer", paths["texts"], "--target", paths["targets"], code=1)
@@ -164,7 +163,7 @@ def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
     monkeypatch.setattr("sightline.data.preparation.training_examples", lambda recipe: iter(PAIRS))
     whole = align_pairs
     monkeypatch.setattr(
-        "sightline.inspection.word_alignment.align_pairs",
+        "sightline.inspection.alignment.align_pairs",
         lambda run, one, other, *rest, **more: shown.extend([*one, *other]) or whole(run, one, other, *rest, **more),
     )
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)

@@ -10,7 +10,7 @@ import pytest
 import sightline.run
 from sightline.cli.align import align
 from sightline.cli.embed import embed
-from sightline.inspection.word_alignment import Looking, align_pairs
+from sightline.inspection.alignment import HeadSelection, align_pairs
 from sightline.recipe.data import ConlluSource
 from sightline.run import Run
 from sightline.tasks.base import Task
@@ -131,7 +131,7 @@ def pairs(tmp_path: Path) -> tuple[Path, Path]:
 def test_given_pairs_are_aligned_by_a_chosen_head(pairs: tuple[Path, Path], tmp_path: Path) -> None:
     align(Path("transformer"), *pairs, out=tmp_path / "links", layer=1, head=0, shift=True)
     found = align_pairs(
-        untrained("transformer"), TEXTS, [pair[1] for pair in PAIRS], Looking(("decoder.1.cross.0",), True)
+        untrained("transformer"), TEXTS, [pair[1] for pair in PAIRS], HeadSelection(("decoder.1.cross.0",), True)
     )
     assert (tmp_path / "links").read_text().splitlines() == [each.pharaoh() for each in found]
 

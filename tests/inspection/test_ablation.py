@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sightline import run as runs
 from sightline.decoding.scoring import log_probabilities
-from sightline.inspection.ablation import Effect, ablate, ablate_each, ablated, effects_table
-from sightline.inspection.attention_views import head_names
+from sightline.inspection.ablation import AblationEffect, ablate, ablate_each, ablated, effects_table
+from sightline.inspection.attention import head_names
 from sightline.layers.tap import Tapped, on_taps
 from untrained_runs import LOOKING, WRITING, untrained
 
@@ -118,8 +118,8 @@ def test_what_cannot_be_ablated_is_an_error() -> None:
 
 def test_the_table_shows_the_metric_only_where_there_is_one() -> None:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(effects_table([Effect(("a.0",), -1.25)]))
-    console.print(effects_table([Effect(("b.1",), 0.5, -3.0)], metric="BLEU"))
+    console.print(effects_table([AblationEffect(("a.0",), -1.25)]))
+    console.print(effects_table([AblationEffect(("b.1",), 0.5, -3.0)], metric="BLEU"))
     first, second = console.export_text().split("without head")[1:]
     assert "-1.250" in first and "BLEU" not in first
     assert "+0.500" in second and "-3.000" in second and "BLEU" in second

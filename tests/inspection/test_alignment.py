@@ -13,8 +13,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.inspection.alignment import Alignment, render_terminal, visible
-from sightline.plots.fonts import MissingGlyphs
+from sightline.inspection.alignment import Alignment
+from sightline.plots.figures import MissingGlyphs
+from sightline.text.shown import visible
 
 DATE = [*"Donnerstag, der 23. September 2021", "</s>"]
 
@@ -28,7 +29,7 @@ def sharp(source: list[str], target: list[str]) -> Alignment:
 
 def printed(alignment: Alignment, width: int, **options: object) -> list[str]:
     out = io.StringIO()
-    Console(file=out, width=width, **options).print(render_terminal(alignment))  # type: ignore[arg-type]
+    Console(file=out, width=width, **options).print(alignment.grid())  # type: ignore[arg-type]
     return out.getvalue().rstrip("\n").split("\n")
 
 

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from sightline.data.batches import padded_batch
 from sightline.data.collate import labels, tags, translation, windows
 from sightline.data.sources import Example
-from sightline.inspection.attributed import Attribution
-from sightline.inspection.attribution import Labels, Method, Question, attribute
+from sightline.inspection.attribution import Attribution, AttributionInput, Method, TokenNames, attribute
 from sightline.inspection.samples import example_batch, sample_batches
 from sightline.layers.embedding import Embedding
 from sightline.models.heads import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.plots.attribution import draw_attribution
+from sightline.plots.alignment import draw_attribution
 from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import END
 from untrained_runs import PAIRS, untrained
@@ -50,14 +49,14 @@ class Copier(nn.Module):
         return 8 * features
 
 
-def question(source: list[int], target: list[int]) -> Question:
-    return Question.of(padded_batch(translation([np.array(source)], [np.array(target)]), np.arange(1)))
+def question(source: list[int], target: list[int]) -> AttributionInput:
+    return AttributionInput.of(padded_batch(translation([np.array(source)], [np.array(target)]), np.arange(1)))
 
 
-def numbered(asked: Question) -> Labels:
+def numbered(asked: AttributionInput) -> TokenNames:
     reads, given = asked.sizes
     outputs = [f"o{number}" for number in range(len(asked.places))]
-    return Labels([f"s{number}" for number in range(reads)], [f"t{number}" for number in range(given)], outputs)
+    return TokenNames([f"s{number}" for number in range(reads)], [f"t{number}" for number in range(given)], outputs)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -96,7 +95,7 @@ TRANSFORMER = {  # smooth all the way, as the recurrent ones: few steps meet an 
 }
 
 
-def built(kind: str) -> tuple[nn.Module, Question]:
+def built(kind: str) -> tuple[nn.Module, AttributionInput]:
     torch.manual_seed(2)
 
     def section(**parts: Any) -> ModelConfig:
@@ -116,7 +115,7 @@ def built(kind: str) -> tuple[nn.Module, Question]:
         bodies = {"tied": (TRANSFORMER, TRANSFORMER), "lstm": (RECURRENT, WRITER)}[kind]
         recipe = section(encoder=bodies[0], decoder=bodies[1], tie="all" if kind == "tied" else "none")
         model, sides = Seq2Seq(recipe, SIZE, SIZE), translation(source, target)
-    return model, Question.of(padded_batch(sides, np.arange(1)))
+    return model, AttributionInput.of(padded_batch(sides, np.arange(1)))
 
 
 KINDS = ("tied", "lstm", "lm", "tagger", "classifier")
@@ -174,13 +173,15 @@ def test_an_occluded_token_is_unknown() -> None:
 
 def test_a_batch_of_two_is_refused() -> None:
     with pytest.raises(ValueError, match="this batch has 2"):
-        Question.of(padded_batch(translation([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
+        AttributionInput.of(padded_batch(translation([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
 
 
 def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() -> None:
     run = untrained("transformer")
     texts = {"long": ("Ein Hund bellt. " * 60, "A dog"), "no output": ("Ein Hund", ""), "no text": ("", "A dog")}
-    found = {name: Question.of(example_batch(run.recipe, run.vocabulary, *pair)) for name, pair in texts.items()}
+    found = {
+        name: AttributionInput.of(example_batch(run.recipe, run.vocabulary, *pair)) for name, pair in texts.items()
+    }
     assert found["long"].sizes[0] > 256
     assert found["no output"].wanted.tolist() == [END]
     assert found["no text"].sizes[0] == 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.inspection.attributed import Attribution
-from sightline.plots.attribution import draw_attribution
+from sightline.inspection.attribution import Attribution
+from sightline.plots.alignment import draw_attribution
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sightline.decoding.batch import Considered, Hypothesis
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import occurrences
 from sightline.decoding.request import Request
-from sightline.inspection.beam_record import BeamRecord, Fate, Node, record_beam
+from sightline.inspection.beam import BeamRecord, Fate, Node, record_beam
 from sightline.models.build import build_model
 from sightline.plots.beam import draw_beam
 from sightline.recipe import Decoding, Recipe

@@ -44,7 +44,7 @@ def test_long_labels_get_room_around_the_same_cells(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ["日本語", "خبر", "новости", "$a$b$", "", " ", "x_{y"])
-@pytest.mark.filterwarnings("error", "ignore::sightline.plots.fonts.MissingGlyphs")  # test_fonts.py
+@pytest.mark.filterwarnings("error", "ignore::sightline.plots.figures.MissingGlyphs")  # test_fonts.py
 def test_labels_in_any_script_and_with_signs_of_formulas_are_drawn(label: str, tmp_path: Path) -> None:
     draw_confusion(confused([label, "b"]), tmp_path / "picture.png", title=f"$ {label} $")
     assert size(tmp_path / "picture.png")

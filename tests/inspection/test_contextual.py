@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.inspection import occurrences
-from sightline.inspection.contextual import Wanted, embed_texts, layer_count, pool_pieces
-from sightline.inspection.occurrences import find_occurrences, places_of, shown_layers
+from sightline.inspection import word_senses
+from sightline.inspection.embeddings import VectorOptions, embed_texts, layer_count, pool_pieces
+from sightline.inspection.word_senses import find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
@@ -80,7 +80,7 @@ def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_b
     (ids,) = run.encode_sources(TEXTS[:1])
     with torch.inference_mode():
         whole = run.model(None, None, torch.tensor([[*marks, *ids]]), Padded.of([len(marks) + len(ids)]))[0]
-    (found,) = embed_texts(replace(run.task, recipe=recipe), TEXTS[:1], Wanted(pooling="none"))
+    (found,) = embed_texts(replace(run.task, recipe=recipe), TEXTS[:1], VectorOptions(pooling="none"))
     np.testing.assert_allclose(found.vectors, whole[len(marks) :].numpy(), atol=1e-5)
 
 
@@ -107,7 +107,7 @@ def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
     clean = run.recipe.data.clean.model_copy(update={"cut_source": first + second})
     recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
     asked = replace(run.task, recipe=recipe)
-    (found,) = embed_texts(asked, [text], Wanted(words=True))
+    (found,) = embed_texts(asked, [text], VectorOptions(words=True))
     assert found.units == ["Ein", "Hund", "bellt", "laut."]
     assert found.vectors.any(axis=1).tolist() == [True, True, False, False]
     texts = [text, "Ein Ein Hund", text]  # where the second one is cut before it
@@ -130,7 +130,7 @@ def test_long_texts_are_pooled_as_they_come_and_not_kept() -> None:
     texts = ["Ein Hund bellt laut. " * 100] * 32
     expected = run.embed(texts[:1])[0]
     tracemalloc.start()
-    found = embed_texts(run.task, texts, Wanted())
+    found = embed_texts(run.task, texts, VectorOptions())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     pieces = sum(len(ids) for ids in run.encode_sources(texts))
@@ -192,7 +192,7 @@ def test_what_has_no_such_vectors_says_so() -> None:
     with pytest.raises(TypeError, match=r"embed takes a list of texts"):
         run.embed("Ein Hund")
     with pytest.raises(ValueError, match="embed with one of them"):
-        embed_texts(replace(run.task, members=(run.task,)), TEXTS, Wanted())
+        embed_texts(replace(run.task, members=(run.task,)), TEXTS, VectorOptions())
 
 
 # --- places of a word -------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: s
 def test_around_a_word_stand_24_characters_of_whole_words_where_there_are_any(
     before: str, after: str, shown: str
 ) -> None:
-    assert occurrences._context(f"{before}x{after}", len(before), len(before) + 1) == shown
+    assert word_senses._context(f"{before}x{after}", len(before), len(before) + 1) == shown
 
 
 def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for() -> None:
@@ -279,7 +279,7 @@ def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
     asked = replace(run.task, recipe=recipe)
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
-        embed_texts(asked, ["a b", "a b c d e"], Wanted())
+        embed_texts(asked, ["a b", "a b c d e"], VectorOptions())
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
         find_occurrences(asked, ["a b", "a b c d e"], "e")
 

@@ -16,18 +16,19 @@ from rich.console import Console
 
 from sightline.data.sources import Example
 from sightline.evaluation.breakdowns import LengthBucket
-from sightline.inspection.corpus_losses import pair_losses, text_losses
-from sightline.inspection.corpus_view import (
-    CorpusView,
+from sightline.inspection.corpus import (
+    CorpusLosses,
     LengthLoss,
     SentenceLoss,
     TokenLoss,
     length_table,
+    pair_losses,
     sentence_table,
+    text_losses,
     token_table,
 )
 from sightline.models.seq2seq import Seq2Seq
-from sightline.plots import corpus
+from sightline.plots import lines
 from sightline.plots.lines import Panel
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
@@ -52,7 +53,7 @@ def recipe() -> Recipe:
     )
 
 
-def view() -> CorpusView:
+def view() -> CorpusLosses:
     """Three sentences by hand: the second is worst, the third longest, the first has the rarest token."""
     losses = {1: [(0.5, 1), (0.1, 50)], 2: [(3.0, 9)], 3: [(0.2, 7), (0.3, 90), (1.0, 80)]}
     rows = [
@@ -64,7 +65,7 @@ def view() -> CorpusView:
         )
         for number, own in losses.items()
     ]
-    return CorpusView("test", rows)
+    return CorpusLosses("test", rows)
 
 
 def test_sentences_are_sorted_by_loss_length_and_rarity() -> None:
@@ -90,7 +91,7 @@ def test_the_loss_by_length_is_that_of_all_tokens() -> None:
 
 def test_many_sentences_make_no_more_buckets_than_asked_and_lose_none() -> None:
     tokens = [TokenLoss(1, 1, "x", 1.0)]
-    many = CorpusView("test", [SentenceLoss(n, "", "", tokens * (1 + n % 40)) for n in range(200)])
+    many = CorpusLosses("test", [SentenceLoss(n, "", "", tokens * (1 + n % 40)) for n in range(200)])
     buckets = many.by_length(5)
     assert len(buckets) <= 5 and sum(bucket.sentences for bucket in buckets) == 200
     assert all(before.high < after.low for before, after in pairwise(buckets))
@@ -105,7 +106,7 @@ def test_csv_has_a_line_for_each_token_and_json_everything() -> None:
 
 
 def test_tables_show_what_was_asked_for_and_take_no_token_for_markup() -> None:
-    marked = CorpusView("test", [SentenceLoss(1, "", "x", [TokenLoss(1, 1, "[bold]", 2.0, None, "[/]", "at")])])
+    marked = CorpusLosses("test", [SentenceLoss(1, "", "x", [TokenLoss(1, 1, "[bold]", 2.0, None, "[/]", "at")])])
     console = Console(width=120, record=True, file=io.StringIO())
     for table in (
         sentence_table(view(), "worst", 2),
@@ -165,10 +166,10 @@ def test_losses_and_scores_are_drawn_in_the_middle_of_their_buckets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Panel] = []
-    monkeypatch.setattr(corpus, "draw_lines", lambda panels, *_, **__: drawn.extend(panels))
+    monkeypatch.setattr(lines, "draw_lines", lambda panels, *_, **__: drawn.extend(panels))
     losses = [LengthLoss(1, 4, 9, 30, 0.5), LengthLoss(5, 5, 8, 40, 0.7)]
     scores = [LengthBucket(2, 8, 9, {"lstm": 30.0}), LengthBucket(9, 30, 8, {"lstm": 20.0})]
-    corpus.draw_lengths(losses, scores, tmp_path / "lengths.png", name="lstm", metric="BLEU")
+    lines.draw_lengths(losses, scores, tmp_path / "lengths.png", name="lstm", metric="BLEU")
     assert [(list(line.x), list(line.y)) for panel in drawn for line in panel.lines] == [
         ([2.5, 5.0], [0.5, 0.7]),
         ([5.0, 19.5], [30.0, 20.0]),

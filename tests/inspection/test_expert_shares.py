@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.plots.expert_shares import draw_expert_shares, read_expert_shares
+from sightline.plots.experts import draw_expert_shares, read_expert_shares
 from sightline.run_folder import RunError
 
 

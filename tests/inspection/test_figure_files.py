@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from sightline.plots.figure_files import (
+from sightline.plots.figures import (
     FORMATS,
     chart_style,
     check_figure,
+    drawing,
     new_figure,
     plain_style,
     power_of_ten,
     write_figure,
 )
-from sightline.plots.fonts import drawing
 
 
 def test_a_figure_is_refused_by_its_name_before_it_is_drawn() -> None:

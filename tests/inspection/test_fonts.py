@@ -14,9 +14,8 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from sightline.inspection.alignment import Alignment
-from sightline.plots import fonts
-from sightline.plots.captions import breadth, shortened
-from sightline.plots.fonts import MissingGlyphs, covers, drawing, fonts_for, package_for
+from sightline.plots import figures
+from sightline.plots.figures import MissingGlyphs, breadth, covers, drawing, fonts_for, package_for, shortened
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def plain_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     own = [entry for entry in fontManager.ttflist if entry.name == "DejaVu Sans" and "matplotlib" in entry.fname]
     monkeypatch.setattr(fontManager, "ttflist", own)
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", list)
-    fonts._tell.cache_clear()
+    figures._tell.cache_clear()
 
 
 @pytest.mark.usefixtures("plain_alone")
@@ -74,8 +73,8 @@ def test_a_font_installed_after_matplotlib_made_its_list_is_found(monkeypatch: p
     )
     monkeypatch.setattr(fontManager, "ttflist", [entry for entry in own if entry.name == "DejaVu Sans"])
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: [signs.fname])
-    private = sorted(fonts._characters(signs.fname) - fonts._characters(fontManager.ttflist[0].fname))
-    drawn = next(character for character in private if fonts._is_drawn(character))
+    private = sorted(figures._characters(signs.fname) - figures._characters(fontManager.ttflist[0].fname))
+    drawn = next(character for character in private if figures._is_drawn(character))
     families = fonts_for("a" + drawn)
     assert families == ["DejaVu Sans", "STIXGeneral"]
     assert isinstance(fontManager.ttflist[-1], FontEntry) and fontManager.ttflist[-1].fname == signs.fname
@@ -97,9 +96,9 @@ def test_a_missing_character_leads_to_a_package(character: str, package: str) ->
 
 
 def test_han_characters_are_drawn_as_the_letters_beside_them_are_read() -> None:
-    assert fonts._east_asian("狗跑")[0] == "Noto Sans CJK SC"
-    assert fonts._east_asian("犬が走る")[0] == "Noto Sans CJK JP"
-    assert fonts._east_asian("개 犬")[0] == "Noto Sans CJK KR"
+    assert figures._east_asian("狗跑")[0] == "Noto Sans CJK SC"
+    assert figures._east_asian("犬が走る")[0] == "Noto Sans CJK JP"
+    assert figures._east_asian("개 犬")[0] == "Noto Sans CJK KR"
 
 
 @pytest.mark.parametrize(

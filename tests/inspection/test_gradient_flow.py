@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from sightline.data.batches import TrainingBatch, padded_batch
 from sightline.data.collate import translation, windows
-from sightline.inspection.gradient_flow import Curve, Flow, flow_lines, gradient_flow
-from sightline.inspection.states import keep_states
+from sightline.inspection.gradients import Curve, GradientFlow, flow_lines, gradient_flow, keep_states
 from sightline.layers.embedding import Embedding
 from sightline.layers.recurrent import Hidden, Recurrence
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
-from sightline.plots.flow import draw_flows
+from sightline.plots.lines import draw_flows
 from sightline.recipe.model import ModelConfig
 
 SIZE = 20
@@ -217,7 +216,7 @@ def test_a_padded_sentence_has_the_gradients_it_has_alone() -> None:
             assert total == pytest.approx(sum(each.get(distance, 0.0) for each in expected), rel=1e-3)
 
 
-def _totals(flow: Flow, side: Any) -> dict[int, float]:
+def _totals(flow: GradientFlow, side: Any) -> dict[int, float]:
     curve = flow.curve(side)
     assert curve is not None
     return {d: m * c for d, m, c in zip(curve.distances, curve.mean, curve.count, strict=True)}

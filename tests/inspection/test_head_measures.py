@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from sightline.inspection.head_measures import measure_head
-from sightline.plots.heat_map import row_shares
+from sightline.inspection.attention import measure_head
+from sightline.plots.matrices import row_shares
 
 
 def test_one_key_alone_has_no_entropy_and_full_confidence() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sightline.inspection.mathml import mathml
-from sightline.plots.heat_map import LEVELS, HeatMap, Scale, indexed_png, palette
+from sightline.plots.matrices import LEVELS, HeatMap, Scale, indexed_png, palette
 
 
 def pixels(png: bytes) -> tuple[list[tuple[int, ...]], np.ndarray]:

@@ -19,8 +19,7 @@ from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.views import Subject
 from sightline.models.build import build_model
 from sightline.recipe import Recipe, Sampling
-from sightline.report.html_report import report, write_report
-from sightline.report.report_parts import gather
+from sightline.report.page import gather, report, write_report
 from sightline.run import Run
 from sightline.text.tokenizer import Vocabulary
 from untrained_runs import MODELS, OTHERS, untrained

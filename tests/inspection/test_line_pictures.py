@@ -10,22 +10,21 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sightline.inspection.gradient_flow import Curve, Flow
-from sightline.plots import flow as flow_pictures
-from sightline.plots.layer_norms import draw_layer_norms, read_layer_norms
-from sightline.plots.lines import Line, Panel, _between, _draw_panel, _power
+from sightline.inspection.gradients import Curve, GradientFlow
+from sightline.plots import lines as flow_pictures
+from sightline.plots.lines import Panel, Series, _between, _draw_panel, _power, draw_layer_norms, read_layer_norms
 
 X = [0, 1, 2, 3]
 
 
-def drawn(*lines: Line, log_y: bool = True) -> Axes:
+def drawn(*lines: Series, log_y: bool = True) -> Axes:
     axes: Axes = Figure().subplots()
     _draw_panel(axes, Panel("title", "x", "y", list(lines), log_y=log_y))
     return axes
 
 
 def test_what_is_zero_breaks_a_line_and_its_neighbours_are_seen_as_points() -> None:
-    found = drawn(Line("a", X, [0.5, 0.0, 0.2, 0.0], 0, low=[0.4, 0.0, 0.0, 0.0], high=[0.6, 0.0, 0.3, 0.0]))
+    found = drawn(Series("a", X, [0.5, 0.0, 0.2, 0.0], 0, low=[0.4, 0.0, 0.0, 0.0], high=[0.6, 0.0, 0.3, 0.0]))
     (line,) = found.lines
     told = [float(value) for value in line.get_ydata()]
     assert told[0] == 0.5 and told[2] == 0.2 and math.isnan(told[1]) and math.isnan(told[3])
@@ -34,20 +33,20 @@ def test_what_is_zero_breaks_a_line_and_its_neighbours_are_seen_as_points() -> N
 
 
 def test_where_nothing_is_above_zero_that_is_said() -> None:
-    found = drawn(Line("a", X, [0.0] * 4, 0))
+    found = drawn(Series("a", X, [0.0] * 4, 0))
     assert [text.get_text() for text in found.texts] == ["nowhere above zero"]
-    assert not drawn(Line("a", X, [0.0] * 4, 0), log_y=False).texts
+    assert not drawn(Series("a", X, [0.0] * 4, 0), log_y=False).texts
 
 
 def test_between_whole_numbers_there_are_no_ticks() -> None:
-    assert all(float(tick).is_integer() for tick in drawn(Line("a", X[:3], [1.0, 2.0, 3.0], 0)).get_xticks())
-    assert not all(float(tick).is_integer() for tick in drawn(Line("a", [0.1, 0.9], [1.0, 2.0], 0)).get_xticks())
+    assert all(float(tick).is_integer() for tick in drawn(Series("a", X[:3], [1.0, 2.0, 3.0], 0)).get_xticks())
+    assert not all(float(tick).is_integer() for tick in drawn(Series("a", [0.1, 0.9], [1.0, 2.0], 0)).get_xticks())
 
 
 def test_a_gradient_that_is_nothing_at_some_distances_is_no_line_across_them() -> None:
     median = [0.5, 0.0, 0.2, 0.0, 0.0]
     curve = Curve([0, 1, 2, 3, 4], median, median, [0.1, 0.0, 0.0, 0.0, 0.0], median, [9, 9, 9, 9, 2])
-    (line,) = flow_pictures._lines([Flow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
+    (line,) = flow_pictures._lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
     assert (line.x, line.y, line.low) == ([0, 1, 2], [0.5, 0.0, 0.2], [0.1, 0.0, 0.0])
 
 
@@ -55,7 +54,7 @@ def test_distances_of_few_pairs_are_left_out_unless_there_are_no_others() -> Non
     places, median = [0, 1, 2], [0.5, 0.3, 0.2]
     for count, shown in (([9, 6, 5], [0, 1]), ([3, 2, 1], [0, 1, 2])):
         curve = Curve(places, median, median, median, median, count)
-        (line,) = flow_pictures._lines([Flow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
+        (line,) = flow_pictures._lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
         assert line.x == shown
 
 

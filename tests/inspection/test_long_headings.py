@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sightline.inspection.views import Subject, look
-from sightline.plots.captions import heading_lines
+from sightline.plots.figures import heading_lines
 from untrained_runs import untrained
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sightline.inspection.trace import layer_of
 from sightline.inspection.views import Subject, look
-from sightline.inspection.walk_through import WalkThrough, layer_of
+from sightline.inspection.walk_through import WalkThrough
 from sightline.text.tokenizer import END
 from untrained_runs import untrained
 

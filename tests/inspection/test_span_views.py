@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.inspection.attention_views import trace_heads
+from sightline.inspection.attention import trace_heads
 from untrained_runs import untrained
 
 

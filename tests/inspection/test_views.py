@@ -12,18 +12,17 @@ from rich.console import Console
 from sightline.cli.inspect import _VIEWS
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.ablation import ablated
-from sightline.inspection.attention_views import alignment_of, trace_heads
-from sightline.inspection.expert_view import routings
+from sightline.inspection.alignment import alignment_of
+from sightline.inspection.attention import first_seen, receptive_fields, routings, trace_heads
 from sightline.inspection.lecture_example import lecture_trace
-from sightline.inspection.views import NARROWED, VIEWS, Subject, Viewed, look
+from sightline.inspection.views import NARROWED, VIEWS, InspectionView, Subject, look
 from sightline.inspection.walk_through import WalkThrough, turned_paths
-from sightline.inspection.windows_view import first_seen, windows_of
 from untrained_runs import untrained
 
 TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
 
 
-def printed(viewed: Viewed) -> str:
+def printed(viewed: InspectionView) -> str:
     console = Console(width=200, force_terminal=False)
     with console.capture() as capture:
         console.print(viewed.shown)
@@ -146,7 +145,7 @@ def test_a_cell_of_gates_and_of_a_mixture_is_explained() -> None:
 
 
 def test_windows_of_dilated_convolutions_grow() -> None:
-    found = windows_of(untrained("bytenet").trace(TEXT))
+    found = receptive_fields(untrained("bytenet").trace(TEXT))
     assert [(window.side, window.offsets, window.reach) for window in found] == [
         ("encoder", (-1, 0, 1), (-1, 1)),
         ("encoder", (-2, 0, 2), (-3, 3)),

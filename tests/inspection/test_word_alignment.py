@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sightline.decoding.ensemble import Ensemble
-from sightline.inspection.symmetrization import SYMMETRIES, grow_diag_final_and, intersection, union
-from sightline.inspection.word_alignment import (
-    Looking,
+from sightline.inspection.alignment import (
+    SYMMETRIES,
+    HeadSelection,
     WordAlignment,
     align_in_ways,
     align_outputs,
@@ -20,8 +20,11 @@ from sightline.inspection.word_alignment import (
     chosen_heads,
     cut_pieces,
     cut_text,
+    grow_diag_final_and,
+    intersection,
     pharaoh,
     source_attention,
+    union,
     word_weights,
 )
 from sightline.run import Run
@@ -117,7 +120,7 @@ def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() 
     target = cut_text(run.vocabulary.target, TARGETS[0])
     ((weights,),) = source_attention(run, [source.ids], [target.ids], chosen_heads(run.model, ()))
     (plain,) = align_pairs(run, SOURCES[:1], TARGETS[:1])
-    (shifted,) = align_pairs(run, SOURCES[:1], TARGETS[:1], Looking(shift=True))
+    (shifted,) = align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(shift=True))
     np.testing.assert_allclose(plain.weights, word_weights(weights[:-1, :-1], source.members, target.members))
     np.testing.assert_allclose(shifted.weights, word_weights(weights[1:, :-1], source.members, target.members))
     assert np.abs(plain.weights - shifted.weights).max() > 1e-3
@@ -130,7 +133,7 @@ def test_heads_and_layers_can_be_chosen_by_name() -> None:
     named = ("decoder.layers.1.cross.1", "decoder.0.cross", "decoder.0.cross.1")
     assert chosen_heads(run.model, named) == {"decoder.layers.1.cross": [1], "decoder.layers.0.cross": [0, 1]}
     one, other, both = (
-        align_pairs(run, SOURCES[:1], TARGETS[:1], Looking(names))[0].weights
+        align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(names))[0].weights
         for names in (("decoder.1.cross.0",), ("decoder.1.cross.1",), ("decoder.1.cross",))
     )
     np.testing.assert_allclose((one + other) / 2, both, atol=1e-6)
@@ -144,7 +147,7 @@ def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
     assert list(chosen_heads(together.model, ())) == ["models.0.decoder.layers.0.cross", "models.1.decoder.attention"]
     (found,) = align_pairs(together, SOURCES[:1], TARGETS[:1])
     heads = [("models.0.decoder.0.cross",), ("models.1.decoder.attention",)]
-    parts = [align_pairs(together, SOURCES[:1], TARGETS[:1], Looking(each))[0].weights for each in heads]
+    parts = [align_pairs(together, SOURCES[:1], TARGETS[:1], HeadSelection(each))[0].weights for each in heads]
     np.testing.assert_allclose(found.weights, (2 * parts[0] + parts[1]) / 3, atol=1e-6)  # two heads and one
 
 
@@ -171,7 +174,7 @@ def test_outputs_are_aligned_as_the_model_cut_them() -> None:
 def test_what_cannot_be_aligned_is_an_error() -> None:
     run = untrained("transformer")
     with pytest.raises(ValueError, match=r"encoder.0.self.1 does not look at the source; decoder.layers.0.cross.0 … "):
-        align_pairs(run, SOURCES[:1], TARGETS[:1], Looking(("encoder.0.self.1",)))
+        align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(("encoder.0.self.1",)))
     with pytest.raises(ValueError, match="no attention to the source"):
         align_pairs(untrained("bottleneck"), SOURCES[:1], TARGETS[:1])
     with pytest.raises(ValueError, match="task: language-model"):
@@ -222,7 +225,7 @@ def test_links_are_written_in_order() -> None:
 @pytest.mark.parametrize("name", LOOKING)
 def test_several_ways_of_looking_are_read_in_one_pass(name: str) -> None:
     run = untrained(name)
-    ways = [Looking((path,), shift) for path in run.model.cross_attention_paths for shift in (False, True)]
+    ways = [HeadSelection((path,), shift) for path in run.model.cross_attention_paths for shift in (False, True)]
     for how, found in zip(ways, align_in_ways(run, SOURCES, TARGETS, ways), strict=True):
         for one, other in zip(found, align_pairs(run, SOURCES, TARGETS, how), strict=True):
             np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from sightline.inspection.nearest import Nearest, cosines
-from sightline.inspection.vector_files import vector_file
+from sightline.inspection.embeddings import Nearest, cosines, vector_file
 from sightline.inspection.word_senses import Occurrences, principal_plane, turned_alike
 from sightline.plots.senses import draw_senses
 

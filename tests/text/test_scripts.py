@@ -10,7 +10,7 @@ import pytest
 from sightline.data.noise import Pieces
 from sightline.decoding.phrases import occurrences
 from sightline.evaluation import rouge, word_differences
-from sightline.inspection.occurrences import places_of
+from sightline.inspection.word_senses import places_of
 from sightline.recipe.data import CharacterTokenizer
 from sightline.text.scripts import unspaced
 from sightline.text.tokenizer import Tokenizer

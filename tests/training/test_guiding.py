@@ -14,7 +14,7 @@ import torch
 from sightline.cli.align import align
 from sightline.data.batches import guide_of, padded_batch
 from sightline.data.collate import translation
-from sightline.inspection.word_alignment import Looking, align_pairs
+from sightline.inspection.alignment import HeadSelection, align_pairs
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
@@ -151,7 +151,7 @@ def recipe(folder: Path, model: dict[str, Any], **training: Any) -> Recipe:
     )
 
 
-def error(run: Run, folder: Path, looking: Looking | None = None) -> float:
+def error(run: Run, folder: Path, looking: HeadSelection | None = None) -> float:
     """AER on the validation sentences, where every link is sure."""
     rows = [line.split("\t") for line in (folder / "valid.tsv").read_text(encoding="utf-8").splitlines()]
     found = align_pairs(run, [row[0] for row in rows], [row[1] for row in rows], looking)
@@ -182,8 +182,10 @@ def test_a_head_guided_with_shift_is_read_so_without_being_told(tmp_path: Path) 
     made = recipe(tmp_path, MODELS["transformer"], guided_alignment=guide, batches={"tokens": 256, "layout": "padded"})
     run = Run.load(train(made, out=tmp_path / "run", display=Silent()))
     assert error(run, tmp_path) < 0.2
-    assert error(run, tmp_path) == error(run, tmp_path, Looking(("decoder.1.cross.1",), shift=True))
-    assert error(run, tmp_path) < error(run, tmp_path, Looking(("decoder.1.cross.1",)))  # as it is read, not written
+    assert error(run, tmp_path) == error(run, tmp_path, HeadSelection(("decoder.1.cross.1",), shift=True))
+    assert error(run, tmp_path) < error(
+        run, tmp_path, HeadSelection(("decoder.1.cross.1",))
+    )  # as it is read, not written
 
 
 def test_a_run_writes_what_guides_the_next_one_cut_with_dropout(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sightline.terminal import plural
 if TYPE_CHECKING:
     from sightline.evaluation.alignment_error import Gold, Links
     from sightline.evaluation.intervals import Score
-    from sightline.inspection.word_alignment import Looking
+    from sightline.inspection.alignment import HeadSelection
     from sightline.run import Run
     from sightline.tasks.base import Prediction
 
@@ -63,7 +63,7 @@ def align(
     - `sightline align runs/de-en --source test.de --target test.en --layer 3 --head 1 --reverse runs/en-de`
     - `sightline align runs/de-en --training --shift --reverse runs/en-de --out guide.txt`
     """
-    from sightline.inspection.word_alignment import Looking, head_at
+    from sightline.inspection.alignment import HeadSelection, head_at
     from sightline.run import Run
 
     if training == (source is not None or target is not None) or (source is None) != (target is None):
@@ -73,9 +73,9 @@ def align(
     loaded = Run.load(run, device=device)
     other = load_reverse(reverse, loaded)
 
-    def how(each: Run) -> Looking:
+    def how(each: Run) -> HeadSelection:
         named = layer is not None or head is not None
-        return Looking((head_at(each.model, layer, head),) if named else (), shift)
+        return HeadSelection((head_at(each.model, layer, head),) if named else (), shift)
 
     directions = Directions(loaded, how(loaded), way, other, how(other or loaded))
     pairs = _training_pairs(loaded) if training else _pairs(source, target)
@@ -86,7 +86,7 @@ def align(
 
 def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: InputLength) -> Iterator[str]:
     """A line for each pair, block by block."""
-    from sightline.inspection.word_alignment import pharaoh
+    from sightline.inspection.alignment import pharaoh
 
     done = 0
     while window := list(islice(pairs, _WINDOW)):
@@ -165,11 +165,11 @@ class AlignmentFile:
 
     path: Path
     form: str
-    how: Looking
+    how: HeadSelection
 
     def lines(self, run: Run, texts: list[str], best: list[Prediction]) -> Iterator[str]:
         """A line for each text with its best output: its pieces and all weights as JSON, or the links of its words."""
-        from sightline.inspection.word_alignment import align_outputs
+        from sightline.inspection.alignment import align_outputs
 
         if self.form == "json":
             for text, guess in zip(texts, best, strict=True):
@@ -184,7 +184,7 @@ def alignment_file(
 ) -> AlignmentFile | None:
     """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
     from sightline.files import check_place
-    from sightline.inspection.word_alignment import chosen_heads
+    from sightline.inspection.alignment import chosen_heads
 
     if path is None:
         return None
@@ -195,12 +195,12 @@ def alignment_file(
     return AlignmentFile(path, form or "json", how)
 
 
-def looking(heads: str | None, shift: bool) -> Looking:
+def looking(heads: str | None, shift: bool) -> HeadSelection:
     """`decoder.2.cross.1,decoder.2.cross.3`, and whether words are aligned where they are read."""
-    from sightline.inspection.word_alignment import Looking
+    from sightline.inspection.alignment import HeadSelection
 
     names = () if heads is None else tuple(name.strip() for name in heads.split(",") if name.strip())
-    return Looking(names, shift)
+    return HeadSelection(names, shift)
 
 
 def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
@@ -228,10 +228,10 @@ class Directions:
     """Whose attention is read, and how: the run's, and that of one for the other direction, if there is one."""
 
     run: Run
-    how: Looking
+    how: HeadSelection
     symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
     reverse: Run | None
-    reverse_how: Looking
+    reverse_how: HeadSelection
 
     def links(
         self,
@@ -241,8 +241,7 @@ class Directions:
         target_words: Sequence[Sequence[str]] | None = None,
     ) -> list[Links]:
         """The links of each pair of texts, both directions made one."""
-        from sightline.inspection.symmetrization import SYMMETRIES
-        from sightline.inspection.word_alignment import align_pairs
+        from sightline.inspection.alignment import SYMMETRIES, align_pairs
 
         words = {"source_words": source_words, "target_words": target_words}
         links = [found.links for found in align_pairs(self.run, sources, targets, self.how, **words)]
@@ -256,7 +255,7 @@ class Directions:
 
 def symmetry(asked: str | None, reverse: Path | None) -> str:
     """How two directions are made one; refused where there is no such way, or no second direction."""
-    from sightline.inspection.symmetrization import SYMMETRIES
+    from sightline.inspection.alignment import SYMMETRIES
 
     if asked is not None and asked not in SYMMETRIES:
         raise ValueError(f"--symmetrize {asked} is none of {', '.join(SYMMETRIES)}")
@@ -284,7 +283,7 @@ def load_reverse(reverse: Path | None, run: Run) -> Run | None:
 def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
     """AER, precision and recall with intervals, and the links found, line by line."""
     from sightline.evaluation.alignment_error import measure_alignments
-    from sightline.inspection.word_alignment import pharaoh
+    from sightline.inspection.alignment import pharaoh
 
     sources, targets, gold = read_gold_files(files)
     one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))

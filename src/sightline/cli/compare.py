@@ -82,7 +82,7 @@ def compare(
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
     from sightline.files import check_place
-    from sightline.plots.figure_files import check_figure
+    from sightline.plots.figures import check_figure
     from sightline.progress import shown
 
     if saved is not None:

@@ -17,7 +17,6 @@ def demo(
     import time
 
     from sightline.cli.train import train_or_tell
-    from sightline.inspection.alignment import render_terminal
     from sightline.run import Run
     from sightline.terminal import console
     from sightline.training.resolve import open_recipe
@@ -40,7 +39,7 @@ def demo(
     if alignment is None:
         return
     print("\nWhere it looked while it wrote the last one:\n")
-    screen.print(render_terminal(alignment))
+    screen.print(alignment.grid())
     picture = out / "alignment.png"
     alignment.draw(picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
     print(f"\nThe same as a picture: {picture}")

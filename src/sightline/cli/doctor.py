@@ -249,7 +249,7 @@ def _features() -> Iterator[Finding]:
 
 
 def _fonts() -> Iterator[Finding]:
-    from sightline.plots.fonts import covers, fonts_for
+    from sightline.plots.figures import covers, fonts_for
 
     for script, sample, package in _SCRIPTS:
         if covers(sample):

@@ -18,9 +18,7 @@ from sightline.progress import shown
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.inspection.contextual import Embedded, Layer, Wanted
-    from sightline.inspection.nearest import Nearest
-    from sightline.inspection.vector_files import VectorWriter
+    from sightline.inspection.embeddings import Layer, Nearest, TextVectors, VectorOptions, VectorWriter
     from sightline.run import Run
 
 _TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
@@ -64,8 +62,8 @@ def embed(
     - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
     """
-    from sightline.inspection.vector_files import check_vector_file, files_of
-    from sightline.plots.figure_files import check_figure
+    from sightline.inspection.embeddings import check_vector_file, files_of
+    from sightline.plots.figures import check_figure
     from sightline.run import Run
 
     if out is None and nearest is None and figure is None and word is None:
@@ -104,18 +102,18 @@ def _check_used(nearest: str | None, figure: Path | None, top: int | None, most:
         raise ValueError(f"--nearest {nearest!r} is no text, and nothing is near to it; give some words")
 
 
-def _wanted(layer: str, pooling: str, words: bool) -> Wanted:
-    from sightline.inspection.contextual import Wanted
+def _wanted(layer: str, pooling: str, words: bool) -> VectorOptions:
+    from sightline.inspection.embeddings import VectorOptions
 
     chosen: Layer = int(layer) if layer.isdecimal() else layer  # type: ignore[assignment]
-    return Wanted(chosen, pooling, words)  # type: ignore[arg-type]
+    return VectorOptions(chosen, pooling, words)  # type: ignore[arg-type]
 
 
-def _embed_lines(run: Run, file: Path | None, wanted: Wanted, out: Path | None, text: str | None, top: int) -> None:
+def _embed_lines(
+    run: Run, file: Path | None, wanted: VectorOptions, out: Path | None, text: str | None, top: int
+) -> None:
     """All lines, block by block: to a file, to the search for neighbours, or to both."""
-    from sightline.inspection.contextual import embed_texts, layer_width
-    from sightline.inspection.nearest import Nearest
-    from sightline.inspection.vector_files import vector_file
+    from sightline.inspection.embeddings import Nearest, embed_texts, layer_width, vector_file
     from sightline.tasks.base import TooLong
 
     near: Nearest | None = None
@@ -158,7 +156,7 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
     yield block
 
 
-def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near: Nearest | None) -> None:
+def _hand_over(found: list[TextVectors], done: int, rows: VectorWriter | None, near: Nearest | None) -> None:
     import numpy as np
 
     lines = [number for number, each in enumerate(found, done + 1) for _ in each.units]
@@ -171,7 +169,7 @@ def _hand_over(found: list[Embedded], done: int, rows: VectorWriter | None, near
 
 
 def _draw(run: Run, file: Path | None, word: str, figure: Path, most: int) -> None:
-    from sightline.inspection.occurrences import find_occurrences
+    from sightline.inspection.word_senses import find_occurrences
     from sightline.plots.senses import draw_senses
 
     found = find_occurrences(run.task, texts_of(run.recipe, file), word, most=most)

@@ -370,7 +370,7 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
 
 def _check_confusion(path: Path, task: TaskSpec) -> None:
     """Better known before the work than after it."""
-    from sightline.plots.figure_files import check_figure
+    from sightline.plots.figures import check_figure
 
     if task.labels == "none":
         raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not {task}")

@@ -162,7 +162,7 @@ class Files:
     def check(self) -> None:
         """Before anything is computed: whether they can be written."""
         from sightline.files import check_place
-        from sightline.plots.figure_files import check_figure
+        from sightline.plots.figures import check_figure
 
         for path in filter(None, (self.html, self.json)):
             check_place(path)
@@ -177,7 +177,7 @@ def _look(subject: Subject, view: str, title: str, wanted: Files, cell: str | No
 
     check_view(view, subject)
     if wanted.html is not None:
-        from sightline.report.html_report import write_report
+        from sightline.report.page import write_report
 
         write_report(subject, wanted.html, title=title)
         print(f"wrote {wanted.html}", file=sys.stderr)

@@ -17,11 +17,9 @@ from sightline.terminal import plural
 if TYPE_CHECKING:
     from sightline.data.batches import TrainingBatch
     from sightline.evaluation.breakdowns import LengthBucket
-    from sightline.inspection.attributed import Attribution
-    from sightline.inspection.attribution import Method
-    from sightline.inspection.corpus_losses import Counts
-    from sightline.inspection.corpus_view import CorpusView, Order
-    from sightline.inspection.gradient_flow import Flow
+    from sightline.inspection.attribution import Attribution, Method
+    from sightline.inspection.corpus import CorpusLosses, Counts, Order
+    from sightline.inspection.gradients import GradientFlow as Flow
     from sightline.inspection.views import Subject
     from sightline.progress import Progress
     from sightline.run import Run
@@ -177,7 +175,7 @@ def show_measure(measure: str, run: Path, asked: MeasureOptions) -> None:
         show_attribution(loaded, asked.text, asked.target, method=method, figure=figure, json_file=json_file)
     elif asked.corpus is not None:
         from sightline.cli.measures import show_corpus
-        from sightline.inspection.corpus_view import ORDERS
+        from sightline.inspection.corpus import ORDERS
 
         show_corpus(
             Run.load(run, device=asked.device),
@@ -226,9 +224,9 @@ def show_gradient_flow(
 ) -> None:
     """‖∂L_t/∂h_k‖ against t − k of each run, at initialisation and after training."""
     from sightline.files import write_json
-    from sightline.inspection.gradient_flow import flow_lines
-    from sightline.plots.figure_files import check_figure
-    from sightline.plots.flow import draw_flows
+    from sightline.inspection.gradients import flow_lines
+    from sightline.plots.figures import check_figure
+    from sightline.plots.lines import draw_flows
     from sightline.progress import shown
     from sightline.run_folder import read_config
 
@@ -251,7 +249,7 @@ def show_gradient_flow(
 
 def measure_flows(folder: Path, label: str, on: str, device: str, progress: Progress) -> list[Flow]:
     """One run: the model its recipe describes with fresh weights, and as it was trained."""
-    from sightline.inspection.gradient_flow import gradient_flow
+    from sightline.inspection.gradients import gradient_flow
     from sightline.inspection.samples import sample_batches
     from sightline.models.build import build_model
     from sightline.run import Run
@@ -282,7 +280,7 @@ def _with_gradients(run: Run) -> Run:
 
 def show_layer_norms(run: Path, figure: Path) -> None:
     """The gradient norm of each layer over the training, drawn."""
-    from sightline.plots.layer_norms import draw_layer_norms, read_layer_norms
+    from sightline.plots.lines import draw_layer_norms, read_layer_norms
 
     draw_layer_norms(read_layer_norms(run), figure, title=f"{run.name}: gradient norms over training")
     print(f"wrote {figure}", file=sys.stderr)
@@ -290,7 +288,7 @@ def show_layer_norms(run: Path, figure: Path) -> None:
 
 def show_expert_shares(run: Path, figure: Path) -> None:
     """What share of the tokens each expert had over the training, drawn."""
-    from sightline.plots.expert_shares import draw_expert_shares
+    from sightline.plots.experts import draw_expert_shares
 
     draw_expert_shares(run, figure)
     print(f"wrote {figure}", file=sys.stderr)
@@ -310,9 +308,8 @@ def show_attribution(
 ) -> None:
     """Which tokens each answer to a text rests on; the answer is the model's own, if none is given."""
     from sightline.files import write_json
-    from sightline.inspection.alignment import render_terminal
-    from sightline.plots.attribution import draw_attribution
-    from sightline.plots.figure_files import check_figure
+    from sightline.plots.alignment import draw_attribution
+    from sightline.plots.figures import check_figure
     from sightline.terminal import console
 
     if figure is not None:
@@ -321,7 +318,7 @@ def show_attribution(
     shown = found if run.recipe.task_spec.labels == "words" else found.words()
     screen = console()
     screen.print(f"{method}: share of each answer (down) that rests on each token (across)", markup=False)
-    screen.print(render_terminal(shown.alignment()))
+    screen.print(shown.alignment().grid())
     if found.gaps is not None:
         gap = float(abs(found.gaps).max(initial=0.0))
         screen.print(
@@ -337,14 +334,14 @@ def show_attribution(
 
 def _attribution(run: Run, text: str, target: str | None, method: Method) -> Attribution:
     """The same as data."""
-    from sightline.inspection.attribution import Labels, Question, attribute, on_device
+    from sightline.inspection.attribution import AttributionInput, TokenNames, attribute, on_device
     from sightline.inspection.samples import example_batch
 
     continues = _with_gradients(run).recipe.task_spec.continues_text
     if target is None:
         target = text if continues else run.predict([text])[0]
-    question = Question.of(example_batch(run.recipe, run.vocabulary, text, target))
-    labels = Labels.of(question, run.vocabulary, text)
+    question = AttributionInput.of(example_batch(run.recipe, run.vocabulary, text, target))
+    labels = TokenNames.of(question, run.vocabulary, text)
     asked = on_device(question, run.device)
     return attribute(run.model, asked, labels, method=method, steps=_STEPS)
 
@@ -366,8 +363,8 @@ def show_corpus(
     """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
     from sightline.evaluation.metrics import METRICS
     from sightline.files import check_place, write_atomically, write_json
-    from sightline.inspection.corpus_view import length_table, sentence_table, token_table
-    from sightline.plots.corpus import draw_lengths
+    from sightline.inspection.corpus import length_table, sentence_table, token_table
+    from sightline.plots.lines import draw_lengths
     from sightline.terminal import console
 
     if csv_file is not None:
@@ -413,18 +410,18 @@ def _check_quality(run: Run) -> None:
 
 def _check_lengths(run: Run, figure: Path) -> None:
     """Before anything is measured: whether there are lengths to draw, and a file for it."""
-    from sightline.plots.figure_files import check_figure
+    from sightline.plots.figures import check_figure
 
     check_figure(figure)
     if run.recipe.task_spec.continues_text:
         raise ValueError(f"--figure {figure} draws losses by length; a language model's text is cut into equal parts")
 
 
-def corpus_view(run: Run, on: str) -> CorpusView:
+def corpus_view(run: Run, on: str) -> CorpusLosses:
     """The same as data."""
     import numpy as np
 
-    from sightline.inspection.corpus_losses import pair_losses, text_losses
+    from sightline.inspection.corpus import pair_losses, text_losses
     from sightline.text.tokenizer import END
 
     if run.recipe.data.noise is not None:
@@ -445,7 +442,7 @@ def _training_counts(run: Run) -> Counts | None:
     """How often each token stands in the training text, where that is at hand."""
     from sightline.data.preparation import prepare_data
     from sightline.data.sources import DataError
-    from sightline.inspection.corpus_losses import token_counts
+    from sightline.inspection.corpus import token_counts
 
     try:
         prepared = prepare_data(run.recipe, vocabulary=run.vocabulary)

@@ -213,7 +213,7 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> list[Path]:
 
     A picture that cannot be drawn is an error once all the rest is written.
     """
-    from sightline.plots.figure_files import can_draw
+    from sightline.plots.figures import can_draw
 
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)

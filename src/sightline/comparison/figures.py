@@ -13,14 +13,15 @@ from sightline.comparison.journals import Validation
 from sightline.comparison.results import Comparison, System
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
-from sightline.plots.figure_files import (
+from sightline.plots.figures import (
     chart_style,
     check_figure,
     content_of,
+    drawing,
+    fonts_for,
     new_figure,
     power_of_ten,
 )
-from sightline.plots.fonts import drawing, fonts_for
 from sightline.recipe import MetricName
 
 if TYPE_CHECKING:

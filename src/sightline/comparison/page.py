@@ -28,7 +28,7 @@ from sightline.comparison.tables import (
 from sightline.comparison.where import Contrast
 from sightline.evaluation.contrasts import ChangedSentence
 from sightline.evaluation.word_differences import Segment, word_differences
-from sightline.plots.figure_files import can_draw
+from sightline.plots.figures import can_draw
 from sightline.registry import version
 
 # Nothing may be loaded from anywhere, and nothing may run: the browser is told so too.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sightline.decoding.scoring import log_probabilities
-from sightline.inspection.attention_views import Loaded, attentions, find_head, head_names
+from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names
 from sightline.layers.tap import Tapped, on_taps
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Measure = Callable[[], float]  # a corpus metric of the run as it is then: `lamb
 
 
 @dataclass(frozen=True)
-class Effect:
+class AblationEffect:
     """What changes when these heads are silent: negative log-probabilities and scores mean that they were needed."""
 
     heads: tuple[str, ...]
@@ -60,13 +60,13 @@ def ablated(model: Any, heads: Sequence[str]) -> Iterator[None]:
 
 
 def ablate(
-    run: Loaded,
+    run: LoadedRun,
     heads: Sequence[str],
     texts: Sequence[str],
     targets: Sequence[str] | None = None,
     *,
     measure: Measure | None = None,
-) -> Effect:
+) -> AblationEffect:
     """The effect of switching all these heads off at once.
 
     On log p of the outputs for `texts` (the model's own as it is whole, or `targets`), and on a corpus metric, if
@@ -76,13 +76,13 @@ def ablate(
 
 
 def ablate_each(
-    run: Loaded,
+    run: LoadedRun,
     texts: Sequence[str],
     targets: Sequence[str] | None = None,
     *,
     heads: Sequence[str] | None = None,
     measure: Measure | None = None,
-) -> list[Effect]:
+) -> list[AblationEffect]:
     """The effect of each head alone (of all there are, if none are named), the most needed first."""
     names = head_names(run.model) if heads is None else list(heads)
     found = _effects(run, [(name,) for name in names], texts, targets, measure)
@@ -90,12 +90,12 @@ def ablate_each(
 
 
 def _effects(
-    run: Loaded,
+    run: LoadedRun,
     groups: Sequence[tuple[str, ...]],
     texts: Sequence[str],
     targets: Sequence[str] | None,
     measure: Measure | None,
-) -> list[Effect]:
+) -> list[AblationEffect]:
     if not run.recipe.task_spec.writes_text:
         raise ValueError(
             f"log-probabilities of outputs are for models that write, and this run is {run.recipe.task_spec}; "
@@ -116,11 +116,13 @@ def _effects(
         with ablated(run.model, heads):
             change = total() - whole
             metric = None if measure is None or score is None else measure() - score
-        found.append(Effect(heads, change, metric))
+        found.append(AblationEffect(heads, change, metric))
     return found
 
 
-def _pairs(run: Loaded, texts: Sequence[str], targets: Sequence[str] | None) -> tuple[list[list[int]], list[list[int]]]:
+def _pairs(
+    run: LoadedRun, texts: Sequence[str], targets: Sequence[str] | None
+) -> tuple[list[list[int]], list[list[int]]]:
     """Ids of what is read and what is written. (A language model reads nothing and writes the texts.)"""
     if run.recipe.task_spec.continues_text:
         return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
@@ -130,7 +132,7 @@ def _pairs(run: Loaded, texts: Sequence[str], targets: Sequence[str] | None) -> 
     return sources, run.vocabulary.target.encode_many(list(targets))
 
 
-def effects_table(effects: Sequence[Effect], *, metric: str = "metric", title: str | None = None) -> Table:
+def effects_table(effects: Sequence[AblationEffect], *, metric: str = "metric", title: str | None = None) -> Table:
     """For a terminal, in the order given."""
     from rich import box
     from rich.table import Table

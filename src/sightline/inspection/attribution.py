@@ -1,19 +1,10 @@
-"""Which tokens an answer rests on: input × gradient, integrated gradients, occlusion.
-
-f_t is the log-probability of answer t (a token, a tag, a label), x_s the vector of input token s, in the source or
-among the target tokens before t. An attribution a_{t,s} is in nats of f_t.
-
-- input × gradient: a_{t,s} = x_s · ∂f_t/∂x_s, how f_t changes with x_s to first order.
-- integrated gradients: a_{t,s} = (x_s − x'_s) · ∫₀¹ ∂f_t/∂x_s (x' + α (x − x')) dα, from a baseline x' to x
-  (Sundararajan et al. 2017, eq. 1). Complete: Σ_s a_{t,s} = f_t(x) − f_t(x').
-- occlusion: a_{t,s} = f_t(x) − f_t(x without s) (Zeiler and Fergus 2014): what is lost with a token.
-"""
+"""An attribution: to keep, to group into words, to print, to draw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -21,19 +12,97 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.batches import TrainingBatch
-from sightline.inspection.attributed import Attribution
-from sightline.inspection.gradient_flow import at_rest
+from sightline.inspection.alignment import Alignment
+from sightline.inspection.gradients import at_rest
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
-from sightline.plots.heat_map import Numbers
-from sightline.text.tokenizer import PAD, UNK, Vocabulary
+from sightline.plots.matrices import Numbers, row_shares
+from sightline.text.tokenizer import PAD, SPACE, UNK, Vocabulary
+from sightline.text.word_pieces import word_groups
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """What each answer owes to each token, in nats of its log-probability."""
+
+    method: str
+    outputs: list[str]
+    scores: Numbers  # (A,) log p of each answer
+    source: list[str]
+    from_source: Numbers  # (A, S)
+    target: list[str]  # the tokens given before an answer: <s>, then the outputs but the last
+    from_target: Numbers  # (A, T), nothing from a token that comes later
+    gaps: Numbers | None = None  # (A,) integrated gradients: f(x) − f(x') − Σ a, which should be nothing
+
+    def __post_init__(self) -> None:
+        for what, tokens, found in (
+            ("source", self.source, self.from_source),
+            ("target", self.target, self.from_target),
+        ):
+            if found.shape != (len(self.outputs), len(tokens)):
+                raise ValueError(
+                    f"the attributions to the {what} are {found.shape} and must be (outputs, tokens), here "
+                    f"{(len(self.outputs), len(tokens))}"
+                )
+
+    def shares(self) -> tuple[Numbers, Numbers]:
+        """(A, S) and (A, T): the size of each as a share of all that the answer has."""
+        both = row_shares(np.concatenate([self.from_source, self.from_target], axis=1))
+        return both[:, : len(self.source)], both[:, len(self.source) :]
+
+    def alignment(self) -> Alignment:
+        """The shares as a grid: source tokens, then target tokens (with » before them, where there are both)."""
+        mark = "»" if self.source else ""
+        columns = [*self.source, *(mark + token for token in self.target)]
+        return Alignment(columns, self.outputs, np.concatenate(self.shares(), axis=1).astype(np.float32))
+
+    def words(self) -> Attribution:
+        """The same for words: the log p of a word is the sum of its pieces', and so is what it owes, and to it."""
+        outputs, source, target = (word_groups(tokens) for tokens in (self.outputs, self.source, self.target))
+
+        def summed(found: Numbers, columns: list[list[int]]) -> Numbers:
+            rows = [found[group].sum(0) for group in outputs]
+            return np.array([[row[group].sum() for group in columns] for row in rows]).reshape(len(rows), len(columns))
+
+        return replace(
+            self,
+            outputs=_joined_pieces(self.outputs, outputs),
+            scores=np.array([self.scores[group].sum() for group in outputs]),
+            source=_joined_pieces(self.source, source),
+            from_source=summed(self.from_source, source),
+            target=_joined_pieces(self.target, target),
+            from_target=summed(self.from_target, target),
+            gaps=None if self.gaps is None else np.array([self.gaps[group].sum() for group in outputs]),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers are kept to six digits."""
+
+        def rows(found: Numbers) -> Any:
+            return np.round(found, 6).tolist()
+
+        return {
+            "method": self.method,
+            "outputs": self.outputs,
+            "scores": rows(self.scores),
+            "source": self.source,
+            "from_source": rows(self.from_source),
+            "target": self.target,
+            "from_target": rows(self.from_target),
+            **({} if self.gaps is None else {"gaps": rows(self.gaps)}),
+        }
+
+
+def _joined_pieces(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> list[str]:
+    return ["".join(pieces[place] for place in group).lstrip(SPACE) or SPACE for group in groups]
+
 
 Method = Literal["input-gradient", "integrated-gradients", "occlusion"]
 _TOKENS = 4_096  # of all rows of a forward pass together
 
 
 @dataclass(frozen=True)
-class Question:
+class AttributionInput:
     """One example as a model takes it: the tokens it reads (S,), those it is given (T,), the answers wanted of it."""
 
     source: Tensor | None
@@ -41,12 +110,12 @@ class Question:
     wanted: Tensor  # as many as `given` or `source`, or one; PAD where nothing is asked
 
     @staticmethod
-    def of(batch: TrainingBatch) -> Question:
+    def of(batch: TrainingBatch) -> AttributionInput:
         """The one example of a padded batch."""
         if len(batch.wanted) != 1:
             raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.wanted)}")
         source, given = (None if part is None else part[0] for part in (batch.source, batch.given))
-        return Question(source, given, batch.wanted[0])
+        return AttributionInput(source, given, batch.wanted[0])
 
     @property
     def places(self) -> Tensor:
@@ -60,7 +129,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Labels:
+class TokenNames:
     """What the tokens and the answers are called."""
 
     source: Sequence[str]
@@ -68,7 +137,7 @@ class Labels:
     outputs: Sequence[str]
 
     @staticmethod
-    def of(question: Question, vocabulary: Vocabulary, text: str | None = None) -> Labels:
+    def of(question: AttributionInput, vocabulary: Vocabulary, text: str | None = None) -> TokenNames:
         """By the pieces of the tokenizers; the labels of tokens beside these. Of a `text` what is unknown is shown."""
         source = [] if question.source is None else vocabulary.source.pieces(question.source.tolist())
         target = [] if question.given is None else vocabulary.target.pieces(question.given.tolist())
@@ -78,7 +147,7 @@ class Labels:
         outputs = vocabulary.target.pieces(question.wanted[question.places].tolist())
         if vocabulary.labels == "words":
             outputs = [f"{source[place]} {label}" for place, label in zip(places, outputs, strict=True)]
-        return Labels(source, target, outputs)
+        return TokenNames(source, target, outputs)
 
 
 # --- the answers, as a function of tokens or of their vectors --------------------------------------------------------
@@ -98,7 +167,7 @@ def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> It
             handle.remove()
 
 
-def _log_probabilities(model: Any, question: Question, sources: Tensor | None, given: Tensor | None) -> Tensor:
+def _log_probabilities(model: Any, question: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
     """(R, A): log p of every answer, for R rows of tokens (R, S) and (R, T)."""
     layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, given)]
     features = model(sources, layouts[0], given, layouts[1])
@@ -114,7 +183,7 @@ def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
     return None if tokens is None else tokens.expand(count, -1)
 
 
-def _vectors(model: nn.Module, question: Question) -> list[Tensor]:
+def _vectors(model: nn.Module, question: AttributionInput) -> list[Tensor]:
     """The vectors that enter: (1, S, D) of the source, (1, T, D) of the target, as far as there are."""
     found: list[Tensor] = []
     with torch.no_grad(), _embeddings(model, lambda vectors: found.append(vectors.detach())):
@@ -122,7 +191,7 @@ def _vectors(model: nn.Module, question: Question) -> list[Tensor]:
     return found
 
 
-def _entered(model: nn.Module, question: Question, vectors: Sequence[Tensor]) -> Tensor:
+def _entered(model: nn.Module, question: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
     """(R, A): log p of every answer, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
     entering, count = iter(vectors), len(vectors[0])
     with _embeddings(model, lambda _: next(entering)):
@@ -134,8 +203,8 @@ def _entered(model: nn.Module, question: Question, vectors: Sequence[Tensor]) ->
 
 def attribute(
     model: nn.Module,
-    question: Question,
-    labels: Labels,
+    question: AttributionInput,
+    labels: TokenNames,
     *,
     method: Method = "integrated-gradients",
     steps: int = 64,
@@ -165,7 +234,7 @@ def attribute(
     )
 
 
-def _chunks(question: Question) -> Iterator[Tensor]:
+def _chunks(question: AttributionInput) -> Iterator[Tensor]:
     """The numbers of the answers, so many at a time."""
     count, tokens = len(question.places), max(1, sum(question.sizes))
     numbers = torch.arange(count, device=question.wanted.device)
@@ -173,7 +242,7 @@ def _chunks(question: Question) -> Iterator[Tensor]:
 
 
 def _gradients(
-    model: nn.Module, question: Question, vectors: Sequence[Tensor], answers: Tensor
+    model: nn.Module, question: AttributionInput, vectors: Sequence[Tensor], answers: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """(R,) log p of the answers, and their gradients by the vectors (1, ·, D) given to each: (R, ·, D)."""
     leaves = [part.expand(len(answers), -1, -1).clone().requires_grad_() for part in vectors]
@@ -185,7 +254,7 @@ def _gradients(
     ]
 
 
-def _input_gradient(model: nn.Module, question: Question) -> tuple[Numbers, Numbers]:
+def _input_gradient(model: nn.Module, question: AttributionInput) -> tuple[Numbers, Numbers]:
     vectors = _vectors(model, question)
     scores, rows = [], []
     for answers in _chunks(question):
@@ -195,7 +264,7 @@ def _input_gradient(model: nn.Module, question: Question) -> tuple[Numbers, Numb
     return _numbers(scores), _numbers(rows)
 
 
-def _integrate(model: nn.Module, question: Question, steps: int) -> tuple[Numbers, Numbers, Numbers]:
+def _integrate(model: nn.Module, question: AttributionInput, steps: int) -> tuple[Numbers, Numbers, Numbers]:
     ends = _vectors(model, question)  # from zeros, so they are the ways too
     along = _along(model, question, ends, 4 * steps)
     nodes = _nodes(along, steps)
@@ -210,7 +279,7 @@ def _integrate(model: nn.Module, question: Question, steps: int) -> tuple[Number
     return along[-1], found, along[-1] - along[0] - found.sum(1)
 
 
-def _along(model: nn.Module, question: Question, ends: Sequence[Tensor], parts: int) -> Numbers:
+def _along(model: nn.Module, question: AttributionInput, ends: Sequence[Tensor], parts: int) -> Numbers:
     """(parts + 1, A): the answers' log p on the way from the baseline to the input."""
     shares = torch.linspace(0, 1, parts + 1, device=ends[0].device)
     with torch.no_grad():
@@ -237,7 +306,7 @@ def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
     return [(float(m + sign * h / 3**0.5), float(h)) for m, h in zip(middle, half, strict=True) for sign in (-1, 1)]
 
 
-def _occlude(model: nn.Module, question: Question) -> tuple[Numbers, Numbers]:
+def _occlude(model: nn.Module, question: AttributionInput) -> tuple[Numbers, Numbers]:
     whole = _asked(model, question, _rows(question.source, 1), _rows(question.given, 1))  # (1, A)
     lost = []
     if question.source is not None:
@@ -250,7 +319,7 @@ def _occlude(model: nn.Module, question: Question) -> tuple[Numbers, Numbers]:
     return _numbers([whole[0]]), _numbers([found])
 
 
-def _asked(model: nn.Module, question: Question, sources: Tensor | None, given: Tensor | None) -> Tensor:
+def _asked(model: nn.Module, question: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
     """`_log_probabilities` without gradients, some rows at a time."""
     count = max(len(part) for part in (sources, given) if part is not None)
     size = max(1, _TOKENS // max(1, sum(question.sizes)))
@@ -276,7 +345,7 @@ def _numbers(parts: Sequence[Tensor]) -> Numbers:
     return torch.cat(list(parts)).detach().double().cpu().numpy()
 
 
-def on_device(question: Question, device: torch.device) -> Question:
+def on_device(question: AttributionInput, device: torch.device) -> AttributionInput:
     """The same where the model is."""
     source, given = (None if part is None else part.to(device) for part in (question.source, question.given))
-    return Question(source, given, question.wanted.to(device))
+    return AttributionInput(source, given, question.wanted.to(device))

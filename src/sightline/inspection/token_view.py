@@ -9,9 +9,9 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from sightline.inspection.alignment import visible
 from sightline.inspection.trace import Trace
 from sightline.inspection.trace_display import first_written, headline
+from sightline.text.shown import visible
 
 _WIDEST = 78  # of what a short table is widened to
 

@@ -10,6 +10,7 @@ also has the operation and the arguments that made it, down to tokens and weight
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _NOTHING = torch.empty(0)
+_LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -177,8 +179,8 @@ class Trace:
 
     def text(self, width: int = 120) -> str:
         """Every step in a line: name, formula, shape, range."""
-        from sightline.inspection.terminal_grid import plain_text
         from sightline.inspection.trace_display import trace_table
+        from sightline.plots.terminal import plain_text
 
         return plain_text(trace_table(self), width)
 
@@ -205,6 +207,12 @@ class Trace:
         key = f"{tapped.name}#{before + 1}" if before else tapped.name
         tensor = tapped.tensor.detach().clone()
         self.steps.append(Step(tapped.name, tensor, tapped.formula, tapped.inputs, key=key))
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that a step belongs to, if it does to one."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
 
 
 def _short(name: str) -> str:

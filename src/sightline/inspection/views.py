@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.inspection.attention_views import Loaded
+from sightline.inspection.attention import LoadedRun
 from sightline.inspection.trace import Trace
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with 
 
 
 @dataclass(frozen=True)
-class Viewed:
+class InspectionView:
     """The same thing for a terminal, for JSON and, where there is one, as a picture."""
 
     shown: RenderableType
@@ -38,7 +38,7 @@ class Viewed:
 class Subject:
     """What is looked at: a run and a text, or a trace that is there already; and how near."""
 
-    run: Loaded | None = None
+    run: LoadedRun | None = None
     text: str = ""
     target: str | None = None
     step: int | None = None
@@ -54,7 +54,7 @@ class Subject:
         """Recorded when it is first asked for."""
         return self.given if self.given is not None else self.loaded("a trace").trace(self.text, self.target)
 
-    def loaded(self, what: str) -> Loaded:
+    def loaded(self, what: str) -> LoadedRun:
         """The run; where there is none, nobody can be asked for `what`."""
         if self.run is None:
             raise ValueError(f"{what} needs a run folder, and this is an example with a trace alone; name a run")
@@ -69,7 +69,7 @@ class Subject:
         return pieces[0] if pieces else str(number)
 
 
-def _walk(subject: Subject) -> Viewed:
+def _walk(subject: Subject) -> InspectionView:
     from sightline.inspection.walk_through import WalkThrough
 
     walk = WalkThrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
@@ -80,20 +80,21 @@ def _walk(subject: Subject) -> Viewed:
         shown = [replace(each.step, tensor=each.tensor) for each in walk.steps()]
         return trace_record(Trace(shown, {}, subject.trace.about))
 
-    return Viewed(walk, record)
+    return InspectionView(walk, record)
 
 
-def _steps(subject: Subject) -> Viewed:
-    from sightline.inspection.walk_through import check_layer, layer_of
+def _steps(subject: Subject) -> InspectionView:
+    from sightline.inspection.trace import layer_of
+    from sightline.inspection.walk_through import check_layer
 
     trace = subject.trace
     if subject.layer is not None:
         check_layer(trace, subject.layer)
         trace = Trace([step for step in trace if layer_of(step.name) == subject.layer], {}, trace.about)
-    return Viewed(trace, lambda: trace_record(trace))
+    return InspectionView(trace, lambda: trace_record(trace))
 
 
-def _tokens(subject: Subject) -> Viewed:
+def _tokens(subject: Subject) -> InspectionView:
     from sightline.inspection.token_view import token_choices, token_table
 
     choices = token_choices(subject.trace, subject.token)
@@ -101,11 +102,11 @@ def _tokens(subject: Subject) -> Viewed:
         choices = [choice for choice in choices if choice.place == subject.step]
         if not choices:
             raise ValueError(f"--step {subject.step}: the output has no such token; --view tokens shows all")
-    return Viewed(token_table(subject.trace, choices), lambda: [asdict(choice) for choice in choices])
+    return InspectionView(token_table(subject.trace, choices), lambda: [asdict(choice) for choice in choices])
 
 
-def _heads(subject: Subject) -> Viewed:
-    from sightline.inspection.attention_views import heads_table, trace_heads
+def _heads(subject: Subject) -> InspectionView:
+    from sightline.inspection.attention import heads_table, trace_heads
 
     heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
     if not heads:
@@ -116,7 +117,7 @@ def _heads(subject: Subject) -> Viewed:
 
         draw_head_grid(heads, path, title=subject.text or None)
 
-    return Viewed(heads_table(heads), lambda: [head.to_dict() for head in heads], draw)
+    return InspectionView(heads_table(heads), lambda: [head.to_dict() for head in heads], draw)
 
 
 def _no_head(subject: Subject, names: Sequence[str]) -> str:
@@ -129,8 +130,8 @@ def _no_head(subject: Subject, names: Sequence[str]) -> str:
     return f"{asked}: there is no such head; {there}"
 
 
-def _beam(subject: Subject) -> Viewed:
-    from sightline.inspection.beam_record import record_beam
+def _beam(subject: Subject) -> InspectionView:
+    from sightline.inspection.beam import record_beam
 
     record = record_beam(subject.loaded("a search"), subject.text)
 
@@ -139,13 +140,13 @@ def _beam(subject: Subject) -> Viewed:
 
         draw_beam(record, path, title=subject.text)
 
-    return Viewed(record.tree(), record.to_dict, draw)
+    return InspectionView(record.tree(), record.to_dict, draw)
 
 
-def _ablate(subject: Subject) -> Viewed:
+def _ablate(subject: Subject) -> InspectionView:
     from sightline.inspection.ablation import ablate, ablate_each, effects_table
-    from sightline.inspection.attention_views import head_names
-    from sightline.inspection.walk_through import layer_of
+    from sightline.inspection.attention import head_names
+    from sightline.inspection.trace import layer_of
 
     run, texts = subject.loaded("switching heads off"), [subject.text]
     targets = None if subject.target is None else [subject.target]
@@ -163,11 +164,13 @@ def _ablate(subject: Subject) -> Viewed:
         effects = ablate_each(run, texts, targets, heads=names, measure=subject.measure)
     title = "what changes without a head: below zero, it was needed"
     shown = effects_table(effects, metric=subject.metric, title=title)
-    return Viewed(shown, lambda: {"metric": subject.metric, "effects": [effect.to_dict() for effect in effects]})
+    return InspectionView(
+        shown, lambda: {"metric": subject.metric, "effects": [effect.to_dict() for effect in effects]}
+    )
 
 
-def _experts(subject: Subject) -> Viewed:
-    from sightline.inspection.expert_view import routing_table, routings
+def _experts(subject: Subject) -> InspectionView:
+    from sightline.inspection.attention import routing_table, routings
 
     found = routings(subject.trace, layer=subject.layer)
     if not found:
@@ -175,10 +178,10 @@ def _experts(subject: Subject) -> Viewed:
         if there:
             raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {there}")
         raise ValueError("there are no experts to look at: the model has none (model.….experts)")
-    return Viewed(routing_table(found), lambda: [routing.to_dict() for routing in found])
+    return InspectionView(routing_table(found), lambda: [routing.to_dict() for routing in found])
 
 
-VIEWS: dict[str, Callable[[Subject], Viewed]] = {
+VIEWS: dict[str, Callable[[Subject], InspectionView]] = {
     "walk": _walk,
     "steps": _steps,
     "tokens": _tokens,
@@ -213,7 +216,7 @@ def check_view(view: str, subject: Subject) -> None:
             raise ValueError(f"--{option} {value} does not narrow --view {view}; it narrows {able}")
 
 
-def look(view: str, subject: Subject) -> Viewed:
+def look(view: str, subject: Subject) -> InspectionView:
     """A view by its name."""
     check_view(view, subject)
     return VIEWS[view](subject)

@@ -7,7 +7,6 @@ walk.explain("decoder.layers.0.cross.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,12 +17,11 @@ from torch import Tensor
 
 from sightline.inspection.cell_arithmetic import Explainer
 from sightline.inspection.numpy_script import recompute
-from sightline.inspection.trace import Step, Trace
+from sightline.inspection.trace import Step, Trace, layer_of
 from sightline.inspection.trace_display import first_written, headline, shape_of
 from sightline.inspection.walk_values import render_values
 from sightline.text.tokenizer import SPECIALS
 
-_LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
 _HEADS = ("products", "scaled", "bias", "scores", "masked", "weights", "context")  # (B, H, T, ·)
 _HEADS_OF_TOKENS = ("query", "key", "value")  # (B, H, T, K), or (B, T, H, K)
 _OF_ALL_TOKENS = ("key", "value", "bias")  # where one token looks, it looks at all of these
@@ -225,12 +223,6 @@ def check_layer(trace: Trace, layer: int) -> None:
     known = sorted({found for each in trace if (found := layer_of(each.name)) is not None})
     if layer not in known:
         raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
-
-
-def layer_of(name: str) -> int | None:
-    """The number of the layer that a step belongs to, if it does to one."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
 
 
 def _has_heads(step: Step) -> bool:

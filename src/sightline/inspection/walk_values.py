@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.text import Text
 from torch import Tensor
 
-from sightline.inspection.alignment import Alignment, visible
 from sightline.inspection.cell_arithmetic import number
-from sightline.inspection.terminal_grid import TerminalGrid, cut_to_cells, right
+from sightline.plots.terminal import TerminalGrid, cut_to_cells, right
+from sightline.text.shown import visible
 
 _MATRICES, _ROWS, _COLUMNS = 4, 8, 8  # shown of a tensor; what is left out is counted
 _LABEL = 24
@@ -49,7 +49,7 @@ def _views(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | 
     if not shares or matrix.shape[1] <= _COLUMNS:
         yield NumberTable(matrix, rows, columns)
     if shares and rows is not None and columns is not None:
-        yield TerminalGrid(Alignment(list(columns), list(rows), matrix.float().cpu().numpy()))
+        yield TerminalGrid(rows, columns, matrix.float().cpu().numpy())
 
 
 def _shares(matrix: Tensor) -> bool:

@@ -6,10 +6,28 @@ the plane of the two directions in which they differ most, places where the word
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sightline.inspection.embeddings import (
+    Layer,
+    check_layers,
+    cut_words,
+    layer_count,
+    piece_states,
+    pool_pieces,
+)
+from sightline.tasks.base import Task
+from sightline.terminal import plural
+from sightline.text.labels import between_spaces
+from sightline.text.scripts import unspaced
+from sightline.text.word_pieces import cut_text
 
 Numbers = NDArray[np.float64]
 
@@ -44,3 +62,81 @@ def turned_alike(places: Numbers, model: Numbers) -> Numbers:
     signs = np.where((places * model).sum(axis=0) < 0, -1.0, 1.0)
     result: Numbers = places * signs
     return result
+
+
+_AROUND = 24  # characters of context on either side
+_PANELS = 6  # layers shown, at most
+
+
+def shown_layers(asked: Task) -> list[Layer]:
+    """From the embedding to the last, evenly thinned where there are many."""
+    between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for a norm or a map
+    if len(between) > _PANELS - 2:
+        between = [between[round(place)] for place in np.linspace(0, len(between) - 1, _PANELS - 2)]
+    return ["embedding", *between, "last"]
+
+
+def places_of(word: str, text: str) -> list[tuple[int, int]]:
+    """[start, stop) of the word in a text, in any case, not as a part of another word."""
+    spans = (match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE))
+    return [span for span in spans if not any(_inside_word(text, place) for place in span)]
+
+
+def _inside_word(text: str, at: int) -> bool:
+    """Whether the characters before and after a place belong to one word."""
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    if unicodedata.category(after).startswith("M"):
+        return True
+    if unspaced(before) or unspaced(after):
+        return False
+    return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
+
+
+def find_occurrences(asked: Task, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
+    """The first `most` places of a word, with its vectors in the layers that are shown."""
+    check_layers(asked, [])  # those that are shown are there, if there are any
+    layers = shown_layers(asked)
+    contexts: list[str] = []
+    rows: list[list[NDArray[np.float32]]] = [[] for _ in layers]
+    for context, ids, mine in islice(_occurrences(asked, texts, word), most):
+        contexts.append(context)
+        ((_, states),) = piece_states(asked, [ids], layers)
+        for own, each in zip(rows, states, strict=True):
+            own.append(pool_pieces(each, mine[:, None], "mean")[0])
+    if len(contexts) < 2:
+        raise ValueError(
+            f"{word!r} stands {plural(len(contexts), 'time')} in the text; to compare its places there must be two"
+        )
+    names = [f"layer {layer}" if isinstance(layer, int) else layer for layer in layers]
+    return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})
+
+
+def _occurrences(asked: Task, texts: Iterable[str], word: str) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
+    """The context of each, the pieces of its text, and which of those are the word's."""
+    for number, text in enumerate(texts):
+        places = places_of(word, text)
+        if not places:
+            continue
+        cut = cut_words(asked, text, number)
+        for start, stop in places:
+            if asked.recipe.task_spec.labels == "words":  # words are cut one by one
+                mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
+            else:
+                parts = [text[:start], text[start:stop], text[stop:]]
+                mine = cut_text(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
+            if mine.any():
+                yield _context(text, start, stop), cut.ids, mine
+
+
+def _context(text: str, start: int, stop: int) -> str:
+    """The word with what stands around it, whole words where there are some: `…at the [bank] of the…`."""
+    before, after = text[max(0, start - _AROUND) : start], text[stop : stop + _AROUND]
+    if start > _AROUND:
+        inside = not text[start - _AROUND - 1].isspace() and " " in before.rstrip()  # a cut word goes if others stay
+        before = "…" + (before.partition(" ")[2] if inside else before)
+    if stop + _AROUND < len(text):
+        inside = not text[stop + _AROUND].isspace() and " " in after.lstrip()
+        after = (after.rpartition(" ")[0] if inside else after) + "…"
+    return " ".join(f"{before}[{text[start:stop]}]{after}".split())

@@ -11,10 +11,9 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.inspection.alignment import visible
-from sightline.inspection.beam_record import BeamRecord, Node
-from sightline.plots.captions import heading_lines, shortened
-from sightline.plots.figure_files import INK, LARGEST, new_picture
+from sightline.inspection.beam import BeamRecord, Node
+from sightline.plots.figures import INK, LARGEST, heading_lines, new_picture, shortened
+from sightline.text.shown import visible
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

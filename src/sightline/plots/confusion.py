@@ -20,11 +20,17 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from sightline.inspection.alignment import visible
-from sightline.inspection.terminal_grid import cut_to_cells
-from sightline.plots.coloured_cells import colour_bar, coloured_cells, set_cells_apart, write_in_cells
-from sightline.plots.figure_files import INK, LARGEST, new_picture
-from sightline.plots.heat_map import PALE_TO_DEEP, row_shares
+from sightline.plots.figures import INK, LARGEST, new_picture
+from sightline.plots.matrices import (
+    PALE_TO_DEEP,
+    colour_bar,
+    coloured_cells,
+    row_shares,
+    set_cells_apart,
+    write_in_cells,
+)
+from sightline.plots.terminal import cut_to_cells
+from sightline.text.shown import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,12 +8,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.inspection.alignment import visible
-from sightline.inspection.attention_views import KINDS, Head
-from sightline.plots.captions import breadth, heading_lines, shortened
-from sightline.plots.coloured_cells import colour_bar, coloured_cells
-from sightline.plots.figure_files import INK, LARGEST, new_picture
-from sightline.plots.heat_map import PALE_TO_DEEP
+from sightline.inspection.attention import KINDS, Head
+from sightline.plots.figures import INK, LARGEST, breadth, heading_lines, new_picture, shortened
+from sightline.plots.matrices import PALE_TO_DEEP, colour_bar, coloured_cells
+from sightline.text.shown import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

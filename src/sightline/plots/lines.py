@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.plots.captions import breadth
-from sightline.plots.figure_files import around_curves, new_picture, power_of_ten
+from sightline.evaluation.breakdowns import LengthBucket
+from sightline.inspection.corpus import LengthLoss
+from sightline.inspection.gradients import SIDES, SMALLEST, GradientFlow, Side
+from sightline.plots.figures import around_curves, breadth, new_picture, power_of_ten
+from sightline.run_folder import journal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 # Okabe & Ito (2008), told apart by colour-blind readers too; with more lines than colours, markers differ.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#1f2933")
@@ -25,7 +29,7 @@ _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """One line; `low` and `high` are the edges of a band around it, `look` says which lines share a colour."""
 
     label: str
@@ -44,7 +48,7 @@ class Panel:
     title: str
     x_label: str
     y_label: str
-    lines: list[Line]
+    lines: list[Series]
     log_x: bool = False
     log_y: bool = True
 
@@ -84,7 +88,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel(panel.y_label)
 
 
-def _draw_line(axes: Axes, line: Line, *, logarithmic: bool) -> None:
+def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
     x, y = line.x, [value if value > 0 or not logarithmic else math.nan for value in line.y]  # a logarithm has gaps
     colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
     axes.plot(
@@ -144,3 +148,108 @@ def _legend(figure: Figure, columns: int) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
+
+
+def draw_lengths(
+    losses: Sequence[LengthLoss],
+    qualities: Sequence[LengthBucket],
+    path: Path,
+    *,
+    name: str,
+    metric: str = "",
+    title: str | None = None,
+) -> None:
+    """A panel for the loss of a system, one for its `metric` if there are `qualities`; a point is a bucket's middle."""
+    lengths = [(each.low + each.high) / 2 for each in losses]
+    loss = Series(name, lengths, [each.loss for each in losses], 0)
+    panels = [Panel("loss by length", "tokens of the target", "nats a token", [loss], log_y=False)]
+    if qualities:
+        words = [(each.low + each.high) / 2 for each in qualities]
+        scores = [each.scores[name] for each in qualities]
+        quality = Series(name, words, scores, 0)
+        panels.append(Panel("quality by length", "words of the reference", metric, [quality], log_y=False))
+    draw_lines(panels, path, title=title)
+
+
+_TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}
+_ACROSS = "steps from reading source token k to writing token t"
+_ENOUGH = 6  # pairs at a distance; where there are fewer, a line says nothing
+_WITHIN = "distance between the answer t and the state k"
+
+
+def draw_flows(flows: Sequence[GradientFlow], path: Path, *, title: str | None = None) -> None:
+    """A panel for each side that is there."""
+    both = any(len(flow.sides) == 2 for flow in flows)
+    panels = [
+        Panel(
+            _TITLES[side] if both else "",
+            _ACROSS if both and side == "encoder" else _WITHIN,
+            "‖∂Lₜ/∂hₖ‖ (median, 10 to 90%)",
+            _flow_lines(flows, side),
+        )
+        for side in SIDES
+        if any(flow.curve(side) for flow in flows)
+    ]
+    draw_lines(panels, path, title=title)
+
+
+def _flow_lines(flows: Sequence[GradientFlow], side: Side) -> list[Series]:
+    looks = {label: number for number, label in enumerate(dict.fromkeys(flow.label for flow in flows))}
+    lines = []
+    for flow in flows:
+        curve = flow.curve(side)
+        if curve is None:
+            continue
+        enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # of very little, all is shown
+        shown = [place for place, count in enumerate(curve.count) if count >= enough]
+        while shown and curve.median[shown[-1]] <= SMALLEST:  # what is nothing ends the line; between, it breaks it
+            shown.pop()
+        values = ([row[place] for place in shown] for row in (curve.median, curve.low, curve.high))
+        median, low, high = ([value if value > SMALLEST else 0.0 for value in row] for row in values)
+        label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
+        dashed = flow.when == "initialisation"
+        distances = [curve.distances[place] for place in shown]
+        lines.append(Series(label, distances, median, looks[flow.label], dashed, low, high))
+    return lines
+
+
+Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
+
+
+def read_layer_norms(run: Path) -> Norms:
+    """What a training wrote down; a run without it is an error that says how to have it."""
+    found: Norms = {}
+    for record in journal(run):
+        for part, norm in record.get("layers", {}).items():
+            found.setdefault(part, []).append((int(record["step"]), float(norm)))
+    if not found:
+        raise ValueError(
+            f"{run / 'metrics.jsonl'} has no gradient norms of layers; train with training.log_layers=true to have them"
+        )
+    return found
+
+
+def draw_layer_norms(norms: Norms, path: Path, *, title: str | None = None) -> None:
+    """A panel for each side and one for what stands beside them; steps across, norms on a logarithmic scale."""
+    groups: dict[str, list[str]] = {}
+    for part in norms:
+        side = part.split(".")[0]
+        groups.setdefault(side if side in ("encoder", "decoder") else "beside", []).append(part)
+    names = {"encoder": "encoder", "decoder": "decoder", "beside": "embeddings and output"}
+    looks = {label: look for look, label in enumerate(dict.fromkeys(map(_part_label, norms)))}
+    panels = [
+        Panel(names[side], "step", "‖∂L/∂θ‖ before clipping", [_norm_line(norms, part, looks) for part in groups[side]])
+        for side in ("encoder", "decoder", "beside")
+        if side in groups
+    ]
+    draw_lines(panels, path, title=title)
+
+
+def _part_label(part: str) -> str:
+    """Layers of both sides by one name, so that one legend serves both panels."""
+    return part.removeprefix("encoder.").removeprefix("decoder.").replace("layers.", "layer ")
+
+
+def _norm_line(norms: Norms, part: str, looks: dict[str, int]) -> Series:
+    steps, values = ([pair[index] for pair in norms[part]] for index in (0, 1))
+    return Series(_part_label(part), steps, values, looks[_part_label(part)])

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.inspection.alignment import visible
 from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
-from sightline.plots.captions import breadth, shortened
-from sightline.plots.figure_files import GRID, INK, new_picture
+from sightline.plots.figures import GRID, INK, breadth, new_picture, shortened
+from sightline.text.shown import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

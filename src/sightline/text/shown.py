@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 _MOST = 400  # characters
 
 
@@ -18,3 +20,14 @@ def in_one_line(text: str) -> str:
 def short(line: str) -> str:
     """A line of a file as an error shows it, in quotes, cut where it grows long."""
     return repr(line if len(line) <= 60 else line[:57] + "...")
+
+
+def visible(token: str) -> str:
+    """A token as a label: what cannot be seen gets a sign, a lone combining mark gets a circle to sit on."""
+    if not token:
+        return "∅"
+    signs = {" ": "␣", "\n": "⏎", "\t": "⇥", "\u00a0": "⍽"}
+    if token.isspace():
+        return "".join(signs.get(character, "␣") for character in token)
+    label = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(token.split()))
+    return "◌" + label if unicodedata.category(label[0]).startswith("M") else label

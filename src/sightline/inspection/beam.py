@@ -17,16 +17,17 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.decoding.batch import Considered, Hypothesis
-from sightline.inspection.alignment import visible
-from sightline.inspection.attention_views import Loaded
+from sightline.inspection.attention import LoadedRun
 from sightline.recipe import Decoding
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.terminal import plural
+from sightline.text.shown import visible
 from sightline.text.tokenizer import END
 
 if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
+
 
 Fate = Literal["continued", "finished", "outscored", "sentence done", "group done"]
 
@@ -186,7 +187,7 @@ def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
     return line
 
 
-def record_beam(run: Loaded, text: str, options: Decoding | None = None, *, prefix: str | None = None) -> BeamRecord:
+def record_beam(run: LoadedRun, text: str, options: Decoding | None = None, *, prefix: str | None = None) -> BeamRecord:
     """The search for the output of a text, which may have to begin in some way, recorded.
 
     A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.plots.coloured_cells import colour_map
-from sightline.plots.figure_files import INK, new_picture
+from sightline.plots.figures import INK, new_picture
+from sightline.plots.matrices import colour_map
 from sightline.run_folder import journal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import QuadMesh
     from matplotlib.figure import Figure
+
 
 _GRID = "#d5dbe1"
 _LITTLE_TO_MUCH = ("#8a4500", "#e08214", "#fdd9a8", "#eef0f2", "#b7d5ec", "#3d8bc4", "#0b3260")  # told apart by all

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from sightline.inspection.alignment import Alignment, visible
+from sightline.text.shown import visible
 
 # Slate to yellow, after viridis; the dark end is lifted so that it can be told from black and white backgrounds alike.
 _PALETTE = ((72, 76, 98), (62, 98, 146), (38, 138, 150), (56, 176, 122), (146, 211, 78), (253, 231, 37))
@@ -32,19 +35,22 @@ _LONGEST_COLUMN_LABEL = 14
 class TerminalGrid:
     """Prints itself as wide as the console it meets, in the colours that console has."""
 
-    alignment: Alignment
+    rows: Sequence[str]
+    columns: Sequence[str]
+    weights: NDArray[Any]  # (rows, columns)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
         shades = _ASCII_SHADES if options.ascii_only else _SHADES
-        rows = [cut_to_cells(visible(token), _LONGEST_ROW_LABEL) for token in self.alignment.target]
-        columns = [visible(token) for token in self.alignment.source]
-        margin = max((cell_len(label) for label in rows), default=0) + 1
-        weights = self.alignment.scaled()
+        labels = [cut_to_cells(visible(token), _LONGEST_ROW_LABEL) for token in self.rows]
+        columns = [visible(token) for token in self.columns]
+        margin = max((cell_len(label) for label in labels), default=0) + 1
+        peak = float(np.abs(self.weights).max(initial=0.0))
+        weights = self.weights / peak if peak > 1.001 else self.weights  # linear attention: no shares of one
         for start, stop, across, widths in _blocks(columns, options.max_width - margin):
             for line in _header(columns[start:stop], widths, across):
                 yield Text(" " * margin + line, style="bold", no_wrap=True)
-            for label, row in zip(rows, weights[:, start:stop], strict=True):
+            for label, row in zip(labels, weights[:, start:stop], strict=True):
                 text = Text(no_wrap=True)
                 text.append(right(label, margin - 1) + " ", style="bold")
                 for weight, width in zip(row, widths, strict=True):

@@ -15,8 +15,8 @@ from html import escape
 
 from rich.cells import cell_len
 
-from sightline.inspection.alignment import visible
-from sightline.plots.heat_map import HeatMap, palette
+from sightline.plots.matrices import HeatMap, palette
+from sightline.text.shown import visible
 
 _TABLE = 240  # numbers, up to which a matrix is a table
 _TABLES = 30_000  # numbers in tables in all; then pictures, which are smaller

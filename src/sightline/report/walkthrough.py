@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,9 +16,12 @@ from torch import Tensor
 from sightline.inspection.mathml import mathml
 from sightline.inspection.trace_display import span
 from sightline.inspection.walk_through import Shown, WalkThrough
-from sightline.plots.heat_map import HeatMap, Numbers, Scale
-from sightline.report.heat_map_html import Page, exact, name
-from sightline.report.report_parts import ReportParts
+from sightline.plots.matrices import HeatMap, Numbers, Scale
+from sightline.report.heat_maps import Page, exact, name
+
+if TYPE_CHECKING:
+    from sightline.report.page import ReportParts
+
 
 _NUMBERS = 4_096  # of a step, in a report
 _OF_HEADS = ("query", "key", "value", "products", "scores", "masked", "weights", "context")

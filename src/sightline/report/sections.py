@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from sightline.inspection.alignment import visible
-from sightline.inspection.attention_views import KINDS, Head
-from sightline.inspection.beam_record import BeamRecord, Children, Node, ending, unbranched
+from sightline.inspection.attention import KINDS, Head, first_seen
+from sightline.inspection.beam import BeamRecord, Children, Node, ending, unbranched
 from sightline.inspection.walk_through import turned_paths
-from sightline.inspection.windows_view import first_seen
-from sightline.plots.heat_map import HeatMap, Scale, palette
-from sightline.report.heat_map_html import Page, name, scale_bar, short
-from sightline.report.report_parts import ReportParts
+from sightline.plots.matrices import HeatMap, Scale, palette
+from sightline.report.heat_maps import Page, name, scale_bar, short
+from sightline.text.shown import visible
+
+if TYPE_CHECKING:
+    from sightline.report.page import ReportParts
+
 
 _GRID, _HEAD = 128, 64  # rows and columns of an alignment, of a head; larger ones are sampled
 _LISTED = 60  # rows of a table, up to which it is open

@@ -8,17 +8,21 @@ fast kernels run; marks (start, end, class token) are part of the pass and not o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Literal
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.data.collate import sides_of
 from sightline.decoding.padding import length_batches
+from sightline.files import atomic_file, check_place
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.language_model import LanguageModel
@@ -40,7 +44,7 @@ _TOKENS = 4_096  # padded tokens that go through the model together
 
 
 @dataclass(frozen=True, eq=False)
-class Embedded:
+class TextVectors:
     """Some units of one text (tokens, words, or the text itself), each with its vector."""
 
     units: list[str]
@@ -48,7 +52,7 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VectorOptions:
     """Which vectors: of which layer, and of what.
 
     `pooling` says how the pieces of a text become one vector (`none`: they stay as they are). With `words`, there is
@@ -69,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class WordPieces:
     """A text as the model takes it."""
 
     ids: list[int]
@@ -134,17 +138,17 @@ def piece_ids(asked: Task, texts: Sequence[str], first: int = 0) -> list[list[in
     return asked.encode(texts, first=first)
 
 
-def cut_words(asked: Task, text: str, number: int = 0) -> Pieces:
+def cut_words(asked: Task, text: str, number: int = 0) -> WordPieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
     if asked.recipe.task_spec.labels == "words":
         words = between_spaces(text)
         (cut,) = asked.vocabulary.encode_words([" ".join(words)])
         owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
         (ids,) = asked.checked([list(chain.from_iterable(cut))], number)
-        return Pieces(ids, words, owners[:, None] == np.arange(len(words)))
+        return WordPieces(ids, words, owners[:, None] == np.arange(len(words)))
     (ids,) = asked.encode([text], first=number)
     found = cut_text(asked.vocabulary.source, text, number=number + 1)
-    return Pieces(ids, found.words, found.members[: len(ids)])
+    return WordPieces(ids, found.words, found.members[: len(ids)])
 
 
 def _with_marks(asked: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
@@ -204,7 +208,7 @@ def piece_states(
 # --- texts to vectors -------------------------------------------------------------------------------------------------
 
 
-def embed_texts(asked: Task, texts: Sequence[str], wanted: Wanted, *, first: int = 0) -> list[Embedded]:
+def embed_texts(asked: Task, texts: Sequence[str], wanted: VectorOptions, *, first: int = 0) -> list[TextVectors]:
     """The units of each text with their vectors; a text in which there is nothing has a vector of zeros."""
     check_layers(asked, [wanted.layer])
     every = piece_ids(asked, texts, first)
@@ -218,11 +222,125 @@ def embed_texts(asked: Task, texts: Sequence[str], wanted: Wanted, *, first: int
     return [found[number] for number in range(len(texts))]
 
 
-def _units(asked: Task, text: str, ids: list[int], states: Vectors, wanted: Wanted, number: int) -> Embedded:
+def _units(asked: Task, text: str, ids: list[int], states: Vectors, wanted: VectorOptions, number: int) -> TextVectors:
     if wanted.words:
         cut = cut_words(asked, text, number)
-        return Embedded(cut.words, pool_pieces(states, cut.members, wanted.pooling))
+        return TextVectors(cut.words, pool_pieces(states, cut.members, wanted.pooling))
     if wanted.pooling == "none":
-        return Embedded(asked.vocabulary.source.pieces(ids), states)
+        return TextVectors(asked.vocabulary.source.pieces(ids), states)
     whole = np.ones((len(ids), 1), np.bool_)
-    return Embedded([text], pool_pieces(states, whole, wanted.pooling))
+    return TextVectors([text], pool_pieces(states, whole, wanted.pooling))
+
+
+Found = tuple[float, int, str]  # cosine, line, text
+
+
+def cosines(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """x·q / (‖x‖ ‖q‖) of each row: (rows, D), (D,) → (rows,); 0 where one of both is nothing but zeros."""
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    found: NDArray[np.float32] = (vectors @ query / np.where(lengths > 0, lengths, np.inf)).astype(np.float32)
+    return found
+
+
+class Nearest:
+    """Keeps the best of what it is offered, best first; of equal ones those that came first."""
+
+    def __init__(self, query: NDArray[np.float32], top: int) -> None:
+        if top < 1:
+            raise ValueError(f"top ({top}) is how many neighbours to keep, at least 1")
+        self.query, self.top = query, top
+        self.best: list[Found] = []
+
+    def offer(self, lines: Sequence[int], units: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """A block of rows (rows, D)."""
+        found = cosines(vectors, self.query)
+        order = np.argsort(-found, kind="stable")[: self.top]
+        block = [(float(found[place]), lines[place], units[place]) for place in order]
+        self.best = sorted([*self.best, *block], key=lambda each: -each[0])[: self.top]
+
+
+SUFFIXES = (".npy", ".parquet")
+
+
+class VectorWriter(Protocol):
+    """What rows are handed to."""
+
+    def write(self, lines: Sequence[int], units: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Some rows: the number of each one's text, its unit, its vector (rows, D)."""
+        ...
+
+
+def check_vector_file(path: Path) -> None:
+    """Refuse a name that says no format, or a folder that is not there, before there is anything to write."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: vectors are written as {' or '.join(SUFFIXES)}; name the file so")
+    check_place(path)
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """All that is written under that name: an array has its units in a file beside it."""
+    return (path, path.with_suffix(".tsv")) if path.suffix.lower() == ".npy" else (path,)
+
+
+@contextmanager
+def vector_file(path: Path, width: int) -> Iterator[VectorWriter]:
+    """Write rows of so many numbers inside the block; the file is there when it ends well."""
+    check_vector_file(path)
+    if path.suffix.lower() == ".parquet":
+        with atomic_file(path) as file, _ParquetRows(file, width) as rows:
+            yield rows
+        return
+    vectors, units = files_of(path)
+    with atomic_file(vectors) as file, atomic_file(units) as beside:
+        array = _ArrayRows(file, beside, width)
+        yield array
+        array.finish()
+
+
+class _ArrayRows:
+    """A NumPy file whose length is put in at the end: its header has room for that."""
+
+    def __init__(self, file: IO[bytes], beside: IO[bytes], width: int) -> None:
+        self.file, self.beside, self.width, self.rows = file, beside, width, 0
+        self._header()
+        self.begin = file.tell()
+
+    def _header(self) -> None:
+        shape = (self.rows, self.width)
+        np.lib.format.write_array_header_1_0(self.file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+    def write(self, lines: Sequence[int], units: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        self.file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
+        told = (f"{line}\t{' '.join(unit.split())}\n" for line, unit in zip(lines, units, strict=True))
+        self.beside.write("".join(told).encode("utf-8"))
+        self.rows += len(vectors)
+
+    def finish(self) -> None:
+        """Put in how many rows there are."""
+        self.file.seek(0)
+        self._header()
+        if self.file.tell() != self.begin:
+            raise RuntimeError(f"the header of {self.rows:,} rows is longer than the room NumPy left for it")
+
+
+class _ParquetRows:
+    """A Parquet table, a row group for each call."""
+
+    def __init__(self, file: IO[bytes], width: int) -> None:
+        from pyarrow import parquet
+
+        self.kind = pa.list_(pa.float32(), width)
+        self.schema = pa.schema([("line", pa.int64()), ("unit", pa.string()), ("vector", self.kind)])
+        self.writer: Any = parquet.ParquetWriter(file, self.schema, compression="zstd")
+
+    def __enter__(self) -> _ParquetRows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def write(self, lines: Sequence[int], units: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+        rows = pa.FixedSizeListArray.from_arrays(flat, type=self.kind)
+        columns = [pa.array(lines, pa.int64()), pa.array(units, pa.string()), rows]
+        self.writer.write_table(pa.Table.from_arrays(columns, schema=self.schema))
