@@ -24,7 +24,6 @@ ARGUMENTS = {
     "train": ["dates"],
     "sweep": ["dates", "seed=1,2"],
     "compare": ["a", "b"],
-    "vectors": ["a.txt", "--out", "v.txt"],
     "distill": ["a", "dates", "--out", "o"],
     "backtranslate": ["a", "b", "--out", "o"],
     "average": ["a", "--out", "o"],

@@ -186,7 +186,6 @@ def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:
     [
         (["align", "run", "--source", "a", "--target", "b", "--out", "a"], "--out a is the file of --source too"),
         (["align", "run", "--source", "a", "--target", "b", "--out", "b"], "--out b is the file of --target too"),
-        (["vectors", "b", "a", "--out", "./a"], "--out a is the file of the text a too"),
         (["compare", "--saved", "a", "--csv", "a"], "--csv a is the file of --saved too"),
     ],
 )

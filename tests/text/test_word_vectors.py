@@ -21,7 +21,6 @@ from sightline.text.word_vectors import (
     Format,
     WordVectorError,
     initial_embeddings,
-    nearest_words,
     read_all_word_vectors,
     read_word_vectors,
     write_word_vectors,
@@ -236,15 +235,6 @@ def test_all_words_of_a_file_are_read_in_its_order(tmp_path: Path, kind: Format)
     words, matrix = read_all_word_vectors(written(tmp_path, content(kind)))
     assert words == WORDS
     np.testing.assert_array_equal(matrix, MATRIX)
-
-
-def test_the_nearest_word_points_the_same_way_however_long_it_is() -> None:
-    words = ["a", "b", "c", "zero"]
-    matrix = np.array([[1, 0], [100, 1], [1, 1], [0, 0]], np.float32)
-    assert [word for word, _ in nearest_words(words, matrix, "A", 3)] == ["b", "c", "zero"]
-    assert nearest_words(words, matrix, "a", 1)[0][1] == pytest.approx(100 / 10001**0.5)
-    with pytest.raises(WordVectorError, match="'d' is not among the 4 words; check its spelling"):
-        nearest_words(words, matrix, "d")
 
 
 TEXT = ["The cat (cat) sat, the dog saw"] * 3

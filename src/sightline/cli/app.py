@@ -23,7 +23,6 @@ from sightline.cli.recipes import recipes, schema
 from sightline.cli.runs import average, merge, seal
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
-from sightline.cli.vectors import vectors
 from sightline.terminal import printable_output
 
 app = typer.Typer(
@@ -63,7 +62,6 @@ for verb in (
     embed,
     align,
     recipes,
-    vectors,
     distill,
     backtranslate,
     merge,

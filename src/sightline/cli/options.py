@@ -55,13 +55,8 @@ _POSITIVE: tuple[str, ...] = (
     "threads",
     "count",
 )
-_POSITIVE += ("dim", "window", "epochs", "min_count", "size", "negatives")  # of vectors
 _LARGEST: dict[str, int] = {
     "jobs": 1_024,
-    "dim": 65_536,
-    "window": 1_000,
-    "epochs": 1_000_000,
-    "negatives": 10_000,
     "mbr": int(MOST["candidates"]),
     "groups": int(MOST["Decoding.groups"]),
     "top": 1_000_000,

@@ -124,22 +124,6 @@ def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
     return words, np.stack(rows) if rows else np.empty((0, width), np.float32)
 
 
-def nearest_words(words: Sequence[str], matrix: Matrix, word: str, count: int = 10) -> list[tuple[str, float]]:
-    """The words whose vectors point most nearly where that of `word` does, with their cosines, nearest first.
-
-    A word that is not there as it is written is looked for lowercased.
-    """
-    place = {each: row for row, each in reversed(list(enumerate(words)))}  # the first of two counts
-    row = place.get(word, place.get(word.lower()))
-    if row is None:
-        raise WordVectorError(f"{word!r} is not among the {len(words):,} words; check its spelling, or take more text")
-    lengths = np.linalg.norm(matrix, axis=1)
-    cosines = matrix @ matrix[row] / np.maximum(lengths * lengths[row], np.finfo(np.float32).tiny)
-    cosines[row] = -np.inf
-    order = np.argsort(-cosines, kind="stable")[: min(count, len(words) - 1)]
-    return [(words[each], float(cosines[each])) for each in order.tolist()]
-
-
 def initial_embeddings(
     path: Path, tokenizer: Tokenizer, width: int, table: Table, *, counts: Sequence[int] | None = None
 ) -> tuple[Table, Coverage]:
