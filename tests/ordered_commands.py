@@ -71,7 +71,7 @@ class Order:
 
 def _tell_steps() -> None:
     """Make the display's calls events too, so that a process can die between two steps."""
-    from sightline.training.display import PlainDisplay
+    from sightline.training.loggers import PlainDisplay
 
     for name in ("step", "validation"):
 

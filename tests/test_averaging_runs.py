@@ -21,7 +21,7 @@ from sightline.files import write_atomically
 from sightline.recipe.data import TsvSource
 from sightline.recipe.files import load_recipe
 from sightline.run_folder import RunError, read_config, seal
-from sightline.training.averages import mean_weights
+from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from task_runs import trained_tasks
 from watched_runs import Silent, own_cache

@@ -16,7 +16,8 @@ from sightline.data.preparation import prepare_data
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.recipe.files import RecipeError, load_recipe
 from sightline.run import Run
-from sightline.training.train import describe, plan_for
+from sightline.training.summary import describe
+from sightline.training.train import plan_for
 
 LONG = "b " * 30 + "c"
 

@@ -25,7 +25,7 @@ PARENT = """
 import sys, threading
 from pathlib import Path
 from types import SimpleNamespace
-from sightline.sweeps.pool import Job, Pool
+from sightline.sweeps.sweep import Job, Pool
 board = SimpleNamespace(changed=lambda job: None, tick=lambda: None, note=lambda text: None)
 folder = Path(sys.argv[2])
 training = SimpleNamespace(threads=None)

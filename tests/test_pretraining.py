@@ -33,7 +33,7 @@ from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.tasks.masked_lm import best_fillings
 from sightline.text.tokenizer import Vocabulary
-from sightline.training.step import batch_loss
+from sightline.training.objectives import batch_loss
 from watched_runs import Silent, own_cache
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}

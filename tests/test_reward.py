@@ -28,7 +28,7 @@ from sightline.recipe import Recipe, Reward
 from sightline.text.tokenizer import END, PAD, START
 from sightline.training.dry_run import dry_run
 from sightline.training.flops import count_flops
-from sightline.training.interruption import Interrupted
+from sightline.training.objectives import batch_loss
 from sightline.training.resolve import open_recipe
 from sightline.training.reward import (
     Judge,
@@ -40,7 +40,7 @@ from sightline.training.reward import (
     pair_batch,
     weighted_nll,
 )
-from sightline.training.step import batch_loss
+from sightline.training.world import Interrupted
 from watched_runs import Silent, own_cache, records
 
 CPU = torch.device("cpu")

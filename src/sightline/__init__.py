@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sightline.recipe import Recipe
     from sightline.run import Run
     from sightline.sweeps.sweep import sweep
-    from sightline.training.display import Display
+    from sightline.training.loggers import Display
 
     __version__: str
 

@@ -125,7 +125,7 @@ def need(run: Path, name: str, remedy: str) -> Path:
 
 
 def journal(run: Path) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl, in order (training/journal.py says what they are); without the file there are none.
+    """The records of metrics.jsonl, in order (training/loggers.py says what they are); without the file there are none.
 
     A training that was killed, or still goes on, may end in half a line: it is passed over.
     """

@@ -15,9 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import sightline
-from sightline.augment import parts
-from sightline.augment.backtranslation import backtranslate
-from sightline.augment.translation import Limits, Writer, flat, sentence_scorer, told
+from sightline.augment import corpus
+from sightline.augment.backtranslation import Limits, Writer, backtranslate, flat, sentence_scorer, told
 from sightline.cli.app import app
 from sightline.recipe.decoding import Decoding, Sampling
 from sightline.recipe.files import load_recipe, save_recipe
@@ -37,7 +36,7 @@ def text(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "SIZE", 3)
+    monkeypatch.setattr(corpus, "SIZE", 3)
 
 
 def write(run: Path, text: Path, out: Path, *, resume: bool = False, **how: Any) -> dict[str, int]:
@@ -134,7 +133,7 @@ def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
         write(translator, text, out, progress=stopping(3))
-    monkeypatch.setattr(parts, "SIZE", 5)  # another device has larger parts
+    monkeypatch.setattr(corpus, "SIZE", 5)  # another device has larger parts
     counts = write(translator, text, out, resume=True)
     assert counts["read"] == 8
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
@@ -152,7 +151,7 @@ def test_what_is_drawn_for_a_line_does_not_depend_on_what_was_dropped_before_it(
 
 
 def test_a_gpu_writes_larger_parts() -> None:
-    assert parts.part_size("cuda") > parts.part_size("cpu") == parts.SIZE
+    assert corpus.part_size("cuda") > corpus.part_size("cpu") == corpus.SIZE
 
 
 def test_where_nothing_is_kept_the_reasons_are_told_and_what_to_do(
@@ -286,9 +285,9 @@ def test_only_reasons_that_came_are_told() -> None:
 
 
 def test_a_fingerprint_counts_and_tells_texts_apart() -> None:
-    assert parts.fingerprint(["a", "b"])["lines"] == 2
+    assert corpus.fingerprint(["a", "b"])["lines"] == 2
     texts = [["a", "b"], ["ab"], ["b", "a"], ["a", "b", ""], ["\ud800"]]  # the last is half of a character
-    assert len({parts.fingerprint(each)["text"] for each in texts}) == len(texts)
+    assert len({corpus.fingerprint(each)["text"] for each in texts}) == len(texts)
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf"])

@@ -18,9 +18,9 @@ import yaml
 from typer.testing import CliRunner
 
 import sightline
-from sightline.augment import parts
+from sightline.augment import corpus
+from sightline.augment.backtranslation import Limits, sentence_scorer
 from sightline.augment.distillation import FILE, Distilling, distill, student_recipe
-from sightline.augment.translation import Limits, sentence_scorer
 from sightline.cli.app import app
 from sightline.cli.searching import load_together
 from sightline.data.preparation import other_direction
@@ -35,7 +35,7 @@ from watched_runs import Silent, records
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "SIZE", 16)
+    monkeypatch.setattr(corpus, "SIZE", 16)
 
 
 BEAM = Distilling(beam=2)
@@ -176,7 +176,7 @@ def test_interrupted_while_translating_it_goes_on_where_it_stopped(
 def test_interrupted_while_training_it_goes_on_there_too(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sightline.training.display import PlainDisplay
+    from sightline.training.loggers import PlainDisplay
 
     recipe = recipe_with(6)
     arguments = ["distill", str(translator), str(recipe), "training.log_every=1", "--out"]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sightline.cli import demo
 from sightline.cli.app import app
 from sightline.registry import version
-from sightline.training.interruption import Interrupted
+from sightline.training.world import Interrupted
 
 
 def test_the_version_is_printed() -> None:

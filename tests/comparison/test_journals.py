@@ -12,7 +12,7 @@ import pytest
 from sightline.comparison.journals import Cost, CutOff, cut_off, read_journal
 from sightline.recipe import Recipe
 from sightline.run_folder import RunError
-from sightline.training.ending import broken_off_at
+from sightline.training.schedules import broken_off_at
 from task_cases import CASES
 
 TRAIN = {"kind": "train", "step": 10, "loss": 3.0, "tokens": 100, "flops": 5_000, "seconds": 1.5}

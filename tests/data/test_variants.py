@@ -21,8 +21,8 @@ from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
 from sightline.text.tokenizer import Vocabulary
 from sightline.training.dry_run import dry_run
-from sightline.training.interruption import Interrupted
 from sightline.training.train import train
+from sightline.training.world import Interrupted
 from watched_runs import Silent, own_cache
 
 LINES = 120

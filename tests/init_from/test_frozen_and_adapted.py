@@ -22,8 +22,8 @@ from sightline.recipe.files import load_recipe
 from sightline.recipe.resume import section_differences
 from sightline.run_folder import read_config
 from sightline.training.dry_run import dry_run
-from sightline.training.interruption import Interrupted
 from sightline.training.resolve import open_recipe
+from sightline.training.world import Interrupted
 from watched_runs import Silent, records
 
 ADAPTED = {"adapters": {"rank": 2, "on": ["query", "value", "feedforward"], "dropout": 0.1}}

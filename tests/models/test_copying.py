@@ -25,8 +25,7 @@ from sightline.recipe import Decoding
 from sightline.recipe.model import ModelConfig
 from sightline.text.copying import Forms
 from sightline.text.tokenizer import SPECIALS
-from sightline.training.copying import copying_loss
-from sightline.training.step import batch_loss
+from sightline.training.objectives import batch_loss, copying_loss
 
 SIZE = 13  # so 13, 14, ... are words of the source that the vocabulary does not hold
 END, START = 3, 2

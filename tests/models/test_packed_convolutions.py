@@ -19,7 +19,7 @@ from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import ModelConfig
 from sightline.text.tokenizer import PAD
-from sightline.training.compiled import _from_tensors, _shapes, _tensors
+from sightline.training.train_step import _from_tensors, _shapes, _tensors
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}  # float64, some layers of sums of tens of products
 LONGEST, COUNT = 12, 6

@@ -153,7 +153,7 @@ def test_a_compiled_step_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch)
 
     torch._dynamo.reset()
     compiled = torch.compile(lambda: loss(twice), backend="aot_eager", dynamic=False, fullgraph=True)
-    with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):  # as training/compiled.py
+    with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):  # as training/train_step.py
         found = compiled()
     results = [
         torch.autograd.grad(value, list(model.decoder.parameters()))

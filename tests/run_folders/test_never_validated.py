@@ -13,7 +13,7 @@ import sightline
 from dated_runs import write_recipe
 from ordered_commands import Server
 from sightline.run import NeverValidated
-from sightline.training.interruption import Interrupted
+from sightline.training.world import Interrupted
 from watched_runs import Silent
 
 

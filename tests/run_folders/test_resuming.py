@@ -19,7 +19,7 @@ from dated_runs import KINDS, TRANSFORMER, Trained, dates, write_recipe
 from ordered_commands import Moment, Server
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.training.readings import NotFinite
+from sightline.training.trainer import NotFinite
 from watched_runs import Silent, records
 
 MOMENTS = {

@@ -23,7 +23,7 @@ from sightline.files import (
 )
 from sightline.run_folder import RunError, locked
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.journal import Journal
+from sightline.training.loggers import Journal
 from watched_runs import Silent
 
 

@@ -94,7 +94,7 @@ def sweep_until_interrupted(folder: Path) -> int:
     """A whole sweep, for a process of its own: `python fake_training.py --sweep FOLDER`."""
     from sightline.sweeps.plan import plan_sweep
     from sightline.sweeps.sweep import carry_out
-    from sightline.training.interruption import Interrupted
+    from sightline.training.world import Interrupted
 
     plan = plan_sweep(str(folder / "recipe.yaml"), ["seed=1,2,3,4"], out=folder / "sweep")
     command = command_of(folder, seed_1="finish", seed_2="hang", others="hang-long")

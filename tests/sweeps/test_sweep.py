@@ -24,9 +24,8 @@ from sightline.run_folder import locked
 from sightline.sweeps.board import table
 from sightline.sweeps.grid import SweepError
 from sightline.sweeps.plan import plan_sweep
-from sightline.sweeps.pool import Job, thread_share, train_command
-from sightline.sweeps.sweep import Sweep, carry_out
-from sightline.training.interruption import Interrupted
+from sightline.sweeps.sweep import Job, Sweep, carry_out, thread_share, train_command
+from sightline.training.world import Interrupted
 
 
 @pytest.fixture

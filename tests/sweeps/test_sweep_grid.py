@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe.yaml import read_yaml
-from sightline.sweeps.grid import SweepError, as_text, combinations, read_variants, split_values
-from sightline.sweeps.names import name_runs
+from sightline.sweeps.grid import SweepError, as_text, combinations, name_runs, read_variants, split_values
 
 
 def overrides(arguments: Any, **how: Any) -> list[str]:

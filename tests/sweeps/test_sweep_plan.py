@@ -15,10 +15,10 @@ import yaml
 from fake_training import save
 
 from sightline.recipe.files import load_recipe, save_recipe
+from sightline.sweeps.board import Follower
 from sightline.sweeps.grid import SweepError
-from sightline.sweeps.plan import Plan, plan_sweep
-from sightline.sweeps.pool import train_command
-from sightline.sweeps.progress import Follower, ended
+from sightline.sweeps.plan import Plan, ended, plan_sweep
+from sightline.sweeps.sweep import train_command
 from sightline.training.resolve import open_recipe
 
 

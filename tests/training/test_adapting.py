@@ -15,8 +15,7 @@ from sightline.models.protocol import Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig
-from sightline.training.adapting import freeze, layer_rates, matching, trained_count
-from sightline.training.optimizers import build_optimizer
+from sightline.training.optimizers import build_optimizer, freeze, layer_rates, matching, trained_count
 
 BODY: dict[str, Any] = {
     "kind": "transformer",

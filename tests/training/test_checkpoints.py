@@ -19,7 +19,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.models.weights import load_parameters, parameters_of
 from sightline.recipe import Training
 from sightline.training import checkpoints as module
-from sightline.training.averages import RunningAverage
+from sightline.training.averaging import RunningAverage
 from sightline.training.checkpoints import Checkpoints, Progress
 from sightline.training.optimizers import build_optimizer
 

@@ -8,7 +8,7 @@ import pytest
 
 from sightline.recipe import MetricName
 from sightline.text.shown import beginning
-from sightline.training.display import sample_line, step_line, validation_line
+from sightline.training.loggers import sample_line, step_line, validation_line
 
 
 @pytest.mark.parametrize("metric", get_args(MetricName))

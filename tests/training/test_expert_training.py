@@ -14,15 +14,16 @@ import sightline
 from sightline.data.batches import TrainingBatch, padded_batch
 from sightline.data.collate import translation, windows
 from sightline.layers.experts import collect
+from sightline.layers.losses import Loss, cross_entropy
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.files import RecipeError
 from sightline.recipe.model import ModelConfig
-from sightline.training.objectives import Loss, cross_entropy
+from sightline.training.loggers import routing_record
+from sightline.training.objectives import batch_loss, training_loss
 from sightline.training.resolve import open_recipe
-from sightline.training.routing import routing_record
-from sightline.training.step import CarriedGradients, PlainGradients, batch_loss, training_loss
+from sightline.training.train_step import CarriedGradients, PlainGradients
 
 CPU = torch.device("cpu")
 EXPERTS = {"count": 4, "importance": 2.0, "load": 3.0}

@@ -10,10 +10,10 @@ from tiny_jobs import Job, assert_equal
 
 from sightline.data.batches import TrainingBatch
 from sightline.layers.dropout import Dropout
+from sightline.layers.losses import Loss
 from sightline.models.weights import parameters_of
-from sightline.training.objectives import Loss
-from sightline.training.readings import NotFinite
-from sightline.training.step import batch_loss
+from sightline.training.objectives import batch_loss
+from sightline.training.trainer import NotFinite
 from watched_runs import Killed, pull_the_plug
 
 

@@ -18,14 +18,14 @@ from sightline.layers.attention import attend, explicit_attention
 from sightline.layers.embedding import Output
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.linear import Linear
+from sightline.layers.losses import cross_entropy
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
 from sightline.text.tokenizer import PAD
 from sightline.training.flops import FORMULAS, FlopCount, count_flops
-from sightline.training.objectives import cross_entropy
-from sightline.training.step import batch_loss
+from sightline.training.objectives import batch_loss
 
 GATES = {"elman": 1, "gru": 3, "lstm": 4}
 FUSED = [

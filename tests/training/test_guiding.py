@@ -22,8 +22,7 @@ from sightline.recipe import Recipe, Training
 from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.training import GuidedAlignment
 from sightline.run import Run
-from sightline.training.guiding import GuidedHead, alignment_loss
-from sightline.training.step import batch_loss, training_loss
+from sightline.training.objectives import GuidedHead, alignment_loss, batch_loss, training_loss
 from sightline.training.train import train
 from watched_runs import Silent
 

@@ -1,4 +1,4 @@
-"""The loop, interrupted: it goes on as if it had never stopped, whatever was left behind."""
+"""The trainer, interrupted: it goes on as if it had never stopped, whatever was left behind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import nn
 
 from sightline.models.weights import parameters_of
 from sightline.recipe.training import step_seed
-from sightline.training import loop
-from sightline.training.averages import mean_weights
+from sightline.training import trainer
+from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.interruption import Interrupted
-from sightline.training.job import Validation
-from sightline.training.journal import Journal
+from sightline.training.loggers import Journal
+from sightline.training.trainer import Validation
+from sightline.training.world import Interrupted
 from watched_runs import Killed, pull_the_plug, records
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -148,7 +148,7 @@ def test_a_resumed_journal_goes_on_where_its_checkpoint_was(
             opened.append((size, step))
             super().__init__(run, tensorboard=tensorboard, size=size, step=step)
 
-    monkeypatch.setattr(loop, "Journal", Watched)
+    monkeypatch.setattr(trainer, "Journal", Watched)
     found = job().fit()
     job().fit(resume=True)
     assert opened == [(0, 0), (found.journal, 6)] and found.journal > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sightline.training.journal import Journal
+from sightline.training.loggers import Journal
 
 
 def record(step: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sightline
 import task_runs
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import ModelConfig
-from sightline.training.layer_norms import LayerNorms, part_of
+from sightline.training.optimizers import LayerNorms, part_of
 from watched_runs import Silent
 
 

@@ -15,13 +15,13 @@ import torch
 from tiny_jobs import Job, TinyPlan, assert_equal
 
 from sightline.data.batches import TrainingBatch
+from sightline.layers.losses import Loss
 from sightline.models.weights import parameters_of
-from sightline.training import loop
-from sightline.training.averages import mean_weights
+from sightline.training import trainer
+from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.objectives import Loss
-from sightline.training.readings import NotFinite
-from sightline.training.step import batch_loss
+from sightline.training.objectives import batch_loss
+from sightline.training.trainer import NotFinite
 from watched_runs import Killed, pull_the_plug
 
 
@@ -42,7 +42,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: found.now))
     return found
 
 

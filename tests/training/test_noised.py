@@ -16,9 +16,9 @@ from sightline.data.preparation import Prepared, prepare_data
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD
-from sightline.training.compiled import GraphedGradients, _from_tensors, _shapes, _tensors
 from sightline.training.cost import step_cost, step_flops
-from sightline.training.step import batch_loss, training_loss
+from sightline.training.objectives import batch_loss, training_loss
+from sightline.training.train_step import GraphedGradients, _from_tensors, _shapes, _tensors
 
 CPU = torch.device("cpu")
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}

@@ -10,7 +10,7 @@ from torch import nn
 
 from sightline.models.weights import weights_of
 from sightline.recipe import Training
-from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.averaging import RunningAverage, mean_weights
 from sightline.training.optimizers import build_optimizer
 
 

@@ -13,7 +13,7 @@ from tiny_jobs import assert_equal
 
 import sightline
 from sightline.recipe import Recipe
-from sightline.training.interruption import Interrupted
+from sightline.training.world import Interrupted
 from watched_runs import Silent, records
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}

@@ -16,8 +16,8 @@ from sightline.layers.devices import autocast
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig, ModelConfig
-from sightline.training.compiled import GraphedGradients, compiled_loss
-from sightline.training.step import PlainGradients, batch_loss, training_loss
+from sightline.training.objectives import batch_loss, training_loss
+from sightline.training.train_step import GraphedGradients, PlainGradients, compiled_loss
 
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64

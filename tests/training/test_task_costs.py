@@ -16,8 +16,8 @@ from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.training.cost import step_cost, step_flops
 from sightline.training.flops import count_flops
-from sightline.training.step import CarriedGradients
 from sightline.training.train import plan_for
+from sightline.training.train_step import CarriedGradients
 
 pytestmark = pytest.mark.usefixtures("nothing_is_unknown")
 

@@ -12,7 +12,7 @@ from sightline.data.batches import TrainingBatch
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
 from sightline.recipe.model import ModelConfig
-from sightline.training.step import CarriedGradients
+from sightline.training.train_step import CarriedGradients
 
 CPU = torch.device("cpu")
 VOCABULARY, ROWS, CONTEXT = 13, 3, 4

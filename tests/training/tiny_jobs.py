@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from sightline.data.batches import TrainingBatch, padded_batch
 from sightline.data.collate import translation
+from sightline.layers.losses import Loss
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
 from sightline.training.checkpoints import Progress
-from sightline.training.job import Fit, Validation
-from sightline.training.loop import fit
-from sightline.training.objectives import Loss
-from sightline.training.step import PlainGradients
+from sightline.training.train_step import PlainGradients
+from sightline.training.trainer import Fit, Validation, fit
 from watched_runs import Silent
 
 DATES = {"kind": "dates", "part": "train", "examples": 1}

@@ -7,14 +7,138 @@ teach more (Edunov et al. 2018).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from sightline.augment.parts import Corpus, Part, fingerprint, part_size
-from sightline.augment.translation import Limits, Writer, counted, digest_of, flat, precision_of
+from sightline.augment.corpus import Corpus, Part, fingerprint, part_size
 from sightline.data.sources import read_lines
+from sightline.decoding.ensemble import Ensemble
+from sightline.files import checksum
 from sightline.progress import Progress, silent
 from sightline.recipe import Decoding
 from sightline.run import Run
+from sightline.tasks.base import Prediction
+from sightline.terminal import plural
+
+Choice = Literal["bleu", "chrf"]
+SLACK = 5  # tokens that do not count in the ratio: short sentences differ more
+
+
+class Outcome(NamedTuple):
+    """What became of a line: a text, or why there is none."""
+
+    text: str
+    dropped: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is dropped: lines and outputs with more tokens, and pairs of too different lengths."""
+
+    max_tokens: int = 256
+    max_ratio: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.max_ratio <= 1:
+            raise ValueError(
+                f"max_tokens ({self.max_tokens}) must be at least 1 and max_ratio ({self.max_ratio}) more than 1"
+            )
+
+    def uneven(self, left: int, right: int) -> bool:
+        """Whether one side has more than `max_ratio` times the tokens of the other, and a few."""
+        return max(left, right) > self.max_ratio * min(left, right) + SLACK
+
+
+def digest_of(run: Run) -> str | dict[str, Any]:
+    """What decides what a run writes beside the options: the digest of its weights, or of those of an ensemble."""
+    if not run.members:
+        return checksum(run.folder / "model.safetensors")
+    model: Ensemble = run.model
+    models = [checksum(each.folder / "model.safetensors") for each in run.members]
+    return {"models": models, "weights": model.weights, "mean": model.mean}
+
+
+def precision_of(run: Run) -> dict[str, str]:
+    """Its part of a plan, where a run rounds: what older versions began in float32 goes on."""
+    return {} if run.precision == "float32" else {"precision": run.precision}
+
+
+def flat(text: str) -> str:
+    """The text in one cell of a table: tabs and line breaks are spaces."""
+    return text.replace("\t", " ").replace("\n", " ").replace("\r", " ").strip()
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes one side of a corpus."""
+
+    run: Run
+    options: Decoding
+    limits: Limits
+    choice: Choice | None = None  # of the n-best, the one nearest to the reference
+
+    def __post_init__(self) -> None:
+        if not self.run.recipe.task_spec.maps_text:
+            raise ValueError(f"{self.run.folder} does not translate ({self.run.recipe.task_spec}); give a seq2seq run")
+
+    def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
+        """What becomes of each text; `first` is the number of the first one in the whole input."""
+        longest = min(self.limits.max_tokens, self.run.task.longest_source() or self.limits.max_tokens)
+        sources, cut = [flat(text) for text in texts], self.run.recipe.data.clean.cut_source
+        lengths = [len(ids[:cut]) for ids in self.run.vocabulary.source.encode_many(sources)]  # what is read of each
+        # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded
+        read = [source if length <= longest else "" for source, length in zip(sources, lengths, strict=True)]
+        found = self.run.predict_nbest(read, self.options, first=first, scored=False)
+        outcomes = []
+        for index, (length, guesses) in enumerate(zip(lengths, found, strict=True)):
+            reference = None if references is None else references[index]
+            if 0 < length <= longest:
+                outcomes.append(self._judged(self._chosen(guesses, reference), length))
+            else:
+                outcomes.append(Outcome("", "too long" if length else "empty"))
+        return outcomes
+
+    def _chosen(self, guesses: Sequence[Prediction], reference: str | None) -> Prediction:
+        if self.choice is None or reference is None:
+            return guesses[0]
+        likeness = sentence_scorer(self.choice)
+        return max(guesses, key=lambda guess: likeness(guess.text, reference))  # the first of those that are even
+
+    def _judged(self, guess: Prediction, length: int) -> Outcome:
+        text = flat(guess.text)
+        if not text:
+            return Outcome("", "no output")
+        if guess.unknown:  # not replaced through the attention either
+            return Outcome("", "unknown word in output")
+        if guess.truncated:
+            return Outcome("", "output cut at the length limit")
+        if len(guess.tokens) > self.limits.max_tokens:
+            return Outcome("", "output too long")
+        return Outcome("", "ratio") if self.limits.uneven(length, len(guess.tokens)) else Outcome(text)
+
+
+def sentence_scorer(name: Choice) -> Callable[[str, str], float]:
+    """How like one text is to another: sentence BLEU (of the orders that it has) or chrF, as sacreBLEU has them."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    metric = BLEU(effective_order=True, force=True) if name == "bleu" else CHRF()
+    return lambda output, reference: float(metric.sentence_score(output, [reference]).score)
+
+
+def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many lines were read, kept, and dropped for which reason."""
+    return {"read": len(outcomes), "kept": 0, **Counter(outcome.dropped or "kept" for outcome in outcomes)}
+
+
+def told(counts: dict[str, int]) -> str:
+    """Counts in words."""
+    dropped = [f"{count:,} {reason}" for reason, count in counts.items() if reason not in ("read", "kept") and count]
+    kept = f"{counts['kept']:,} of {plural(counts['read'], 'pair')} kept"
+    return kept + (f"; dropped {', '.join(dropped)}" if dropped else "")
 
 
 def backtranslate(
@@ -23,7 +147,7 @@ def backtranslate(
     out: Path,
     options: Decoding,
     *,
-    limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+    limits: Limits = Limits(),
     tag: str | None = None,
     resume: bool = False,
     progress: Progress = silent,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sightline.augment.parts import Corpus, NothingLeftError, Part, fingerprint, part_size
-from sightline.augment.translation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
+from sightline.augment.backtranslation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
+from sightline.augment.corpus import Corpus, NothingLeftError, Part, fingerprint, part_size
 from sightline.data.preparation import other_direction, training_examples
 from sightline.data.sources import Example
 from sightline.progress import Progress, silent

@@ -23,7 +23,7 @@ from sightline.recipe.files import save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, seal, write_config
 from sightline.text.tokenizer import Vocabulary
-from sightline.training.averages import mean_weights
+from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.model_card import write_model_card
 

@@ -62,10 +62,10 @@ def distill(
     """
     from sightline.augment.distillation import Distilling
     from sightline.augment.distillation import distill as write_distilled
-    from sightline.augment.translation import Limits, told
+    from sightline.augment.backtranslation import Limits, told
     from sightline.cli.train import run_training
     from sightline.progress import shown
-    from sightline.training.interruption import Interrupted
+    from sightline.training.world import Interrupted
     from sightline.training.resolve import open_recipe
 
     if choose not in (None, "bleu", "chrf"):
@@ -125,8 +125,8 @@ def backtranslate(
     - `sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv`
     - `sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume`
     """
+    from sightline.augment.backtranslation import Limits, told
     from sightline.augment.backtranslation import backtranslate as write_pairs
-    from sightline.augment.translation import Limits, told
     from sightline.progress import shown
 
     drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}

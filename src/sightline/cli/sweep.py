@@ -48,7 +48,7 @@ def sweep(
 
     from sightline.sweeps.plan import COMPARISON, plan_sweep
     from sightline.sweeps.sweep import carry_out, compare_runs
-    from sightline.training.interruption import Interrupted
+    from sightline.training.world import Interrupted
 
     plan = plan_sweep(recipe, overrides or [], variants=variants, out=out)
     if dry_run:

@@ -48,7 +48,7 @@ def train(
 
 def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
     """Train; an interruption ends the command with what is left to do."""
-    from sightline.training.interruption import Interrupted
+    from sightline.training.world import Interrupted
 
     try:
         run_training(recipe, run, resume=resume)
@@ -64,7 +64,7 @@ def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
 
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
     """Train with a live display in a terminal, and plain lines elsewhere."""
-    from sightline.training.display import LiveDisplay
+    from sightline.training.loggers import LiveDisplay
     from sightline.training.train import complete_recipe
     from sightline.training.train import train as train_recipe
 

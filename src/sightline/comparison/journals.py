@@ -15,7 +15,7 @@ from typing import Any
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
 from sightline.run_folder import journal, saved_progress
-from sightline.training.ending import limit_reached
+from sightline.training.schedules import limit_reached
 
 Validation = dict[str, float]  # step, tokens, seconds, loss, and, where they were written down, flops and metrics
 

@@ -15,7 +15,7 @@ from sightline.decoding.ensemble import Mean
 from sightline.evaluation.test_set import TestSet
 from sightline.files import checksum
 from sightline.terminal import plural
-from sightline.training.ending import broken_off_at
+from sightline.training.schedules import broken_off_at
 
 _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probabilities"}
 _OWN_COST = "tokens, FLOPs and time are of their own training alone"

@@ -1,6 +1,6 @@
 """How a training shared its tokens out among experts, as a picture: one band an expert, time from left to right.
 
-Drawn from the train records of metrics.jsonl (training/journal.py says what is in them). Pale grey is an even share,
+Drawn from the train records of metrics.jsonl (training/loggers.py says what is in them). Pale grey is an even share,
 what an expert gets too much of is blue, what too little orange; the number at the right end is its last share. Below
 is the share of choices that were dropped because their expert was full.
 """

@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sightline.training.display import clock
+from sightline.files import parse_json
+from sightline.recipe import Recipe
+from sightline.training.loggers import clock
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sightline.sweeps.pool import Job
+    from sightline.sweeps.sweep import Job
+
+
+@dataclass
+class Follower:
+    """Follows a run's metrics.jsonl as it grows."""
+
+    path: Path
+    metric: str  # shown where a validation has it; else its loss is
+    train: dict[str, Any] = field(default_factory=dict)  # the newest record of each kind
+    validation: dict[str, Any] = field(default_factory=dict)
+    _read: int = 0
+
+    @classmethod
+    def of(cls, run: Path, recipe: Recipe) -> Follower:
+        return cls(run / "metrics.jsonl", recipe.evaluation.metrics[0])
+
+    def look(self) -> None:
+        """Read what was added since the last look."""
+        try:
+            with self.path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._read:  # a resumed training cuts what it will do again
+                    self._read = 0
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return  # not begun yet
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            try:
+                record = parse_json(line)
+            except ValueError:
+                continue  # the second half of a line, after a cut
+            if isinstance(record, dict) and record.get("kind") == "train":
+                self.train = record
+            elif isinstance(record, dict) and record.get("kind") == "validation":
+                self.validation = record
+
+    @property
+    def _newest(self) -> dict[str, Any]:
+        return max(self.train, self.validation, key=lambda record: int(record.get("step", -1)))
+
+    @property
+    def step(self) -> int | None:
+        return self._newest.get("step")
+
+    @property
+    def epoch(self) -> int | None:
+        return self._newest.get("epoch")
+
+    @property
+    def score(self) -> str:
+        """The latest validation: `exact 93.20`."""
+        for name in (self.metric, "loss"):
+            if name in self.validation:
+                return f"{name} {self.validation[name]:.{3 if name == 'loss' else 2}f}"
+        return ""
+
+    @property
+    def speed(self) -> str:
+        """`12,300 tokens/s`, as of the last record."""
+        return f"{self.train['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in self.train else ""
+
 
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "interrupted": "yellow", "waiting": "dim"}
 _ORDER = ("done", "failed", "interrupted", "running", "waiting")

@@ -14,21 +14,54 @@ from typing import Any, Literal
 
 from sightline.data.preparation import data_folder, run_recipe
 from sightline.data.sources import source_files
-from sightline.files import write_atomically
+from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
+from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.resume import differences, with_unset_from
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.registry import version
-from sightline.sweeps.grid import Axes, Combination, Override, SweepError, as_given, combinations, read_variants
-from sightline.sweeps.names import key_label, name_runs
-from sightline.sweeps.progress import ended
+from sightline.run_folder import newest_progress
+from sightline.sweeps.grid import (
+    Axes,
+    Combination,
+    Override,
+    SweepError,
+    as_given,
+    combinations,
+    key_label,
+    name_runs,
+    read_variants,
+)
 from sightline.terminal import plural
 from sightline.training.resolve import open_recipe
+from sightline.training.schedules import limit_reached
+
+
+def ended(run: Path, recipe: Recipe) -> bool:
+    """Whether the training of a run has come to its end, rather than to an interruption.
+
+    It ends by validating, saving a checkpoint and writing the model, in this order, once a limit is reached. So a
+    limit of the recipe (as it is now: a raised one makes it go on) must be reached by the newest checkpoint, which must
+    be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
+    What is counted has no checkpoints; there the model card is written last.
+    """
+    if isinstance(recipe.model.decoder, NgramConfig):
+        return (run / "model.safetensors").is_file() and (run / "README.md").is_file()
+    saved = newest_progress(run)
+    if saved is None:
+        return False
+    try:
+        progress = read_json(saved)
+        if (run / "model.safetensors").stat().st_mtime_ns < saved.stat().st_mtime_ns:
+            return False
+        return bool(progress["validated"] == progress["step"] and limit_reached(progress, recipe))
+    except (OSError, ValueError, KeyError):  # not whole: resuming will tell, or repair it
+        return False
+
 
 RECORD, LOGS, COMPARISON = "sweep.yaml", "logs", "comparison"
 FORMAT = 2  # of sweep.yaml: 2 has runs with a recipe of their own
 _TOLD = 8  # most problems told at once
-
 State = Literal["new", "begun", "finished"]
 
 

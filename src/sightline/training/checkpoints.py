@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum, make_folder, read_json, refuse_link, remove
 from sightline.models.weights import load_parameters, load_weights, parameters_of
-from sightline.training.averages import RunningAverage
+from sightline.training.averaging import RunningAverage
 
 SUMS = "SHA256SUMS"
 

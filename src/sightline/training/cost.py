@@ -20,9 +20,9 @@ from sightline.models.weights import weights_of
 from sightline.recipe import Training
 from sightline.recipe.bodies import ExpertsConfig
 from sightline.training.flops import count_flops
-from sightline.training.job import Plan
+from sightline.training.objectives import training_loss
 from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes
-from sightline.training.step import training_loss
+from sightline.training.trainer import Plan
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
 _FEW = 4  # sequences in most of them

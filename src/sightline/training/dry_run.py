@@ -18,16 +18,14 @@ from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
-from sightline.training.adapting import trained_count
 from sightline.training.cost import peak_memory
-from sightline.training.counting import text_to_count
-from sightline.training.cut_references import cut_reference_notes
 from sightline.training.init_from import adapt, first_weights, vocabulary_of_start
-from sightline.training.optimizers import build_optimizer
+from sightline.training.optimizers import build_optimizer, trained_count
 from sightline.training.reward import RewardGradients
 from sightline.training.schedules import warmup_note
-from sightline.training.step import PlainGradients
+from sightline.training.summary import cut_reference_notes, text_to_count
 from sightline.training.train import fit_to_lengths, plan_for
+from sightline.training.train_step import PlainGradients
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,6 @@ FORMULAS: dict[str, Formula] = {  # by name, for some operators are registered o
     "aten::mkldnn_rnn_layer": _recurrence(1),
     "aten::mkldnn_rnn_layer_backward": _recurrence(2),
 }
-
 # Names that speak of products, and those among them that make none: the recurrent cells are given theirs.
 _PRODUCTS = re.compile(
     r"(?:[a-z]*mm|(?:add)?mv|v?dot|tensordot|matmul|(?:bi|tri)?linear|conv(?:olution)?\d?d?|"

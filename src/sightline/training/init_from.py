@@ -30,8 +30,8 @@ from sightline.terminal import plural
 from sightline.text.extension import extended
 from sightline.text.tokenizer import Tokenizer, Vocabulary
 from sightline.text.word_vectors import initial_embeddings
-from sightline.training.adapting import freeze_for, rates_for
 from sightline.training.checkpoints import Checkpoints
+from sightline.training.optimizers import freeze_for, rates_for
 
 START = "start.json"
 _SHOWN = 8  # differences told, at most

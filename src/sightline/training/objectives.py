@@ -1,130 +1,147 @@
-"""What training minimizes. Losses live here, not in models: a model returns features."""
+"""What a training step minimizes: likelihood, with R-Drop, guided alignment or copying from the source."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+import operator
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch import Tensor
 
-from sightline.layers.kernels import triton_takes
-from sightline.layers.linear import add_product, blockwise_precision, product
+from sightline.data.batches import Guide, TrainingBatch
+from sightline.layers.attention import masked_softmax
+from sightline.layers.copying import mixed_log_probability
+from sightline.layers.experts import Collected, collect
+from sightline.layers.layout import Layout, Packed
+from sightline.layers.linear import linear
+from sightline.layers.losses import Loss, cross_entropy, rdrop
+from sightline.layers.multi_head import MultiHeadAttention
+from sightline.layers.tap import Tapped, on_taps
+from sightline.models.seq2seq import CopyingSeq2Seq
+from sightline.recipe import Training
+from sightline.recipe.training import GuidedAlignment
 from sightline.text.tokenizer import PAD
 
-_ROWS = 512  # rows of logits computed at a time on the CPU: enough for a good product, few enough to stay in cache
-_SMALL = 1e-30  # a probability below which float32 has too few digits for its logarithm
+
+def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
+    """The loss of one batch, summed over the answers wanted."""
+    if isinstance(model, CopyingSeq2Seq):
+        with collect(model) as extra:
+            loss = copying_loss(model, batch, smoothing)
+        return with_extra(loss, extra, batch.wanted)
+    with collect(model) as extra:
+        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+    loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
+    return with_extra(loss, extra, batch.wanted)
 
 
-class Loss(NamedTuple):
-    """Sums over the real target tokens of a batch."""
+def with_extra(loss: Loss, extra: Collected, wanted: Tensor, passes: int = 1) -> Loss:
+    """The loss with those that layers have of their own, of so many passes.
 
-    total: Tensor  # label-smoothed cross entropy: what is minimized
-    nll: Tensor  # −log p of the right tokens: what is reported
-    counts: Tensor | None = None  # what layers counted on the way, where some do (layers/experts.py)
+    `total` is a sum over answers that will be divided by their number, the loss of a layer one number for the whole
+    batch: so it is added as many times. It is minimized, not reported: `nll` stays as it is.
+    """
+    if not extra.losses:
+        return loss
+    answers = (wanted != PAD).sum()
+    return Loss(loss.total + answers / passes * sum_of(extra.losses), loss.nll, extra.row())
 
-    def detached(self) -> Loss:
-        """The same outside autograd."""
-        return Loss(self.total.detach(), self.nll.detach(), self.counts)
+
+def training_loss(model: Any, batch: TrainingBatch, training: Training) -> Loss:
+    """What a step minimizes: the loss of one batch or, with R-Drop, of two passes over it with different dropout."""
+    if training.guided_alignment is not None:
+        return guided_loss(model, batch, training.guided_alignment, training.label_smoothing)
+    if training.rdrop is None:
+        return batch_loss(model, batch, training.label_smoothing)
+    with collect(model) as extra:
+        one, other = (model(batch.source, batch.source_layout, batch.given, batch.target_layout) for _ in range(2))
+    output = model.output
+    loss = rdrop(one, other, output.weight, output.bias, batch.wanted, training.label_smoothing, training.rdrop)
+    return with_extra(loss, extra, batch.wanted, passes=2)
 
 
-def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float) -> Loss:
-    """−(1 − ε) log p(y) − ε/V Σ_v log p(v), summed over targets that are not PAD (Szegedy et al. 2016, §7)."""
-    logits = logits.float()
-    real = targets != PAD
-    whole = logits.logsumexp(-1)
-    right = logits.gather(-1, targets[..., None])[..., 0]
-    nll = ((whole - right) * real).sum()
+def guided_loss(model: Any, batch: TrainingBatch, guide: GuidedAlignment, smoothing: float) -> Loss:
+    """The loss of one batch and that of a head that should look where the batch says (guiding.py)."""
+    head = GuidedHead(model, guide)
+    with head.listening():
+        loss = batch_loss(model, batch, smoothing)
+    assert batch.source_layout is not None
+    weights = head.weights(batch.source_layout, batch.target_layout)
+    apart = 0.0 * weights.sum() if batch.guide is None else alignment_loss(weights, batch.guide)
+    return loss._replace(total=loss.total + guide.weight * apart)
+
+
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    """One after the other, so that a sum of one is that one."""
+    return functools.reduce(operator.add, values)
+
+
+def copying_loss(model: CopyingSeq2Seq, batch: TrainingBatch, smoothing: float) -> Loss:
+    """The loss of a padded batch, summed over its real target tokens."""
+    assert batch.source is not None and batch.source_layout is not None and batch.given is not None
+    state = model.begin(model.encode(batch.source, batch.source_layout))
+    features, copies, _ = model.look(batch.given, state, batch.target_layout)
+    real = batch.wanted != PAD  # (B, T)
+    wanted, gate = batch.wanted[real], copies.gate[real]  # (R,)
+    here = copies.tokens[:, None] == batch.wanted[..., None]  # (B, T, S) where each wanted word stands in the source
+    copied = (copies.weights * here).sum(-1)[real]
+    scores = linear(features[real], model.output.weight, model.output.bias).float()  # (R, V)
+    whole = scores.logsumexp(-1)
+    written = scores.gather(1, wanted.clamp(max=model.size - 1)[:, None])[:, 0] - whole
+    nll = -mixed_log_probability(written, gate, copied, model.size, wanted).sum()
     if smoothing == 0:
         return Loss(nll, nll.detach())
-    uniform = ((whole - logits.mean(-1)) * real).sum()
+    uniform = (whole - scores.mean(-1)).sum()
     return Loss((1 - smoothing) * nll + smoothing * uniform, nll.detach())
 
 
-class ProjectedCrossEntropy(torch.autograd.Function):
-    """The same from features, without ever holding all the logits: gradients are made on the way forward.
+_LEAST = 1e-30  # of a weight, before its logarithm
 
-    For a block of rows x with logits l = x Wᵀ + b and p = softmax(l):
-        loss = −(1 − ε) log p(y) − ε (mean(l) − lse(l)),  dl = p − (1 − ε) 1_y − ε/V.
-    The constant ε/V is never written into the (rows, V) block: its share of dx, dW and db is rank one and added once.
-    Products are taken in `precision`, all else and all sums in that of the weight.
+
+def alignment_loss(weights: Tensor, guide: Guide) -> Tensor:
+    """−Σ_t Σ_s p(s | t) log α_ts of weights (B, T, S), summed over the batch."""
+    sequence, step, source = guide.places
+    return -(guide.shares * weights[sequence, step, source].float().clamp(min=_LEAST).log()).sum()
+
+
+class GuidedHead:
+    """The head of a model that a recipe guides, and its weights in the pass that is heard."""
+
+    def __init__(self, model: Any, guide: GuidedAlignment) -> None:
+        self.path: str = model.cross_attention_paths[guide.place(len(model.cross_attention_paths))]
+        self.model, self.head = model, guide.head
+        self.attention = model.get_submodule(self.path)
+        self.heard: dict[str, list[Tensor]] = {}
+
+    def listening(self) -> Any:
+        """Inside this block the head is heard. Where kernels are fused, that is what its weights are made of."""
+        points = ("query", "key") if isinstance(self.attention, MultiHeadAttention) else None
+        return on_taps(self.model, self._hear, (self.path,), points)
+
+    def _hear(self, tapped: Tapped) -> None:
+        self.heard.setdefault(tapped.name.rpartition(".")[2], []).append(tapped.tensor)
+
+    def weights(self, source: Layout, target: Layout | None) -> Tensor:
+        """(B, T, S) of the pass."""
+        if isinstance(self.attention, MultiHeadAttention):
+            (query,), (key,) = self.heard["query"], self.heard["key"]
+            return head_weights(self.attention, query, key, self.head, source, target)
+        return torch.cat(self.heard["weights"], dim=2)[:, self.head]  # one step after the other, with input feeding
+
+
+def head_weights(
+    attention: MultiHeadAttention, query: Tensor, key: Tensor, head: int, source: Layout, target: Layout | None
+) -> Tensor:
+    """softmax(score(q, k)) of one head alone: (B, T, S).
+
+    Query and key as the attention takes them: (N, H, K) and (N, G, K) packed, else (B, H, T, K) and (B, G, S, K).
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        targets: Tensor,
-        smoothing: float,
-        precision: torch.dtype | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        size, precision = weight.shape[0], precision or weight.dtype
-        inputs, matrix, shift = (part.to(precision) for part in (features, weight, bias))
-        weight_sum, bias_sum = weight.sum(0), bias.sum()  # (D,), ()
-        grad_features = torch.empty_like(features)
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # it may be frozen
-        grad_bias = torch.zeros_like(bias)
-        nll = weight.new_zeros(())
-        uniform = weight.new_zeros(())  # Σ (mean(l) − lse(l))
-        for start in range(0, len(features), _ROWS):
-            rows = slice(start, start + _ROWS)
-            x, right = inputs[rows], targets[rows, None]
-            logits = product(x, matrix, shift).to(weight.dtype)  # (rows, V)
-            hit = logits.gather(1, right)
-            chances, log_hit = _softmax(logits, right)
-            nll -= log_hit.sum()
-            if smoothing:
-                uniform += (((x.to(weight.dtype) @ weight_sum) + bias_sum) / size - (hit - log_hit)[:, 0]).sum()
-            chances.scatter_add_(1, right, chances.new_full(right.shape, smoothing - 1.0))
-            grad_bias += chances.sum(0)
-            grad = chances.to(precision)
-            grad_features[rows] = product(grad, matrix.t())
-            if grad_weight is not None:
-                add_product(grad_weight, grad.t(), x)
-        if smoothing:
-            grad_features -= smoothing / size * weight_sum
-            if grad_weight is not None:
-                grad_weight -= smoothing / size * features.sum(0)
-            grad_bias -= smoothing / size * len(features)
-        ctx.save_for_backward(grad_features, grad_weight, grad_bias)
-        ctx.mark_non_differentiable(nll)
-        return (1.0 - smoothing) * nll - smoothing * uniform, nll
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None, None, None]:
-        grad_features, grad_weight, grad_bias = ctx.saved_tensors
-        by_weight = None if grad_weight is None else grad_weight.mul_(grad)
-        return grad_features.mul_(grad), by_weight, grad_bias.mul_(grad), None, None, None
-
-
-def _softmax(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """p (rows, V), and log p of the right ones (rows, 1).
-
-    log p is the logarithm of p, which spares a pass over all of them, unless that is too small to have one.
-    """
-    chances = torch.softmax(logits, dim=-1)
-    chosen = chances.gather(1, right)
-    if bool(chosen.min() > _SMALL):
-        return chances, chosen.log()
-    return chances, torch.log_softmax(logits, dim=-1).gather(1, right)
-
-
-def cross_entropy(features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float) -> Loss:
-    """The loss of features (…, D) against targets (…,), by the fastest way there is for them."""
-    features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)
-    precision = blockwise_precision(features, weight)
-    if precision is not None:
-        real = targets != PAD
-        if not bool(real.all()):
-            features, targets = features[real], targets[real]
-        total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, smoothing, precision)  # type: ignore[no-untyped-call]
-        return Loss(total, nll)
-    logits = nn.functional.linear(features, weight, bias)
-    if triton_takes(logits) and not torch.compiler.is_compiling():
-        from sightline.training.fused_cross_entropy import FusedCrossEntropy
-
-        return Loss(*FusedCrossEntropy.apply(logits, targets, smoothing))  # type: ignore[no-untyped-call]
-    return smoothed_cross_entropy(logits, targets, smoothing)
+    group = head * key.shape[1] // attention.heads  # whose keys this head looks at
+    mine, its = query[:, head], key[:, group]
+    if isinstance(target, Packed):
+        mine, its = target.pad(mine), source.pad(its)  # (B, T, K), (B, S, K)
+    scores = attention.score(mine[:, None], its[:, None]).float()  # (B, 1, T, S)
+    seen = source.key_mask()
+    return masked_softmax(scores, None if seen is None else seen[:, None, None, :])[:, 0]

@@ -36,10 +36,11 @@ from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
 from sightline.layers.devices import autocast
 from sightline.layers.linear import linear
+from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, Vocabulary
-from sightline.training.objectives import Loss
-from sightline.training.step import PlainGradients, batch_loss
+from sightline.training.objectives import batch_loss
+from sightline.training.train_step import PlainGradients
 
 Ids = Sequence[int]
 REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": gleu_of}

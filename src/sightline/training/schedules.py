@@ -1,11 +1,37 @@
-"""How the learning rate moves: pure functions of the step, from 1."""
+"""How far a training is, when it ends, and how its learning rate changes. Free of PyTorch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from sightline.recipe import Schedule
+from sightline.recipe import Recipe, Schedule
+from sightline.run_folder import saved_progress
 from sightline.terminal import plural
+
+
+def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
+    """Whether a limit of the recipe (as it is now: a raised one makes a training go on) is reached."""
+    limits, patience = recipe.training.limits, recipe.training.stopping.patience
+    reached = [
+        (progress["step"], limits.steps),
+        (progress["epoch"], limits.epochs),
+        (progress["seconds"], None if limits.minutes is None else 60 * limits.minutes),
+        (progress["waited"], patience),
+    ]
+    return any(limit is not None and value >= limit for value, limit in reached)
+
+
+def broken_off_at(run: Path, recipe: Recipe) -> int | None:
+    """The step of the newest checkpoint, if no limit is reached there; None where the folder does not say so."""
+    progress = saved_progress(run)
+    try:
+        return None if progress is None or limit_reached(progress, recipe) else int(progress["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
 
 _MUCH = 0.3  # of a training that a warm-up may take without a warning
 _LEAST = 10  # steps of a warm-up that is a share of the training: the first steps may take much of a short time limit

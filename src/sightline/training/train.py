@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from sightline.data.cleaning import CUT, REASONS
 from sightline.data.noised import NoisePlan
 from sightline.data.plan import EpochPlan, choose_layout
 from sightline.data.preparation import (
@@ -39,11 +40,12 @@ from sightline.layers.devices import (
     resolve_precision,
 )
 from sightline.models.build import build_model
-from sightline.models.ngram import CountedModel
+from sightline.models.ngram import CountedModel, NgramModel
 from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.recipe import Recipe
+from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.files import save_recipe
 from sightline.recipe.resume import differences, with_unset_from
 from sightline.run_folder import (
@@ -58,21 +60,19 @@ from sightline.run_folder import (
     write_config,
 )
 from sightline.terminal import plural
-from sightline.text.tokenizer import Vocabulary
-from sightline.training.adapting import trained_count
-from sightline.training.compiled import GraphedGradients, compiled_loss
+from sightline.text.tokenizer import END, START, Vocabulary
+from sightline.training.checkpoints import Progress
 from sightline.training.cost import StepCost, step_cost
-from sightline.training.counting import count_text, text_to_count
-from sightline.training.cut_references import cut_reference_notes
-from sightline.training.display import Display, PlainDisplay
 from sightline.training.init_from import Start, adapt, first_weights, vocabulary_of_start, write_start
-from sightline.training.job import Fit, Plan
-from sightline.training.loop import fit
+from sightline.training.loggers import Display, Journal, PlainDisplay
 from sightline.training.model_card import write_model_card
+from sightline.training.optimizers import trained_count
 from sightline.training.resolve import open_recipe
 from sightline.training.reward import RewardGradients
-from sightline.training.step import CarriedGradients, Gradients, PlainGradients
+from sightline.training.summary import cut_reference_notes, describe, describe_data, objective_notes, text_to_count
 from sightline.training.threads import CpuTimes, threads_by_load
+from sightline.training.train_step import CarriedGradients, Gradients, GraphedGradients, PlainGradients, compiled_loss
+from sightline.training.trainer import Fit, Plan, fit
 from sightline.training.validation import build_validator
 
 _DICTIONARY_PAIRS = 500_000  # of the training text that a dictionary for unknown words is learned from
@@ -233,7 +233,7 @@ def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Displa
         *held_out_notes(prepared),
         *cut_reference_notes(prepared),
         *notes,
-        *_objective(plan),
+        *objective_notes(plan),
     )
     slow = precision_note(recipe.training.precision, device)
     for line in (*told, *([] if slow is None else [slow])):
@@ -290,60 +290,10 @@ def _gradients(model: nn.Module, plan: Plan, device: torch.device, prepared: Pre
     return GraphedGradients(model, training, device)
 
 
-def _objective(plan: Plan) -> list[str]:
-    """What is minimized, where it is not the likelihood alone; and what is asked of the step but cannot be had."""
-    training = plan.recipe.training
-    rdrop, reward, guide = training.rdrop, training.reward, training.guided_alignment
-    if rdrop is not None:
-        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model", *_uncompiled(plan)]
-    if reward is not None:
-        drawn = f"{reward.samples} outputs drawn for each source"
-        return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
-    if guide is not None:
-        return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
-    return _uncompiled(plan)
-
-
-def _uncompiled(plan: Plan) -> list[str]:
-    if not plan.recipe.training.compile or plan.shape is not None:
-        return []
-    why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
-    return [f"training.compile: true is left undone: {why}"]
-
-
 def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tensor]) -> None:
     """The finished weights and the model card."""
     replace_file(run, WEIGHTS, safetensors_bytes(weights))
     write_model_card(run, recipe, parameter_count(model), trained_count(model))
-
-
-def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
-    """A few lines on what will be trained on what."""
-    return [
-        *describe_data(prepared),
-        f"{parameter_count(model):,} parameters{_frozen(model)} on {device} in "
-        f"{resolve_precision(plan.recipe.training.precision, device)}; {plan.layout} batches, "
-        f"{plan.waste():.1%} padding",
-    ]
-
-
-def describe_data(prepared: Prepared) -> list[str]:
-    """How many examples there are, and of how many words."""
-    store = prepared.train(0)
-    dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
-    cut = store.counts[CUT]
-    return [
-        f"{len(store):,} training and {plural(len(prepared.validation), 'validation example')}"
-        + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
-        + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
-        f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
-        + (" (shared)" if prepared.vocabulary.shared else ""),
-    ]
-
-
-def _frozen(model: nn.Module) -> str:
-    count = trained_count(model)
-    return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
 
 
 def _amount(prepared: Prepared) -> dict[str, int]:
@@ -383,3 +333,31 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
                 **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
             },
         )
+
+
+def count_text(run: Path, model: CountedModel, prepared: Prepared, display: Display) -> None:
+    """Count the training text, score the validation text, and leave a run folder like any other."""
+    started = time.monotonic()
+    decoder, store = prepared.recipe.model.decoder, prepared.train(0)
+    assert isinstance(decoder, NgramConfig)
+    _, documents = store.take(np.arange(len(store)))
+    size = prepared.vocabulary.target.size
+    model.counts = NgramModel.train(documents, order=decoder.order, vocabulary_size=size, start=START, end=END)
+    model.counts.save(run / "model.safetensors")
+    _, held_out = prepared.validation.take(np.arange(len(prepared.validation)))
+    loss = -float(np.concatenate(model.counts.log_probabilities(held_out)).mean())
+    progress = Progress(step=1, tokens=sum(len(document) + 1 for document in documents), best=loss, best_step=1)
+    record = {
+        "kind": "validation",
+        "step": 1,
+        "epoch": 1,
+        "loss": loss,
+        "perplexity": float(np.exp(loss)),
+        "best": True,
+        "tokens": progress.tokens,
+        "flops": 0,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    with Journal(run, tensorboard=False) as journal:
+        journal.write(record)
+    display.validation(progress, record)

@@ -30,9 +30,9 @@ from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.text.shown import beginning
 from sightline.text.tokenizer import END
-from sightline.training.job import Validation
+from sightline.training.objectives import batch_loss
 from sightline.training.reward import expected_reward
-from sightline.training.step import batch_loss
+from sightline.training.trainer import Validation
 
 _TOKENS = 16_384  # of validation texts together, padding and all, about
 _PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add

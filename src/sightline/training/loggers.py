@@ -1,16 +1,125 @@
-"""What a person sees while training goes on: a live line in a terminal, plain lines elsewhere."""
+"""metrics.jsonl, and the TensorBoard events beside it.
+
+Every record has its `kind` and how far the training was: `step`, `epoch`, `tokens` (real target tokens), `flops`
+(floating-point operations of all steps, forward, loss and backward, padding included; validation and the optimizer are
+not in it; flops.py says what counts as how many) and `seconds` (over all sittings, validation included).
+
+- "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats a token) and `gradient_norm` (before
+  clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
+  Where a model has experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
+  choices that fell on each, `dropped`, the share of all choices that found their expert full, and `dropped_choices`,
+  how many those were; all since then too.
+  With training.precision: fp16 `loss_scale`, and `skipped_steps`, how many steps so far left the weights as they were
+  because the scaled gradient overflowed (the means leave them out).
+  With training.reward `flops` has the drawn outputs in it, a pass forwards as a third of a step.
+  With training.log_layers `layers` has the gradient norm of each part of the model, of this step, before clipping.
+- "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, the expected `reward` of
+  outputs drawn for the validation sources if training.reward is set, `samples` (of long texts how they begin), whether
+  this was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on a CUDA
+  device, by the whole process on the CPU. A training that starts from another run's weights is validated before its
+  first step too.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from torch import nn
+
+from sightline.files import open_growing, refuse_link
+from sightline.layers.experts import Experts
 from sightline.terminal import plural
 from sightline.text.shown import beginning, in_one_line
 
 if TYPE_CHECKING:
     from sightline.training.checkpoints import Progress
+
+
+class Journal:
+    """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo.
+
+    Of what is there already it keeps the first `size` bytes, and of TensorBoard's events those up to `step`: where the
+    run goes on from. A journal that is shorter (it was lost) stays as it is, but for half a line at its end.
+    """
+
+    def __init__(self, run: Path, *, tensorboard: bool, size: int = 0, step: int = 0) -> None:
+        self.path = run / "metrics.jsonl"
+        self._events = self._open_events(run, step) if tensorboard else None
+        self._file = open_growing(self.path)
+        self._file.truncate(self.path.read_bytes()[:size].rfind(b"\n") + 1)
+        self._file.seek(0, os.SEEK_END)
+
+    @staticmethod
+    def _open_events(run: Path, step: int) -> Any:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        refuse_link(run / "tensorboard")
+        return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+
+    @property
+    def size(self) -> int:
+        return self._file.tell()
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add a line, and its numbers to TensorBoard."""
+        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8"))
+        self._file.flush()
+        if self._events is not None:
+            for key, value in record.items():
+                if isinstance(value, int | float) and key not in ("step", "epoch"):
+                    self._events.add_scalar(f"{record['kind']}/{key}", value, record["step"])
+
+    def sync(self) -> None:
+        """Make what is written durable, before a checkpoint refers to it."""
+        os.fsync(self._file.fileno())
+        if self._events is not None:
+            self._events.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def expert_layers(model: nn.Module) -> dict[str, int]:
+    """How many experts the layers have that have some, by side and number (from 0): {"encoder.1": 8}."""
+    found = {path: module.count for path, module in model.named_modules() if isinstance(module, Experts)}
+    return {_short(path): count for path, count in found.items()}
+
+
+def _short(path: str) -> str:
+    """encoder.layers.1.feedforward → encoder.1"""
+    side, *rest = path.split(".")
+    return ".".join([side, *(part for part in rest if part.isdigit())])
+
+
+def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dict[str, Any]:
+    """What goes into metrics.jsonl; nothing where nothing was counted.
+
+    `counts` are, for each layer, the choices of each of its experts and, behind them, those that were dropped: means
+    over so many `steps`.
+    """
+    if not counts:
+        return {}
+    shares, place, chosen, dropped = {}, 0, 0.0, 0.0
+    for name, experts in expert_layers(model).items():
+        each = counts[place : place + experts]
+        shares[name] = [round(count / max(sum(each), 1e-9), 4) for count in each]
+        chosen, dropped = chosen + sum(each), dropped + counts[place + experts]
+        place += experts + 1
+    share = round(dropped / max(chosen, 1e-9), 4)
+    return {"experts": shares, "dropped": share, "dropped_choices": round(dropped * steps)}
 
 
 class Display(Protocol):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sightline.layers import losses
 from sightline.layers.kernels import cpu_multiplies_bfloat16
-from sightline.training import objectives
-from sightline.training.objectives import Loss, ProjectedCrossEntropy, cross_entropy, smoothed_cross_entropy
+from sightline.layers.losses import Loss, ProjectedCrossEntropy, cross_entropy, smoothed_cross_entropy
 
 PAD, WIDTH, SIZE = 0, 12, 37
 SMOOTHINGS = [0.0, 0.1, 0.6]
@@ -82,7 +82,7 @@ def both(case: tuple[Tensor, ...], smoothing: float, scale: float = 1.0) -> list
 def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
     smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objectives, "_ROWS", 16)
+    monkeypatch.setattr(losses, "_ROWS", 16)
     ours, theirs = both(some_case(rows), smoothing, scale=0.25)
     torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=2e-6, atol=0)
     torch.testing.assert_close(ours[0].nll, theirs[0].nll, rtol=2e-6, atol=0)
@@ -92,7 +92,7 @@ def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
 
 
 def test_blocks_of_the_size_that_is_used_do_the_same() -> None:
-    ours, theirs = both(some_case(objectives._ROWS + 100), 0.1)
+    ours, theirs = both(some_case(losses._ROWS + 100), 0.1)
     torch.testing.assert_close(ours[0].total, theirs[0].total, rtol=2e-6, atol=0)
     for mine, other in zip(ours[1], theirs[1], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=5e-5)  # float32 sums of 612 terms
@@ -103,7 +103,7 @@ def test_blocks_of_the_size_that_is_used_do_the_same() -> None:
 @pytest.mark.parametrize("features_in", [torch.float32, torch.bfloat16])
 def test_in_mixed_precision_products_are_rounded_and_sums_are_not(smoothing: float, features_in: torch.dtype) -> None:
     """The features, weights and logits are rounded to bfloat16, and the gradient of the logits once more."""
-    features, weight, bias, targets = some_case(objectives._ROWS + 100)
+    features, weight, bias, targets = some_case(losses._ROWS + 100)
     features = features.to(features_in)
     leaves = [part.clone().requires_grad_() for part in (features, weight, bias)]
     with torch.autocast("cpu", torch.bfloat16):
@@ -177,7 +177,7 @@ def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None
 def test_the_loss_of_our_kernels_and_its_gradient_are_those_of_the_formula(
     smoothing: float, dtype: torch.dtype, size: int, kernels: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objectives, "blockwise_precision", lambda *operands: None)  # nobody else is asked
+    monkeypatch.setattr(losses, "blockwise_precision", lambda *operands: None)  # nobody else is asked
     shapes = ((70, 8), (size, 8), (size,))
     features, weight, bias = (torch.randn(*shape, device=kernels, dtype=dtype) for shape in shapes)
     targets = torch.randint(1, size, (70,), device=kernels)
@@ -208,7 +208,7 @@ def test_infinite_logits_leave_no_hole_in_what_our_kernels_make(kernels: torch.d
     targets = torch.tensor([7, 1, 8_000, 2, PAD], device=kernels)[::2]
     exact = logits.clone().requires_grad_()
     torch.nn.functional.cross_entropy(exact, targets, ignore_index=PAD, reduction="sum").backward()
-    from sightline.training.fused_cross_entropy import FusedCrossEntropy
+    from sightline.layers.kernels.cross_entropy import FusedCrossEntropy
 
     logits.requires_grad_()
     FusedCrossEntropy.apply(logits, targets, 0.0)[0].backward()

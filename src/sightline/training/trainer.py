@@ -10,31 +10,137 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch, ahead
+from sightline.data.batches import StaticShape, TrainingBatch, ahead
+from sightline.data.collate import Sides
+from sightline.files import write_json
 from sightline.models.weights import load_parameters, parameters_of, weights_of
+from sightline.recipe import Recipe
 from sightline.recipe.training import step_seed
 from sightline.run_folder import RunError
 from sightline.terminal import plural
-from sightline.training.averages import RunningAverage, mean_weights
+from sightline.training.averaging import RunningAverage, mean_weights
 from sightline.training.checkpoints import Checkpoints, Progress
 from sightline.training.cost import peak_memory
-from sightline.training.ending import limit_reached
-from sightline.training.interruption import Interrupted, stop_signals
-from sightline.training.job import Fit
-from sightline.training.journal import Journal
-from sightline.training.layer_norms import LayerNorms
-from sightline.training.optimizers import build_optimizer
-from sightline.training.readings import Reading, Readings, not_finite
-from sightline.training.routing import routing_record
-from sightline.training.schedules import factor, warmup_note
+from sightline.training.loggers import Display, Journal, routing_record
+from sightline.training.optimizers import LayerNorms, build_optimizer
+from sightline.training.schedules import factor, limit_reached, warmup_note
+from sightline.training.train_step import Gradients
+from sightline.training.world import Interrupted, stop_signals
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation found."""
+
+    score: float  # what early stopping looks at, lower is better
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Plan(Protocol):
+    """The batches of any epoch, as a pure function of its number."""
+
+    recipe: Recipe
+    layout: str
+    shape: StaticShape | None  # of all batches, where they have one
+
+    def epoch(self, number: int) -> Sequence[np.ndarray]: ...
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
+    def waste(self, epoch: int = 0) -> float: ...
+    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+        """Examples with about so many tokens on either side, as the model would be shown them."""
+        ...
+
+
+@dataclass
+class Fit:
+    """Everything one training works with."""
+
+    recipe: Recipe
+    run: Path
+    model: nn.Module
+    plan: Plan
+    device: torch.device
+    validate: Callable[[nn.Module], Validation]
+    export: Callable[[dict[str, Tensor]], None]  # writes the finished model
+    display: Display
+    flops: Callable[[TrainingBatch], int]  # what a step over a batch costs
+    gradients: Gradients
+    rates: Mapping[str, float] = field(default_factory=dict)  # of parameters that learn slower: share of lr, by name
+
+
+class NotFinite(ArithmeticError):
+    """The loss or its gradient became infinite or not a number."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known of a step before somebody looks at its numbers."""
+
+    step: int
+    epoch: int
+    examples: np.ndarray  # of all its batches
+    values: Tensor  # loss, nll and norm of the gradient, then what layers counted
+
+
+class Readings:
+    """The readings since the last record: first pending, then seen."""
+
+    def __init__(self, seen: Iterable[tuple[float, ...]] = ()) -> None:
+        self._pending: list[Reading] = []
+        self.seen = list(seen)
+
+    def add(self, reading: Reading) -> None:
+        """Keep a reading for the next look."""
+        self._pending.append(reading)
+
+    def look(self) -> Reading | None:
+        """Look at all that is pending: the first that is not finite, if there is one."""
+        if not self._pending:
+            return None
+        values = (
+            torch.stack([reading.values for reading in self._pending]).cpu().double().numpy()
+        )  # (steps, 3 + counts)
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            return self._pending[int(bad[0])]
+        self.seen += [tuple(row) for row in values.tolist()]
+        self._pending = []
+        return None
+
+    def means(self) -> tuple[list[float], int]:
+        """The mean of each number over the steps seen, and how many those were; the next ones are counted anew."""
+        means, steps = np.mean(self.seen, axis=0).tolist(), len(self.seen)
+        self.seen = []
+        return means, steps
+
+
+def not_finite(run: Path, bad: Reading, texts: list[dict[str, str]], newest: int | None) -> NotFinite:
+    """The error of a step that came to no number; its examples are saved. `newest` is the last good checkpoint."""
+    path, (loss, _, norm) = run / "bad-batch.json", bad.values[:3].tolist()
+    record = {
+        "step": bad.step,
+        "epoch": bad.epoch,
+        "loss": str(loss),
+        "gradient_norm": str(norm),
+        "examples": texts,
+    }
+    write_json(path, record)
+    kept = f"the last good checkpoint is step {newest}" if newest is not None else "no checkpoint was saved before"
+    return NotFinite(
+        f"step {bad.step}: loss {loss}, gradient norm {norm}; the batch is saved in {path}, {kept}. "
+        f"Lower training.lr, lengthen training.schedule.warmup, or look at that batch"
+    )
+
 
 _SPEED_STEPS, _SPEED_SHARE = 20, 0.02  # after so many steps, or so much of the training, its speed is known
 

@@ -17,8 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from sightline.text.tokenizer import PAD
-
+_PAD = 0  # the label of padding
 _WORDS, _WARPS = 4_096, 8  # read at a time by one program
 
 
@@ -73,7 +72,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         rows, size = logits.shape
         whole, nll, uniform = logits.new_empty(3, rows, dtype=torch.float32)
         _forward[(rows,)](
-            logits, targets, whole, nll, uniform, size, PADDING=PAD, WORDS=_WORDS, num_warps=_WARPS
+            logits, targets, whole, nll, uniform, size, PADDING=_PAD, WORDS=_WORDS, num_warps=_WARPS
         )  # fmt: skip
         ctx.save_for_backward(logits, targets, whole)
         ctx.smoothing = smoothing
@@ -89,6 +88,6 @@ class FusedCrossEntropy(torch.autograd.Function):
         rows, size = logits.shape
         grad = torch.empty_like(logits)
         _backward[(rows, triton.cdiv(size, _WORDS))](
-            logits, targets, whole, pull, grad, size, ctx.smoothing, PADDING=PAD, WORDS=_WORDS, num_warps=_WARPS
+            logits, targets, whole, pull, grad, size, ctx.smoothing, PADDING=_PAD, WORDS=_WORDS, num_warps=_WARPS
         )  # fmt: skip
         return grad, None, None

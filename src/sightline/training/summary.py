@@ -1,0 +1,123 @@
+"""What a person reads before a training starts: data, model, objective, and limits that would cut outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from sightline.data.cleaning import CUT, REASONS
+from sightline.data.preparation import (
+    Prepared,
+    store_of_test,
+)
+from sightline.data.sources import DataError
+from sightline.data.store import Store
+from sightline.decoding.request import source_limits
+from sightline.layers.devices import (
+    resolve_precision,
+)
+from sightline.models.seq2seq import parameter_count
+from sightline.recipe.bodies import NgramConfig, learned_positions
+from sightline.terminal import plural
+from sightline.training.optimizers import trained_count
+from sightline.training.trainer import Plan
+
+
+def objective_notes(plan: Plan) -> list[str]:
+    """What is minimized, where it is not the likelihood alone; and what is asked of the step but cannot be had."""
+    training = plan.recipe.training
+    rdrop, reward, guide = training.rdrop, training.reward, training.guided_alignment
+    if rdrop is not None:
+        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model", *_uncompiled(plan)]
+    if reward is not None:
+        drawn = f"{reward.samples} outputs drawn for each source"
+        return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
+    if guide is not None:
+        return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
+    return _uncompiled(plan)
+
+
+def _uncompiled(plan: Plan) -> list[str]:
+    if not plan.recipe.training.compile or plan.shape is not None:
+        return []
+    why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
+    return [f"training.compile: true is left undone: {why}"]
+
+
+def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
+    """A few lines on what will be trained on what."""
+    return [
+        *describe_data(prepared),
+        f"{parameter_count(model):,} parameters{_frozen(model)} on {device} in "
+        f"{resolve_precision(plan.recipe.training.precision, device)}; {plan.layout} batches, "
+        f"{plan.waste():.1%} padding",
+    ]
+
+
+def describe_data(prepared: Prepared) -> list[str]:
+    """How many examples there are, and of how many words."""
+    store = prepared.train(0)
+    dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
+    cut = store.counts[CUT]
+    return [
+        f"{len(store):,} training and {plural(len(prepared.validation), 'validation example')}"
+        + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
+        + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
+        f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
+        + (" (shared)" if prepared.vocabulary.shared else ""),
+    ]
+
+
+def _frozen(model: nn.Module) -> str:
+    count = trained_count(model)
+    return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
+
+
+def text_to_count(prepared: Prepared) -> str:
+    """How much text there is to count, and in what."""
+    decoder, store = prepared.recipe.model.decoder, prepared.train(0)
+    assert isinstance(decoder, NgramConfig)
+    tokens = int(store.target_lengths.sum()) + len(store)
+    grams = "single tokens" if decoder.order == 1 else f"n-grams of up to {decoder.order} tokens"
+    return f"{plural(tokens, 'token')} of text, end marks included, counted once in {grams}"
+
+
+def cut_references(prepared: Prepared, store: Store) -> int:
+    """How many targets of a store have more tokens than the recipe allows an output for their source."""
+    recipe = prepared.recipe
+    limits = np.array(source_limits((store.source_lengths + 1).tolist(), recipe.decoding, prepared.target_lengths))
+    longest = learned_positions(recipe.model.decoder) if recipe.model.encoder is not None else None
+    limits = limits if longest is None else np.minimum(limits, longest)
+    return int((store.target_lengths + 1 > limits).sum())
+
+
+def cut_reference_notes(prepared: Prepared) -> list[str]:
+    """A line on the targets that would be cut; none where all fit, or where outputs have no references."""
+    recipe = prepared.recipe
+    if not recipe.task_spec.maps_text or recipe.of_text:
+        return []
+    parts = []
+    for name, store in _stores(prepared):
+        if cut := cut_references(prepared, store):
+            parts.append(f"{cut:,} of {plural(len(store), name)}")
+    if not parts:
+        return []
+    keys = {key: getattr(recipe.decoding, key) for key in ("max_length", "max_ratio")}
+    given = [f"decoding.{key} ({value:g})" for key, value in keys.items() if value is not None]
+    what = " and ".join(given) or "the limit of outputs, which follows from the training text,"
+    remedy = "raise it, or leave decoding.max_length and max_ratio out" if given else "set decoding.max_length"
+    return [f"{what} would cut {', '.join(parts)}; {remedy}"]
+
+
+def _stores(prepared: Prepared) -> Iterator[tuple[str, Store]]:
+    """Every text with targets; a test set that cannot be read is reported elsewhere."""
+    yield "training target", prepared.train(0)
+    yield "validation reference", prepared.validation
+    for name in prepared.recipe.data.tests:
+        try:
+            yield f"{name} reference", store_of_test(prepared, name)
+        except DataError:
+            continue
