@@ -12,14 +12,14 @@ from torch import Tensor
 
 from sightline.data.batches import TrainingBatch, packed_batch, padded_batch
 from sightline.data.collate import translation
-from sightline.layers import losses as module
 from sightline.layers.dropout import Dropout
 from sightline.layers.kernels import cpu_multiplies_bfloat16
-from sightline.layers.losses import Loss, ProjectedRDrop, rdrop, rdrop_from_logits
+from sightline.layers.losses import Loss
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
+from sightline.training import objectives as module
 from sightline.training.cost import step_flops
-from sightline.training.objectives import batch_loss, training_loss
+from sightline.training.objectives import ProjectedRDrop, batch_loss, rdrop, rdrop_from_logits, training_loss
 from sightline.training.train_step import PlainGradients
 
 CPU = torch.device("cpu")
@@ -84,7 +84,7 @@ def test_the_loss_is_its_formula_and_padding_counts_for_nothing(smoothing: float
 def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
     smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PAIR_ROWS", 16)
+    monkeypatch.setattr(module, "_ROWS", 16)
     case = [torch.randn(rows, WIDTH), torch.randn(rows, WIDTH), torch.randn(SIZE, WIDTH), torch.randn(SIZE)]
     targets, found = torch.randint(1, SIZE, (rows,)), []
     for projected in (True, False):
