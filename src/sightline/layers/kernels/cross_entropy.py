@@ -89,6 +89,7 @@ class FusedCrossEntropy(torch.autograd.Function):
         rows, size = logits.shape
         grad = torch.empty_like(logits)
         _backward[(rows, triton.cdiv(size, _WORDS))](
-            logits, targets, whole, pull, grad, size, ctx.smoothing, PADDING=ctx.ignore_index, WORDS=_WORDS, num_warps=_WARPS
+            logits, targets, whole, pull, grad, size, ctx.smoothing,
+            PADDING=ctx.ignore_index, WORDS=_WORDS, num_warps=_WARPS,
         )  # fmt: skip
         return grad, None, None, None
