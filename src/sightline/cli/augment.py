@@ -60,13 +60,13 @@ def distill(
     - `sightline distill runs/big multi30k/lstm-dot --beam 8 --choose chrf --mix 1 --out runs/small`
     - `sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume`
     """
+    from sightline.augment.backtranslation import Limits, told
     from sightline.augment.distillation import Distilling
     from sightline.augment.distillation import distill as write_distilled
-    from sightline.augment.backtranslation import Limits, told
     from sightline.cli.train import run_training
     from sightline.progress import shown
-    from sightline.training.world import Interrupted
     from sightline.training.resolve import open_recipe
+    from sightline.training.world import Interrupted
 
     if choose not in (None, "bleu", "chrf"):
         raise ValueError(f"--choose {choose}: there is no such choice; use bleu or chrf")
