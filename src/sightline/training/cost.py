@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,7 +23,9 @@ from sightline.recipe.bodies import ExpertsConfig
 from sightline.training.flops import count_flops
 from sightline.training.objectives import training_loss
 from sightline.training.span_sizes import SpanSize, longest_told, small_blocks, span_sizes
-from sightline.training.trainer import Plan
+
+if TYPE_CHECKING:
+    from sightline.training.trainer import Plan
 
 _DRAWN, _CHECKS = 50, 2  # tiny batches to choose from, and how many see whether what the others told is so
 _FEW = 4  # sequences in most of them
