@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -33,6 +34,9 @@ from sightline.text.tokenizer import Vocabulary
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from sightline.data.sources import Example
+    from sightline.evaluation.test_set import TestSet
+
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: dict[Kind, str] = {
@@ -45,6 +49,7 @@ KINDS: dict[Kind, str] = {
 class LoadedRun(Protocol):
     """What is looked into here; `sightline.run.Run` is one (it stands above this)."""
 
+    folder: Path
     recipe: Recipe
     vocabulary: Vocabulary
     model: Any
@@ -52,8 +57,12 @@ class LoadedRun(Protocol):
     task: Task
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]: ...
+    def predict(self, texts: Sequence[str]) -> list[str]: ...
     def predict_nbest(self, texts: Sequence[str]) -> list[list[Any]]: ...
     def trace(self, text: str, target: str | None = None) -> Trace: ...
+    def test_examples(self, on: str) -> Iterable[Example]: ...
+    def test_set(self, on: str) -> TestSet: ...
+    def text_losses(self, stream: NDArray[Any]) -> NDArray[np.float64]: ...
 
 
 @dataclass(frozen=True, eq=False)

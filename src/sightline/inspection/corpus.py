@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +15,8 @@ from numpy.typing import NDArray
 
 from sightline.data.batches import TrainingBatch, padded_batch
 from sightline.data.collate import sides_of
-from sightline.data.sources import Example
+from sightline.data.preparation import prepare_data
+from sightline.data.sources import DataError, Example
 from sightline.data.store import Store
 from sightline.decoding.padding import length_batches
 from sightline.files import csv_text
@@ -23,6 +26,9 @@ from sightline.text.tokenizer import END, PAD, UNK, Vocabulary
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from sightline.evaluation.breakdowns import LengthBucket
+    from sightline.inspection.attention import LoadedRun
 
 
 Order = Literal["worst", "longest", "rarest"]
@@ -306,3 +312,55 @@ def token_counts(store: Store, size: int) -> Counts:
         counts += np.bincount(np.where(ids < size, ids, UNK), minlength=size)  # words past the end can only be copied
     counts[END] += len(store)
     return counts
+
+
+def corpus_losses(run: LoadedRun, on: str) -> CorpusLosses:
+    """The losses of every token of a run's test set."""
+    if run.recipe.data.noise is not None:
+        raise ValueError(
+            f"--corpus {on}: {run.folder} answers only where a text is corrupted (data.noise), so not every token has "
+            f"a loss; `sightline evaluate` scores it"
+        )
+    counts = _training_counts(run)
+    if not run.recipe.task_spec.continues_text:
+        examples = list(run.test_examples(on))
+        return pair_losses(run.model, run.recipe, run.vocabulary, examples, on=on, counts=counts, device=run.device)
+    documents = run.vocabulary.target.encode_many([each.target for each in run.test_examples(on)])
+    stream = np.concatenate([np.asarray([*ids, END]) for ids in documents])
+    return text_losses(stream, run.text_losses(stream), run.vocabulary, on=on, counts=counts)
+
+
+def _training_counts(run: LoadedRun) -> Counts | None:
+    """How often each token occurs in the training text, where that is at hand."""
+    try:
+        prepared = prepare_data(run.recipe, vocabulary=run.vocabulary)
+    except (DataError, OSError) as error:
+        print(f"frequencies are not known, the training text is not at hand: {error}", file=sys.stderr)
+        return None
+    with closing(prepared):
+        return token_counts(prepared.train(0), run.vocabulary.target.size)
+
+
+def quality_by_length(run: LoadedRun, on: str) -> list[LengthBucket]:
+    """The recipe's first metric by the length of the references, decoded as the recipe says."""
+    from sightline.evaluation import breakdowns
+    from sightline.evaluation.metrics import measure
+
+    metric, section = run.recipe.evaluation.metrics[0], run.recipe.evaluation
+    test = run.test_set(on)
+    outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
+
+    def score(some: list[str], references: list[list[str]]) -> float:
+        return measure(metric, some, references, lowercase=section.lowercase, section=section).value
+
+    return breakdowns.quality_by_length(test.references, {run.folder.name: outputs}, score)
+
+
+def quality_table(qualities: Sequence[LengthBucket], metric: str) -> Table:
+    """Quality by length for a terminal."""
+    from rich.table import Table
+
+    table = Table("words", "sentences", metric, title="quality by length", box=None)
+    for bucket in qualities:
+        table.add_row(bucket.label, str(bucket.sentences), f"{next(iter(bucket.scores.values())):.1f}")
+    return table

@@ -1,8 +1,12 @@
-"""What `sightline inspect --view` shows: each view gives what a terminal prints and what JSON keeps."""
+"""What `sightline inspect` shows, one function for each view: a renderable for the terminal, data for JSON, a figure.
+
+view = heads_view(Subject(run, "Ein Hund bellt.", layer=3))
+rich.print(view.shown); view.record(); view.picture(Path("heads.png"))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,22 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.attention import LoadedRun
 from sightline.inspection.trace import Trace
+from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from sightline.data.batches import TrainingBatch
     from sightline.inspection.ablation import Measure
+    from sightline.inspection.attribution import Method
+    from sightline.inspection.corpus import Order
+    from sightline.progress import Progress
 
 _SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with a note
 
 
 @dataclass(frozen=True)
 class InspectionView:
-    """The same thing for a terminal, for JSON and, where there is one, as a picture."""
+    """The same thing for a terminal, for JSON and, where there is one, as a figure."""
 
     shown: RenderableType
-    record: Callable[[], Any]  # when it is asked for
+    record: Callable[[], Any]  # for JSON
     draw: Callable[[Path], None] | None = None
+    to_csv: Callable[[], str] | None = None
 
     def picture(self, path: Path) -> None:
         """Draw it; its suffix chooses the format."""
@@ -69,7 +79,8 @@ class Subject:
         return pieces[0] if pieces else str(number)
 
 
-def _walk(subject: Subject) -> InspectionView:
+def walkthrough_view(subject: Subject) -> InspectionView:
+    """Every recorded operation with formula, inputs and numbers."""
     from sightline.inspection.walk_through import WalkThrough
 
     walk = WalkThrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
@@ -83,7 +94,8 @@ def _walk(subject: Subject) -> InspectionView:
     return InspectionView(walk, record)
 
 
-def _steps(subject: Subject) -> InspectionView:
+def records_view(subject: Subject) -> InspectionView:
+    """The records in a table: name, formula, shape, range."""
     from sightline.inspection.trace import layer_of
     from sightline.inspection.walk_through import check_layer
 
@@ -94,7 +106,8 @@ def _steps(subject: Subject) -> InspectionView:
     return InspectionView(trace, lambda: trace_record(trace))
 
 
-def _tokens(subject: Subject) -> InspectionView:
+def tokens_view(subject: Subject) -> InspectionView:
+    """The probability of each output token, and alternatives."""
     from sightline.inspection.token_view import token_choices, token_table
 
     choices = token_choices(subject.trace, subject.token)
@@ -105,7 +118,8 @@ def _tokens(subject: Subject) -> InspectionView:
     return InspectionView(token_table(subject.trace, choices), lambda: [asdict(choice) for choice in choices])
 
 
-def _heads(subject: Subject) -> InspectionView:
+def heads_view(subject: Subject) -> InspectionView:
+    """Every attention head and its measures."""
     from sightline.inspection.attention import heads_table, trace_heads
 
     heads = trace_heads(subject.trace, layer=subject.layer, head=subject.head)
@@ -130,7 +144,8 @@ def _no_head(subject: Subject, names: Sequence[str]) -> str:
     return f"{asked}: there is no such head; {there}"
 
 
-def _beam(subject: Subject) -> InspectionView:
+def beam_view(subject: Subject) -> InspectionView:
+    """A beam search step by step."""
     from sightline.inspection.beam import record_beam
 
     record = record_beam(subject.loaded("a search"), subject.text)
@@ -143,7 +158,8 @@ def _beam(subject: Subject) -> InspectionView:
     return InspectionView(record.tree(), record.to_dict, draw)
 
 
-def _ablate(subject: Subject) -> InspectionView:
+def ablation_view(subject: Subject) -> InspectionView:
+    """What changes when heads are switched off."""
     from sightline.inspection.ablation import ablate, ablate_each, effects_table
     from sightline.inspection.attention import head_names
     from sightline.inspection.trace import layer_of
@@ -169,7 +185,8 @@ def _ablate(subject: Subject) -> InspectionView:
     )
 
 
-def _experts(subject: Subject) -> InspectionView:
+def experts_view(subject: Subject) -> InspectionView:
+    """Which experts each token is routed to."""
     from sightline.inspection.attention import routing_table, routings
 
     found = routings(subject.trace, layer=subject.layer)
@@ -181,14 +198,139 @@ def _experts(subject: Subject) -> InspectionView:
     return InspectionView(routing_table(found), lambda: [routing.to_dict() for routing in found])
 
 
+def attribution_view(
+    run: LoadedRun, text: str, target: str | None = None, *, method: Method = "integrated-gradients", steps: int = 64
+) -> InspectionView:
+    """Which tokens each output token rests on; the output is the model's own, if none is given."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from sightline.inspection.attribution import AttributionInput, TokenNames, attribute, on_device
+    from sightline.inspection.samples import example_batch
+
+    check_differentiable(run)
+    if target is None:
+        target = text if run.recipe.task_spec.continues_text else run.predict([text])[0]
+    example = AttributionInput.of(example_batch(run.recipe, run.vocabulary, text, target))
+    names = TokenNames.of(example, run.vocabulary, text)
+    pieces = attribute(run.model, on_device(example, run.device), names, method=method, steps=steps)
+    shown = pieces if run.recipe.task_spec.labels == "words" else pieces.words()
+    parts: list[Any] = [
+        Text(f"{method}: share of each output (down) that rests on each token (across)"),
+        shown.alignment().grid(),
+    ]
+    if pieces.gaps is not None:
+        gap = float(abs(pieces.gaps).max(initial=0.0))
+        parts.append(Text(f"completeness: at most {gap:.3f} nats are missing of an output ({plural(steps, 'step')})"))
+
+    def draw(path: Path) -> None:
+        from sightline.plots.alignment import draw_attribution
+
+        draw_attribution(shown, path, title=f"{run.folder.name}: {method}")
+
+    return InspectionView(Group(*parts), lambda: {"pieces": pieces.to_dict(), "words": pieces.words().to_dict()}, draw)
+
+
+def gradients_view(
+    runs: Mapping[str, LoadedRun], on: str, *, sentences: int = 64, progress: Progress | None = None
+) -> InspectionView:
+    """‖∂L_t/∂h_k‖ against t − k of each run (by its label), at initialisation and after training, on a test set."""
+    from rich.text import Text
+
+    from sightline.inspection.gradients import flow_lines, gradient_flow
+    from sightline.inspection.samples import sample_batches
+    from sightline.models.build import build_model
+
+    flows = []
+    for label, run in runs.items():
+        check_differentiable(run)
+        examples = list(run.test_examples(on))
+        batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=sentences, device=run.device)
+        models = {"initialisation": build_model(run.recipe, run.vocabulary).to(run.device), "trained": run.model}
+        for when, model in models.items():
+
+            def counted(when: str = when, label: str = label, batches: Any = batches) -> Iterator[TrainingBatch]:
+                for done, batch in enumerate(batches):
+                    if progress is not None:
+                        progress(f"{label}, {when}", done, len(batches))
+                    yield batch
+
+            flows.append(gradient_flow(model, counted(), label=label, when=when))
+
+    def draw(path: Path) -> None:
+        from sightline.plots.lines import draw_flows
+
+        draw_flows(flows, path, title=f"How far the gradient reaches, on {on}")
+
+    lines = [f"median of ‖∂L_t/∂h_k‖ on {on}, by the distance between t and k", *flow_lines(flows)]
+    record = {"on": on, "sentences": sentences, "flows": [flow.to_dict() for flow in flows]}
+    return InspectionView(Text("\n".join(lines), no_wrap=True), lambda: record, draw)
+
+
+def corpus_view(
+    run: LoadedRun, on: str, *, order: Order = "worst", tokens: bool = False, quality: bool = False
+) -> InspectionView:
+    """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from sightline.evaluation.metrics import METRICS
+    from sightline.inspection.corpus import (
+        corpus_losses,
+        length_table,
+        quality_by_length,
+        quality_table,
+        sentence_table,
+        token_table,
+    )
+
+    name = run.recipe.evaluation.metrics[0]
+    metric = METRICS[name]
+    spec, rows = run.recipe.task_spec, 20
+    if quality and not (spec.maps_text and metric.needs_outputs):
+        raise ValueError(f"--quality is of outputs that are texts, not of {spec} by {name}; leave it out")
+    losses = corpus_losses(run, on)
+    parts: list[Any] = [
+        Text(f"{on}: {plural(len(losses.sentences), 'sentence')}, {losses.loss:.3f} nats a token; {order} first"),
+        (token_table if tokens else sentence_table)(losses, order, rows),
+    ]
+    if not spec.continues_text:  # whose text is cut into equal parts
+        parts += [Text("loss by length"), length_table(losses.by_length())]
+    qualities = quality_by_length(run, on) if quality else []
+    if qualities:
+        parts.append(quality_table(qualities, metric.label))
+
+    def record() -> dict[str, Any]:
+        lengths = [{"low": each.low, "high": each.high, "scores": each.scores} for each in qualities]
+        return {**losses.to_dict(order), **({"metric": metric.label, "quality": lengths} if lengths else {})}
+
+    def draw(path: Path) -> None:
+        from sightline.plots.lines import draw_lengths
+
+        if spec.continues_text:
+            raise ValueError(f"--figure {path} draws losses by length; a language model's text is cut into equal parts")
+        folder = run.folder.name
+        draw_lengths(losses.by_length(), qualities, path, name=folder, metric=metric.label, title=f"{folder} on {on}")
+
+    return InspectionView(Group(*parts), record, draw, lambda: losses.to_csv(order))
+
+
+def check_differentiable(run: LoadedRun) -> None:
+    """Refuse a model without gradients."""
+    from sightline.models.ngram import CountedModel
+
+    if isinstance(run.model, CountedModel):
+        raise ValueError(f"{run.folder} counts n-grams and has no gradients nor vectors to look at; give another run")
+
+
 VIEWS: dict[str, Callable[[Subject], InspectionView]] = {
-    "walk": _walk,
-    "steps": _steps,
-    "tokens": _tokens,
-    "heads": _heads,
-    "beam": _beam,
-    "ablate": _ablate,
-    "experts": _experts,
+    "walk": walkthrough_view,
+    "steps": records_view,
+    "tokens": tokens_view,
+    "heads": heads_view,
+    "beam": beam_view,
+    "ablate": ablation_view,
+    "experts": experts_view,
 }
 
 
