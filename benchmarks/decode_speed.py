@@ -168,7 +168,7 @@ def load_marian(run: str) -> Any:
     """The run's weights as a MarianMTModel."""
     from safetensors.torch import load_file
 
-    from sightline.recipe.files import load_recipe
+    from sightline.recipe.loading import load_recipe
 
     heads = load_recipe(Path(run) / "recipe.yaml").model.encoder.heads
     return to_marian(load_file(Path(run) / "model.safetensors"), heads)

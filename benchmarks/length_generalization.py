@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from sightline.files import write_atomically
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run import Run
 from sightline.sweeps import plan, sweep
 
@@ -73,7 +73,7 @@ def variant(change: str, kind: str, seed: int) -> dict[str, Any]:
     for side in ("encoder", "decoder"):
         found[f"model.{side}.positions.kind"] = kind
         if kind == "learned":
-            found[f"model.{side}.positions.longest"] = LEARNED
+            found[f"model.{side}.positions.max_positions"] = LEARNED
     return found
 
 

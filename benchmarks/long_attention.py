@@ -94,7 +94,7 @@ class Work:
                 "layers": setting.layers,
                 "heads": setting.heads,
                 "feedforward": {"width": setting.feedforward},
-                "attention": {"span": spans(kind, setting)},
+                "attention": {"pattern": spans(kind, setting)},
                 "dropout": 0.0,
             }
         )
@@ -239,7 +239,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=256)
     parser.add_argument("--look-back", type=int, default=0)
     parser.add_argument("--stride", type=int, default=3)
-    parser.add_argument("--recompute", action="store_true", help="training.recompute_layers")
+    parser.add_argument("--recompute", action="store_true", help="training.gradient_checkpointing")
     parser.add_argument("--rounds", type=int, default=5, help="most rounds of a point")
     parser.add_argument("--seconds", type=float, default=1.0, help="after so many no further round is begun")
     parser.add_argument("--threads", type=int, default=1)

@@ -121,7 +121,7 @@ data:
   limits: {{minutes: 4}}
   validate_every: 200
   save_every: 1_000
-  stopping: {{on: metric}}
+  stopping: {{monitor: metric}}
 decoding: {{max_length: 256, max_ratio: 8.0}}
 evaluation: {{metrics: [exact, wer]}}
 """

@@ -45,7 +45,7 @@ def bodies(layers: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     lstm = {"kind": "recurrent", "cell": "lstm", "layers": layers}
     transformer = {"kind": "transformer", "layers": layers, "heads": 8}
     convolutional = {"kind": "convolutional", "layers": layers}
-    experts = {**transformer, "feedforward": {"experts": {"count": 8, "top": 2, "every": 2}}}
+    experts = {**transformer, "feedforward": {"experts": {"count": 8, "top_k": 2, "every": 2}}}
     return {
         "Transformer": (transformer, transformer),
         "LSTM + attention": (lstm, {**lstm, "attention": {"kind": "additive"}}),

@@ -31,7 +31,7 @@ WIDTH = 8
 
 PLACES, NORMS = ("pre", "post"), ("layer", "rms")
 POSITIONS, FEEDFORWARDS = ("sinusoidal", "learned", "rotary", "none"), ("relu", "gelu", "swiglu")
-FARTHEST = {"t5": {"buckets": 8, "farthest": 5}, "shaw": {"farthest": 2}}  # so near that the tests go past it
+FARTHEST = {"t5": {"buckets": 8, "max_distance": 5}, "shaw": {"max_distance": 2}}  # so near that the tests go past it
 CELLS = ("elman", "gru", "lstm")
 SCORES = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 
@@ -42,7 +42,7 @@ def transformer(place: str, norm: str, positions: str, feedforward: str, layers:
         "layers": layers,
         "heads": 2,
         "norm": {"kind": norm, "place": place},
-        "positions": {"kind": positions, "longest": 32, **FARTHEST.get(positions, {})},
+        "positions": {"kind": positions, "max_positions": 32, **FARTHEST.get(positions, {})},
         "feedforward": {"kind": feedforward, "width": 12},
         "dropout": 0.0,
     }
@@ -69,7 +69,7 @@ def convolutional(layers: int, kernel: int, positions: str = "learned", channels
         "layers": layers,
         "channels": channels,
         "kernel": kernel,
-        "positions": {"kind": positions, "longest": 32},
+        "positions": {"kind": positions, "max_positions": 32},
         "dropout": 0.0,
     }
 
@@ -93,7 +93,7 @@ def _name(body: dict[str, Any]) -> str:
         options = [
             *(["beside"] if "combine" in body["positions"] else []),
             *(["bare"] if "gain" in body["norm"] else []),
-            *(span["kind"] for span in body.get("attention", {}).get("span", ())),
+            *(span["kind"] for span in body.get("attention", {}).get("pattern", ())),
         ]
         return "-".join([*parts, *options])
     parts = [body["cell"] + str(body["layers"])]
@@ -124,21 +124,21 @@ LATER_TRANSFORMERS = [  # parts that came later, each where it might break: the 
     transformer("pre", "layer", "sinusoidal", "relu")
     | {"positions": {"kind": "sinusoidal", "combine": "concatenate", "width": 4}},
     transformer("post", "layer", "learned", "relu")
-    | {"positions": {"kind": "learned", "combine": "concatenate", "longest": 32}},
+    | {"positions": {"kind": "learned", "combine": "concatenate", "max_positions": 32}},
 ]
 LOCAL, COMPRESSED = {"kind": "local", "block": 2}, {"kind": "compressed"}  # so short that the tests have several
 
 
 def spanned(body: dict[str, Any], *spans: dict[str, Any], **attention: Any) -> dict[str, Any]:
     """A Transformer whose layers see with these spans, in turns."""
-    return body | {"attention": {"span": spans, **attention}}
+    return body | {"attention": {"pattern": spans, **attention}}
 
 
 LATER_TRANSFORMERS += [
     spanned(transformer("pre", "layer", "sinusoidal", "relu"), LOCAL),
     spanned(transformer("post", "layer", "rotary", "gelu"), LOCAL | {"look_back": 1}),
     spanned(transformer("pre", "rms", "learned", "relu"), COMPRESSED),
-    spanned(transformer("pre", "batch", "rotary", "relu"), COMPRESSED | {"stride": 2}, groups=1),
+    spanned(transformer("pre", "batch", "rotary", "relu"), COMPRESSED | {"stride": 2}, kv_heads=1),
     spanned(transformer("post", "rms", "none", "swiglu"), COMPRESSED, {"kind": "full"}, kind="linear"),
     spanned(transformer("pre", "layer", "sinusoidal", "relu", layers=5), LOCAL, COMPRESSED),
     spanned(
@@ -153,26 +153,28 @@ RECURRENT_DECODERS = [
 ]
 DEEP = [  # stacks with links; residual ones begin at the third layer
     (
-        recurrent_encoder("lstm", 4, True) | {"directions": "bottom", "links": "residual"},
-        recurrent_decoder("lstm", 4, "additive", feeding) | {"attention_from": "bottom", "links": "residual"},
+        recurrent_encoder("lstm", 4, True) | {"directions": "bottom", "skip_connections": "residual"},
+        recurrent_decoder("lstm", 4, "additive", feeding)
+        | {"attention_from": "bottom", "skip_connections": "residual"},
     )
     for feeding in (True, False)
 ]
 DEEP += [
     (
-        recurrent_encoder("lstm", 3, True) | {"directions": "alternating", "links": "fast-forward"},
-        recurrent_decoder("lstm", 3, "additive", True) | {"attention_from": "bottom", "links": "fast-forward"},
+        recurrent_encoder("lstm", 3, True) | {"directions": "alternating", "skip_connections": "fast-forward"},
+        recurrent_decoder("lstm", 3, "additive", True)
+        | {"attention_from": "bottom", "skip_connections": "fast-forward"},
     ),
     (
         recurrent_encoder("gru", 2, True) | {"directions": "alternating"},
-        recurrent_decoder("gru", 2, "dot", True) | {"links": "fast-forward"},
+        recurrent_decoder("gru", 2, "dot", True) | {"skip_connections": "fast-forward"},
     ),
     (
-        recurrent_encoder("elman", 3, False) | {"links": "residual"},
-        recurrent_decoder("elman", 3, "none", False) | {"links": "residual"},
+        recurrent_encoder("elman", 3, False) | {"skip_connections": "residual"},
+        recurrent_decoder("elman", 3, "none", False) | {"skip_connections": "residual"},
     ),
     (
-        recurrent_encoder("gru", 1, True) | {"directions": "bottom", "links": "fast-forward"},
+        recurrent_encoder("gru", 1, True) | {"directions": "bottom", "skip_connections": "fast-forward"},
         recurrent_decoder("gru", 1, "bilinear", True) | {"attention_from": "bottom"},
     ),
 ]

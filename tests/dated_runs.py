@@ -58,7 +58,7 @@ def write_recipe(
     }
     if noise is not None:  # the same lines as text
         del recipe["evaluation"]
-        recipe["task"] = "masked-words" if noise == "mask" else "seq2seq"
+        recipe["task"] = "masked-lm" if noise == "mask" else "seq2seq"
         recipe["model"] = {"width": width, "encoder": body, **({} if noise == "mask" else {"decoder": body})}
         train, valid = ({"kind": "plain", "file": f"{name}.tsv"} for name in ("train", "valid"))
         recipe["data"] = {"train": [{**train, "weight": 1.5}], "validation": valid, "noise": {"kind": noise}}
@@ -75,10 +75,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "tokenizer": {"kind": "bpe", "size": 60, "dropout": 0.2, "variants": 2},
         "averaging": {"kind": "checkpoints", "count": 3},
         "batches": {"tokens": 100, "accumulate": 2},
-        "stopping": {"on": "metric"},
+        "stopping": {"monitor": "metric"},
     },
     "masked-words": {"body": TRANSFORMER, "noise": "mask", "batches": {"tokens": 512, "context": 32}},
-    "denoising": {"body": TRANSFORMER, "noise": "denoise", "batches": {"tokens": 512, "context": 32}},
+    "denoising": {"body": TRANSFORMER, "noise": "text-infilling", "batches": {"tokens": 512, "context": 32}},
     "span-corruption": {"body": TRANSFORMER, "noise": "span-corruption", "batches": {"tokens": 512, "context": 32}},
 }
 

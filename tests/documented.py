@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from sightline.cli.app import app
-from sightline.recipe.files import shipped_recipes
+from sightline.recipe.loading import shipped_recipes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

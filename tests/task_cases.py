@@ -10,7 +10,7 @@ import yaml
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.2}
 WRITER = {**LSTM, "attention": {"kind": "none"}}
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
-LEARNED = {"kind": "learned", "longest": 34}
+LEARNED = {"kind": "learned", "max_positions": 34}
 CHARACTERS, WORDS = {"kind": "character"}, {"kind": "word", "min_count": 1}
 BPE = {"kind": "bpe", "size": 40, "dropout": 0.2, "variants": 2}
 
@@ -19,8 +19,8 @@ SENTENCES = [f"{article} {noun} {verb} ." for verb in ("sat", "ran") for article
 FILES = {
     "seq2seq": [f"{text}\t{' '.join(reversed(text.split()))}\n" for text in SENTENCES],
     "language-model": [text + "\n" for text in SENTENCES],
-    "classify": [f"{text}\t{'one thing' if text[0] == 'a' else 'that thing'}\n" for text in SENTENCES],
-    "tag": [
+    "classification": [f"{text}\t{'one thing' if text[0] == 'a' else 'that thing'}\n" for text in SENTENCES],
+    "tagging": [
         f"{text}\t{' '.join(['DET', *['NOUN'] * (len(text.split()) - 3), 'VERB', 'PUNCT'])}\n" for text in SENTENCES
     ],
 }
@@ -55,7 +55,7 @@ def case(task: str, model: dict[str, Any], tokenizer: dict[str, Any] = CHARACTER
 
 
 def metrics(recipe: dict[str, Any], *names: str, stop: bool = False) -> dict[str, Any]:
-    training = {**recipe["training"], **({"stopping": {"on": "metric"}} if stop else {})}
+    training = {**recipe["training"], **({"stopping": {"monitor": "metric"}} if stop else {})}
     return {**recipe, "training": training, "evaluation": {**recipe["evaluation"], "metrics": list(names)}}
 
 
@@ -63,7 +63,7 @@ CASES: dict[str, dict[str, Any]] = {
     "translator": metrics(case("seq2seq", {"encoder": LSTM, "decoder": LSTM}), "exact", "perplexity"),
     "decoder alone, lstm": metrics(case("seq2seq", {"decoder": WRITER}), "exact", "perplexity", "chrf"),
     "decoder alone, transformer": metrics(
-        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 66}}}, BPE),
+        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 66}}}, BPE),
         "bleu",
         "perplexity",
         stop=True,
@@ -89,7 +89,9 @@ CASES: dict[str, dict[str, Any]] = {
         "language-model", {"decoder": WRITER}, batches={"tokens": 48, "context": 16, "carry": False}
     ),
     "language model, transformer": metrics(
-        case("language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 16}}}, WORDS),
+        case(
+            "language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 16}}}, WORDS
+        ),
         "perplexity",
         stop=True,
     ),
@@ -97,17 +99,17 @@ CASES: dict[str, dict[str, Any]] = {
     "language model, counted": metrics(
         case("language-model", {"decoder": {"kind": "ngram", "order": 3}}), "perplexity", "bits-per-character"
     ),
-    "classifier, lstm": case("classify", {"encoder": LSTM, "pooling": {"kind": "last"}}, BPE),
+    "classifier, lstm": case("classification", {"encoder": LSTM, "pooling": {"kind": "last"}}, BPE),
     "classifier, transformer": metrics(
-        case("classify", {"encoder": {**TRANSFORMER, "positions": LEARNED}, "pooling": {"kind": "class"}}),
+        case("classification", {"encoder": {**TRANSFORMER, "positions": LEARNED}, "pooling": {"kind": "class"}}),
         "macro-f1",
         "accuracy",
         stop=True,
     ),
-    "classifier, window": case("classify", {"encoder": {"kind": "window"}, "pooling": {"kind": "max"}}, WORDS),
-    "tagger, lstm": metrics(case("tag", {"encoder": LSTM}, BPE), "token-accuracy", "span-f1", stop=True),
-    "tagger, transformer": case("tag", {"encoder": {**TRANSFORMER, "positions": LEARNED}}),
-    "tagger, window": case("tag", {"encoder": {"kind": "window"}}, {"kind": "unigram", "size": 40}),
+    "classifier, window": case("classification", {"encoder": {"kind": "window"}, "pooling": {"kind": "max"}}, WORDS),
+    "tagger, lstm": metrics(case("tagging", {"encoder": LSTM}, BPE), "token-accuracy", "span-f1", stop=True),
+    "tagger, transformer": case("tagging", {"encoder": {**TRANSFORMER, "positions": LEARNED}}),
+    "tagger, window": case("tagging", {"encoder": {"kind": "window"}}, {"kind": "unigram", "size": 40}),
 }
 NEURAL = [name for name in CASES if "counted" not in name]
 

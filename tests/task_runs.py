@@ -98,7 +98,7 @@ WHOLE = {"document": "file"}
 
 def recipes() -> dict[str, dict[str, Any]]:
     text = {"tokenizer": CHARACTERS, "source": WHOLE, "evaluation": BITS}
-    parts = {name: {"part": name} for name in ("train", "valid", "test")}
+    parts = {name: {"split": name} for name in ("train", "valid", "test")}
     music = recipe("language-model", "chorales", "json", {"decoder": ALONE})
     music["data"] = {
         "train": [source("chorales", "chorales.json", **parts["train"])],
@@ -123,13 +123,13 @@ def recipes() -> dict[str, dict[str, Any]]:
             tokenizer={"kind": "bpe", "size": 60},
         ),
         "music": music,
-        "classify-mean": recipe("classify", "tsv", "tsv", {"encoder": GRU, "pooling": {"kind": "mean"}}),
-        "classify-max": recipe("classify", "tsv", "tsv", {"encoder": GRU, "pooling": {"kind": "max"}}, seed=2),
-        "tag-gru": recipe("tag", "conllu", "conllu", {"encoder": GRU}),
-        "tag-lstm": recipe("tag", "conllu", "conllu", {"encoder": {**GRU, "cell": "lstm"}}),
-        "names-gru": recipe("tag", "columns", "col", {"encoder": GRU}, source={"label": 3}, evaluation=SPANS),
+        "classify-mean": recipe("classification", "tsv", "tsv", {"encoder": GRU, "pooling": {"kind": "mean"}}),
+        "classify-max": recipe("classification", "tsv", "tsv", {"encoder": GRU, "pooling": {"kind": "max"}}, seed=2),
+        "tag-gru": recipe("tagging", "conllu", "conllu", {"encoder": GRU}),
+        "tag-lstm": recipe("tagging", "conllu", "conllu", {"encoder": {**GRU, "cell": "lstm"}}),
+        "names-gru": recipe("tagging", "columns", "col", {"encoder": GRU}, source={"label": 3}, evaluation=SPANS),
         "names-lstm": recipe(
-            "tag", "columns", "col", {"encoder": {**GRU, "cell": "lstm"}}, source={"label": 3}, evaluation=SPANS
+            "tagging", "columns", "col", {"encoder": {**GRU, "cell": "lstm"}}, source={"label": 3}, evaluation=SPANS
         ),
     }
 

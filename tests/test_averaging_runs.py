@@ -19,7 +19,7 @@ from sightline.augment.merging import average_run
 from sightline.cli.app import app
 from sightline.files import write_atomically
 from sightline.recipe.data import TsvSource
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError, read_config, seal
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "threads": 1,
     }
     recipe: dict[str, Any] = {
-        "data": {"train": [{**SEQUENCES, "part": "train"}], "validation": {**SEQUENCES, "part": "validation"}},
+        "data": {"train": [{**SEQUENCES, "split": "train"}], "validation": {**SEQUENCES, "split": "validation"}},
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 8, "encoder": GRU, "decoder": GRU},
         "training": training,

@@ -18,7 +18,7 @@ from sightline.data.preparation import run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.alignment import align_outputs
 from sightline.inspection.numpy_script import recompute
-from sightline.recipe.files import RecipeError
+from sightline.recipe.loading import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.tasks.seq2seq import Seq2SeqTask
@@ -142,7 +142,7 @@ def test_of_a_given_output_only_words_that_the_source_lacks_too_are_unknown(run:
 def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_of_its_output(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "learned", "longest": 12}}
+    body = {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "learned", "max_positions": 12}}
     content = recipe(encoder=body, decoder=body)
     content["data"] |= {"folder": str(corpus), "clean": {"max_tokens": 11}}
     content["training"]["limits"] = {"steps": 1}

@@ -14,7 +14,7 @@ import sightline
 from sightline.cli.app import app
 from sightline.data.preparation import prepare_data
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.recipe.files import RecipeError, load_recipe
+from sightline.recipe.loading import RecipeError, load_recipe
 from sightline.run import Run
 from sightline.training.summary import describe
 from sightline.training.train import plan_for
@@ -60,7 +60,7 @@ def run_of(folder: Path, **clean: Any) -> Run:
 
 
 def test_long_sources_are_cut_counted_and_told_and_not_dropped(corpus: Path) -> None:
-    loaded = load_recipe(write(corpus, recipe(cut_source=7)))
+    loaded = load_recipe(write(corpus, recipe(truncate_source=7)))
     loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
     prepared = prepare_data(loaded)
     for store in (prepared.train(0), prepared.validation):
@@ -73,7 +73,7 @@ def test_long_sources_are_cut_counted_and_told_and_not_dropped(corpus: Path) -> 
 def test_of_the_cut_sources_those_are_counted_that_are_kept(corpus: Path) -> None:
     with (corpus / "train.tsv").open("a") as file:
         file.write(f"{LONG}\t{LONG}\n")  # the target is too long, so the pair is dropped
-    loaded = load_recipe(write(corpus, recipe(cut_source=7)))
+    loaded = load_recipe(write(corpus, recipe(truncate_source=7)))
     loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
     store = prepare_data(loaded).train(0)
     assert len(store) == 10 and store.counts["source cut"] == 5 and store.counts["too long"] == 1
@@ -87,7 +87,7 @@ def test_without_the_key_nothing_is_cut_and_long_pairs_are_dropped_as_ever(corpu
 
 
 def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: Path) -> None:
-    run = run_of(corpus, cut_source=7)
+    run = run_of(corpus, truncate_source=7)
     assert [len(ids) for ids in run.encode_sources([LONG, "a b"])] == [7, 2]
     short, long, other = run.predict_nbest(["b " * 7, LONG, "a " + LONG])
     assert short[0].score == long[0].score != other[0].score
@@ -96,24 +96,24 @@ def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: P
 
 
 def test_predict_embed_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
-    run = run_of(corpus, cut_source=7)
+    run = run_of(corpus, truncate_source=7)
     (corpus / "new.txt").write_text(f"a b\n{LONG}\n")
     predicted = CliRunner().invoke(app, ["predict", str(run.folder), str(corpus / "new.txt")], catch_exceptions=False)
-    assert "sightline: 1 line cut short (data.clean.cut_source)" in predicted.stderr
+    assert "sightline: 1 line cut short (data.clean.truncate_source)" in predicted.stderr
     asked = ["embed", str(run.folder), str(corpus / "new.txt"), "--words", "--out", str(corpus / "new.npy")]
-    assert "sightline: 1 line cut short (data.clean.cut_source)" in CliRunner().invoke(app, asked).stderr
+    assert "sightline: 1 line cut short (data.clean.truncate_source)" in CliRunner().invoke(app, asked).stderr
     evaluated = CliRunner().invoke(app, ["evaluate", str(run.folder)], catch_exceptions=False)
-    assert "5 sources cut short (data.clean.cut_source)" in evaluated.stdout
+    assert "5 sources cut short (data.clean.truncate_source)" in evaluated.stdout
 
 
 def test_a_decoder_that_reads_the_source_itself_needs_room_for_the_cut_source_only(corpus: Path) -> None:
-    content = recipe(cut_source=7)
+    content = recipe(truncate_source=7)
     content["model"] = {"width": 8, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
     assert load_recipe(write(corpus, content)).longest_sequence()[0] == 8 + 13
 
 
 def test_the_words_of_a_tagger_are_not_cut_from_their_tags(corpus: Path) -> None:
-    content = recipe(cut_source=7) | {"task": "tag"}
+    content = recipe(truncate_source=7) | {"task": "tagging"}
     del content["model"]["decoder"]
     with pytest.raises(RecipeError, match="would leave words without their tags"):
         load_recipe(write(corpus, content))
@@ -121,15 +121,15 @@ def test_the_words_of_a_tagger_are_not_cut_from_their_tags(corpus: Path) -> None
 
 def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
     """Its prompts would lose their ends, which it should go on from."""
-    content = recipe(cut_source=7) | {"task": "language-model"}
+    content = recipe(truncate_source=7) | {"task": "language-model"}
     del content["model"]["encoder"]
     content["evaluation"] = {"metrics": ["perplexity"]}
-    with pytest.raises(RecipeError, match=r"data.clean.cut_source \(7\) cuts sources, and .* has none"):
+    with pytest.raises(RecipeError, match=r"data.clean.truncate_source \(7\) cuts sources, and .* has none"):
         load_recipe(write(corpus, content))
 
 
 def test_the_dictionary_is_learned_from_what_is_read_of_sources(corpus: Path) -> None:
     (corpus / "train.tsv").write_text("a b\tb a\n" + ("z " * 30 + "\ta c\n") * 5)
-    content = {**recipe(cut_source=3), "decoding": {"replace_unknown": "dictionary"}}
+    content = {**recipe(truncate_source=3), "decoding": {"replace_unknown": "dictionary"}}
     run = sightline.train(write(corpus, content), out=corpus / "run").folder
     assert "z" in (read_dictionary(run) or {})  # whole, its sources are too long to be learned from

@@ -14,14 +14,14 @@ from sightline.data.sources import Example
 from sightline.data.text_size import copied_share, measure
 from sightline.recipe import Recipe
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
-from sightline.recipe.files import load_recipe, shipped_recipes
+from sightline.recipe.loading import load_recipe, shipped_recipes
 from sightline.run_folder import RunError
 from sightline.training.dry_run import dry_run
 from sightline.training.resolve import open_recipe
 from task_cases import FILES
 from watched_runs import Silent, own_cache, records
 
-TASKS = ("seq2seq", "language-model", "masked-words", "classify", "tag")
+TASKS = ("seq2seq", "language-model", "masked-lm", "classification", "tagging")
 TINY = ["training.device=cpu", "training.threads=1", "model.width=32", "training.samples=0", "training.log_every=5"]
 
 
@@ -33,7 +33,7 @@ def _cache(tmp_path: Path) -> Iterator[None]:
 
 def write(folder: Path, task: str, **sections: Any) -> Path:
     """A recipe of task and data alone, beside its corpus."""
-    plain = task in ("language-model", "masked-words")
+    plain = task in ("language-model", "masked-lm")
     lines = FILES["language-model" if plain else task]
     for name in ("train", "valid"):
         (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
@@ -62,7 +62,7 @@ def filled(text: TextSize, **sections: Any) -> Recipe:
 @pytest.mark.parametrize("task", TASKS)
 def test_task_and_data_are_enough_to_learn(task: str, tmp_path: Path) -> None:
     recipe = write(tmp_path, task)
-    steps = 30 if task != "masked-words" else 60
+    steps = 30 if task != "masked-lm" else 60
     run = sightline.train(recipe, [*TINY, f"training.limits.steps={steps}"], out=tmp_path / "run", display=Silent())
     losses = [record["nll"] for record in records(Path(run), "train")]
     assert losses[-1] < 0.9 * losses[0], losses
@@ -141,9 +141,9 @@ def test_a_batch_holds_the_longest_example_that_cleaning_keeps() -> None:
 
 def test_long_texts_to_classify_are_cut_and_not_dropped() -> None:
     reviews, tweets = (TextSize(5_000, 5_000 * n, 5_000, 5_000 * 6 * n, 20_000, 80, 0.0) for n in (230, 20))
-    assert filled(reviews, task="classify").data.clean.cut_source == 256
-    assert filled(tweets, task="classify").data.clean.cut_source is None
-    assert filled(pairs(5_000, words=230)).data.clean.cut_source is None
+    assert filled(reviews, task="classification").data.clean.truncate_source == 256
+    assert filled(tweets, task="classification").data.clean.truncate_source is None
+    assert filled(pairs(5_000, words=230)).data.clean.truncate_source is None
 
 
 def test_a_tokenizer_of_whole_words_keeps_its_size() -> None:
@@ -203,7 +203,7 @@ def test_a_recipe_of_task_and_data_resumes_its_run_byte_for_byte(tmp_path: Path)
 
 
 def test_a_key_that_is_set_otherwise_still_refuses_to_resume(tmp_path: Path) -> None:
-    recipe = write(tmp_path, "classify")
+    recipe = write(tmp_path, "classification")
     run = Path(sightline.train(recipe, [*TINY, "training.limits.steps=1"], out=tmp_path / "run", display=Silent()))
     with pytest.raises(RunError, match=r"training\.lr: .* then, 0\.25 now"):
         sightline.train(recipe, ["training.lr=0.25"], out=run, resume=True, display=Silent())
@@ -214,7 +214,7 @@ def test_a_key_that_is_set_otherwise_still_refuses_to_resume(tmp_path: Path) -> 
 
 def test_dry_run_and_training_warn_of_a_warm_up_longer_than_the_training(tmp_path: Path) -> None:
     changes = [*TINY, "training.limits.steps=3", "training.schedule.warmup=4000"]
-    recipe, _ = open_recipe(write(tmp_path, "classify"), changes)
+    recipe, _ = open_recipe(write(tmp_path, "classification"), changes)
     wanted = "training.schedule.warmup (4,000 steps) is more than the whole training (about 3 steps"
     assert any(wanted in note for note in dry_run(recipe).notes)
     display = Silent()
@@ -224,7 +224,7 @@ def test_dry_run_and_training_warn_of_a_warm_up_longer_than_the_training(tmp_pat
 
 def test_a_default_warm_up_fits_into_any_limit(tmp_path: Path) -> None:
     display = Silent()
-    recipe = write(tmp_path, "classify")
+    recipe = write(tmp_path, "classification")
     run = sightline.train(
         recipe, [*TINY, "training.limits.steps=40", "training.log_every=1"], out=tmp_path / "run", display=display
     )

@@ -14,14 +14,14 @@ from documented import PAGES, ROOT, Said, commands, fenced, headers, name, spans
 from sightline.cli.app import app
 from sightline.recipe import Recipe
 from sightline.recipe.conflicts import check_trainable
-from sightline.recipe.files import load_recipe, shipped_recipes
+from sightline.recipe.loading import load_recipe, shipped_recipes
 from sightline.recipe.schema import alternatives, sections
 from sightline.recipe.yaml import read_yaml
 from sightline.sweeps.grid import as_text, combinations, read_variants
 
 SHIPPED = shipped_recipes()
 GROUP = typer.main.get_command(app)
-BASE = {"seq2seq": "europarl/transformer", "masked-words": "pretraining/masked-words"}
+BASE = {"seq2seq": "europarl/transformer", "masked-lm": "pretraining/masked-words"}
 ANY = BASE["seq2seq"]  # stands for a recipe that the documentation leaves open
 KEY = re.compile(
     r"(?:data|tokenizer|model|training|decoding|evaluation)(?:\.(?!json|safetensors|py\b)[a-z0-9_]+)+(?=[=: ]|$)"

@@ -44,7 +44,7 @@ def recipe(**sections: Any) -> dict[str, Any]:
             "samples": 2,
             "device": "cpu",
             "threads": 1,
-            "stopping": {"on": "metric", "beam": 1},
+            "stopping": {"monitor": "metric", "beam": 1},
         },
         "evaluation": {"metrics": ["exact"]},
         **sections,

@@ -75,7 +75,7 @@ def test_samples_of_a_language_model_hold_none(tmp_path: Path, monkeypatch: pyte
 
 def test_no_expected_reward_is_lost_to_them() -> None:
     reward = {"samples": 4, "max_length": 2}
-    training = {"reward": reward, "stopping": {"on": "reward"}}
+    training = {"reward": reward, "stopping": {"monitor": "reward"}}
     recipe, vocabulary, model = built("seq2seq", PAIRS, training=training)
     ids = vocabulary.target.encode("three")
     with torch.no_grad():

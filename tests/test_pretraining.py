@@ -39,8 +39,8 @@ from watched_runs import Silent, own_cache
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
 NOISES: dict[str, dict[str, Any]] = {
     "mask": {"kind": "mask", "rate": 0.2, "masked": 1.0, "random": 0.0},
-    "denoise": {"kind": "denoise", "rate": 0.2},
-    "span-corruption": {"kind": "span-corruption", "rate": 0.2, "mean": 2.0, "sentinels": 8},
+    "denoise": {"kind": "text-infilling", "rate": 0.2},
+    "span-corruption": {"kind": "span-corruption", "rate": 0.2, "mean_span_length": 2.0, "sentinels": 8},
 }
 
 
@@ -55,7 +55,7 @@ def lines(count: int, seed: int) -> str:
 def recipe(kind: str, **changes: Any) -> dict[str, Any]:
     masked = kind == "mask"
     made: dict[str, Any] = {
-        "task": "masked-words" if masked else "seq2seq",
+        "task": "masked-lm" if masked else "seq2seq",
         "seed": 2 if masked else 1,
         "data": {
             "train": [{"kind": "plain", "file": "train.txt"}],
@@ -241,7 +241,7 @@ def test_batches_to_look_into_a_run_have_the_noise_it_is_measured_by(kind: str, 
 
 def test_the_model_card_says_what_it_learned_from(runs: dict[str, Path]) -> None:
     card = (runs["mask"] / "README.md").read_text()
-    assert "A masked-words model" in card
+    assert "A masked language model" in card
     assert "| noise | mask, 20% |" in card
 
 
@@ -322,8 +322,8 @@ def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -
 @pytest.mark.parametrize(
     ("kind", "changes", "told"),
     [
-        ("mask", {"task": "seq2seq", "model": {"encoder": BODY, "decoder": BODY}}, "mask is for task: masked-words"),
-        ("denoise", {"task": "masked-words", "model": {"encoder": BODY}}, "kind: denoise is for task: seq2seq"),
+        ("mask", {"task": "seq2seq", "model": {"encoder": BODY, "decoder": BODY}}, "mask is for task: masked-lm"),
+        ("denoise", {"task": "masked-lm", "model": {"encoder": BODY}}, "kind: text-infilling is for task: seq2seq"),
         ("denoise", {"model": {"decoder": BODY}}, "needs a model with an encoder"),
         (
             "denoise",
@@ -332,7 +332,7 @@ def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -
         ),
         ("denoise", {"tokenizer": {"kind": "bpe", "shared": False}}, r"tokenizer\.shared: true"),
         ("span-corruption", {"tokenizer": {"kind": "bpe", "size": 12}}, r"no room for text beside .*sentinels \(8\)"),
-        ("mask", {"evaluation": {"metrics": ["bleu"]}}, "bleu is not for task: masked-words"),
+        ("mask", {"evaluation": {"metrics": ["bleu"]}}, "bleu is not for task: masked-lm"),
         ("mask", {"training": {"batches": {"context": 4}}}, r"context \(4\) leaves too little"),
     ],
 )
@@ -344,7 +344,7 @@ def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        ({"noise": None}, r"masked-words learns to undo noise; add data\.noise: \{kind: mask\}"),
+        ({"noise": None}, r"masked-lm learns to undo noise; add data\.noise: \{kind: mask\}"),
         ({"clean": {"max_tokens": 9}}, r"data\.clean is for pairs"),
         ({"noise": {"kind": "mask", "masked": 0.9, "random": 0.2}}, "more than 1 together"),
     ],

@@ -32,16 +32,16 @@ RECIPES: dict[str, dict[str, Any]] = {
     "decoder alone": CASES["decoder alone, lstm"],
     "denoising": {
         **case("seq2seq", {"encoder": LSTM, "decoder": LSTM}, {"kind": "word", "min_count": 1}),
-        "data": {**NOISE, "noise": {"kind": "denoise", "rate": 0.2}},
+        "data": {**NOISE, "noise": {"kind": "text-infilling", "rate": 0.2}},
     },
     "span corruption": {
         **case("seq2seq", {"encoder": LSTM, "decoder": LSTM}, {"kind": "word", "min_count": 1}),
-        "data": {**NOISE, "noise": {"kind": "span-corruption", "rate": 0.2, "mean": 2.0, "sentinels": 4}},
+        "data": {**NOISE, "noise": {"kind": "span-corruption", "rate": 0.2, "mean_span_length": 2.0, "sentinels": 4}},
     },
     "language model": CASES["language model, lstm"],
     "n-grams": CASES["language model, counted"],
     "masked words": {
-        **case("masked-words", {"encoder": TRANSFORMER}, {"kind": "word", "min_count": 1}),
+        **case("masked-lm", {"encoder": TRANSFORMER}, {"kind": "word", "min_count": 1}),
         "data": {**NOISE, "noise": {"kind": "mask", "rate": 0.2}},
     },
     "classifier": CASES["classifier, lstm"],
@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
         for name, recipe in RECIPES.items():
             place = folder / name
             place.mkdir()
-            FILES.setdefault("masked-words", FILES["language-model"])
+            FILES.setdefault("masked-lm", FILES["language-model"])
             if "noise" in recipe["data"]:
                 recipe = {**recipe, "data": {**recipe["data"], "folder": str(place)}}
                 write(place, {**recipe, "task": "language-model"})
@@ -96,11 +96,11 @@ REMEDIES = r"use |needs|leave|give |put |predict_nbest|one by one|another run|--
 
 
 def _traced(run: Run) -> tuple[str, ...]:
-    return {"masked-words": ("the [MASK] sat .",), "language-model": ("the ", "cat")}.get(run.recipe.task, (TEXT,))
+    return {"masked-lm": ("the [MASK] sat .",), "language-model": ("the ", "cat")}.get(run.recipe.task, (TEXT,))
 
 
 def _target(run: Run) -> str:
-    return {"classify": "one thing", "tag": "DET NOUN VERB PUNCT"}.get(run.recipe.task, ". sat cat the")
+    return {"classification": "one thing", "tagging": "DET NOUN VERB PUNCT"}.get(run.recipe.task, ". sat cat the")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -28,7 +28,10 @@ TURNED = {
     "only the validation": (ONE, data(text("distilled.en", "distilled.de"), validation=text("v.en", "v.de"))),
     "columns": (data(TABLE), data(TABLE | {"columns": [2, 1]})),
     "keys": (data(OBJECTS), data(OBJECTS | {"source": "en", "target": "de"})),
-    "what is built in": (data({"kind": "dates", "part": "train"}), data({"kind": "dates", "part": "train"}, swap=True)),
+    "what is built in": (
+        data({"kind": "dates", "split": "train"}),
+        data({"kind": "dates", "split": "train"}, swap=True),
+    ),
 }
 ALIKE = {
     "the same": (ONE, ONE),
@@ -40,8 +43,8 @@ ALIKE = {
     "other columns": (data(TABLE), data(TABLE | {"columns": [3, 1]})),
     "a text by itself": (data(text("de", "de")), data(text("de", "de"), swap=True)),
     "other built-in text": (
-        data({"kind": "dates", "part": "train", "seed": 1}),
-        data({"kind": "dates", "part": "train", "seed": 2}, swap=True),
+        data({"kind": "dates", "split": "train", "seed": 1}),
+        data({"kind": "dates", "split": "train", "seed": 2}, swap=True),
     ),
 }
 

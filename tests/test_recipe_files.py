@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
 from sightline.recipe.data import Data, DatesSource
-from sightline.recipe.files import RecipeError, load_recipe, recipe_schema, save_recipe
+from sightline.recipe.loading import RecipeError, load_recipe, recipe_schema, save_recipe
 from sightline.recipe.model import InitFromConfig, ModelConfig
 from sightline.recipe.yaml import read_yaml, write_yaml
 
@@ -19,9 +19,9 @@ SMALL = """\
 data:
   train:
     - kind: dates
-      part: train
+      split: train
       locales: [no, de]
-  validation: {kind: dates, part: validation}
+  validation: {kind: dates, split: validation}
 model:
   encoder:
     kind: transformer
@@ -104,7 +104,7 @@ def test_an_unknown_name_suggests_the_nearest_shipped_recipe() -> None:
 def test_overrides_change_values_lists_and_sections_that_are_not_written(small: Path) -> None:
     recipe = load_recipe(
         small, ["training.lr=3e-4", "data.train.0.weight=2", "tokenizer.size=99", "training.limits.steps=5",
-                "data.tests.dev={kind: dates, part: test}", "model.decoder.attention.kind=dot",
+                "data.tests.dev={kind: dates, split: test}", "model.decoder.attention.kind=dot",
                 "evaluation.metrics.0=ter"]
     )  # fmt: skip
     assert recipe.training.lr == 3e-4
@@ -179,7 +179,7 @@ def test_a_wrong_override_says_what_is_wrong_and_what_would_be_right(small: Path
         ("heads: 4", "cell: gru", "small.yaml:10: unknown key model.encoder.cell; it belongs to kind recurrent, and"),
         ("heads: 4", "layers: 4", "small.yaml:11: model.encoder.layers is given twice (first on line 10); keep one"),
         ("kind: transformer", "kind: tree", "small.yaml:9: model.encoder.kind: there is no 'tree'; the kinds are byt"),
-        ("      part: train\n", "", "small.yaml:3: data.train.0.part is missing; add it (see `sightline"),
+        ("      split: train\n", "", "small.yaml:3: data.train.0.split is missing; add it (see `sightline"),
         ("heads: 4", "heads: 5", "small.yaml:7: model: width (512) is not divisible by encoder.heads (5)"),
         ("  encoder:", "\tencoder:", "small.yaml:8: this is not YAML: "),
         ("heads: 4", "heads: !!python/name:os.system x", "small.yaml:10: model.encoder.heads: the tag python/name:os"),
@@ -191,11 +191,11 @@ def test_a_wrong_line_is_named_with_its_file_and_number(tmp_path: Path, old: str
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_lines(tmp_path: Path) -> None:
-    path = write(tmp_path, SMALL.replace("lr: 1e-3", "lr: x").replace("part: train", "prt: train"))
+    path = write(tmp_path, SMALL.replace("lr: 1e-3", "lr: x").replace("split: train", "splt: train"))
     assert message(path, "seed=x").split("\n") == [
         "4 problems:",
-        "  small.yaml:3: data.train.0.part is missing; add it (see `sightline recipes keys data.train.N.part`)",
-        "  small.yaml:4: unknown key data.train.0.prt; did you mean part?",
+        "  small.yaml:3: data.train.0.split is missing; add it (see `sightline recipes keys data.train.N.split`)",
+        "  small.yaml:4: unknown key data.train.0.splt; did you mean split?",
         "  small.yaml:14: training.lr: expected a number, got 'x'",
         "  override 'seed=x': seed: expected an integer, got 'x'",
     ]
@@ -218,7 +218,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_keys_of_named_tests_are_texts_even_when_they_look_like_numbers(small: Path) -> None:
-    assert list(load_recipe(small, ["data.tests={2016: {kind: dates, part: test}}"]).data.tests) == ["2016"]
+    assert list(load_recipe(small, ["data.tests={2016: {kind: dates, split: test}}"]).data.tests) == ["2016"]
 
 
 def test_the_schema_describes_sections_and_forbids_unknown_keys() -> None:
@@ -235,7 +235,7 @@ def test_the_schema_says_that_a_mean_of_checkpoints_is_neither_the_best_nor_the_
 
 
 def test_a_recipe_made_in_python_saves_too(tmp_path: Path) -> None:
-    source = DatesSource(part="train", share=(0.0, 0.5))
+    source = DatesSource(split="train", share=(0.0, 0.5))
     model = ModelConfig(encoder=RecurrentEncoderConfig(), decoder=RecurrentDecoderConfig())
     recipe = Recipe(data=Data(train=(source,), validation=source), model=model)
     save_recipe(recipe, tmp_path / "made.yaml")

@@ -10,7 +10,7 @@ import pytest
 
 from sightline.files import read_json
 from sightline.recipe import Recipe
-from sightline.recipe.files import RecipeError, load_recipe, shipped_recipes
+from sightline.recipe.loading import RecipeError, load_recipe, shipped_recipes
 from sightline.recipe.yaml import MAX_DEPTH, MAX_VALUES, read_yaml
 from sightline.text.tokenizer import Tokenizer, TokenizerError
 
@@ -62,7 +62,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("model.encoder.layers", "1000000", "at most 1,024"),
     ("model.encoder.heads", "99999", "at most 1,024"),
     ("model.encoder.feedforward.width", "10000000", "at most 1,048,576"),
-    ("model.encoder.positions.longest", "100000000", "at most 1,048,576"),
+    ("model.encoder.positions.max_positions", "100000000", "at most 1,048,576"),
     ("tokenizer.size", "1000000000", "at most 4,000,000"),
     ("tokenizer.variants", "1000000", "at most 1,000"),
     ("data.train.0.weight", "1e9", "at most 10,000"),

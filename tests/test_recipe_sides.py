@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sightline.recipe.conflicts import check_trainable
-from sightline.recipe.files import RecipeError, load_recipe
+from sightline.recipe.loading import RecipeError, load_recipe
 from sightline.training.resolve import open_recipe
 from task_cases import LSTM, TRANSFORMER, WRITER, case, write
 
@@ -28,8 +28,8 @@ WRONG = {
         r"data\.train\.0\.kind: plain is text without a source side, and task: seq2seq learns from pairs; use text",
     ),
     "a classifier tested on plain text": (
-        with_data(case("classify", {"encoder": LSTM, "pooling": {"kind": "max"}}), tests={"own": PLAIN}),
-        r"data\.tests\.own\.kind: plain is text without a source side, and task: classify",
+        with_data(case("classification", {"encoder": LSTM, "pooling": {"kind": "max"}}), tests={"own": PLAIN}),
+        r"data\.tests\.own\.kind: plain is text without a source side, and task: classification",
     ),
     "sides of plain text exchanged": (
         with_data(WRITING, swap=True),

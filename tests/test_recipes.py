@@ -20,7 +20,7 @@ from sightline.recipe.data import (
     TextSource,
     TsvSource,
 )
-from sightline.recipe.files import load_recipe, save_recipe, shipped_recipes
+from sightline.recipe.loading import load_recipe, save_recipe, shipped_recipes
 from sightline.training import cost
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]

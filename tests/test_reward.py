@@ -51,8 +51,8 @@ SEQUENCES = {"kind": "sequences", "change": "copy", "lengths": [2, 5], "symbols"
 def a_recipe(steps: int = 60, **training: Any) -> dict[str, Any]:
     return {
         "data": {
-            "train": [{**SEQUENCES, "part": "train"}],
-            "validation": {**SEQUENCES, "part": "validation", "examples": 20},
+            "train": [{**SEQUENCES, "split": "train"}],
+            "validation": {**SEQUENCES, "split": "validation", "examples": 20},
         },
         "tokenizer": {"kind": "character"},
         "model": {"width": 16, "encoder": GRU, "decoder": {**GRU, "attention": {"kind": "dot"}}},
@@ -88,11 +88,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield sightline.train(write(folder, a_recipe()), out=folder / "run", display=Silent()).folder
 
 
-REWARD = {"samples": 6, "mix": 0.017, "max_length": 8}
+REWARD = {"samples": 6, "nll_weight": 0.017, "max_length": 8}
 
 
 def fine_tuning(start: Path, steps: int = 20, **training: Any) -> dict[str, Any]:
-    own = {"reward": REWARD, "stopping": {"on": "reward"}, "lr": 3e-3, **training}
+    own = {"reward": REWARD, "stopping": {"monitor": "reward"}, "lr": 3e-3, **training}
     recipe = a_recipe(steps, **own)
     return {**recipe, "model": {**recipe["model"], "init_from": str(start)}}
 
@@ -138,7 +138,9 @@ def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> t
         model.output.bias[range(9, 13)] = -1e4
         model.output.bias[[PAD, START]] = 1.0
     recipe = Recipe.model_validate(
-        a_recipe(reward={"mix": 0.0, "max_length": 2, **reward}, stopping={"on": "reward"}, label_smoothing=0.0)
+        a_recipe(
+            reward={"nll_weight": 0.0, "max_length": 2, **reward}, stopping={"monitor": "reward"}, label_smoothing=0.0
+        )
     )
     vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(marks))))
     return model, RewardGradients(model, recipe, vocabulary, CPU, lambda batch: 3)
@@ -310,7 +312,7 @@ def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, mo
         return [[SimpleNamespace(tokens=[5]), SimpleNamespace(tokens=[6])]]
 
     monkeypatch.setattr("sightline.training.reward.generate", listed)
-    recipe = Recipe.model_validate({**a_recipe(reward=REWARD, stopping={"on": "reward"}), "seed": 7})
+    recipe = Recipe.model_validate({**a_recipe(reward=REWARD, stopping={"monitor": "reward"}), "seed": 7})
     vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(2))))
     assert expected_reward(run.model, recipe, vocabulary, [[5]], [[5]], CPU) == 0.5
     assert asked == [(2, 7)]
@@ -318,7 +320,7 @@ def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, mo
 
 def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:
     run = sightline.load(started, device="cpu")
-    reward = Recipe.model_validate(a_recipe(reward={"unit": "words"}, stopping={"on": "reward"})).training.reward
+    reward = Recipe.model_validate(a_recipe(reward={"unit": "words"}, stopping={"monitor": "reward"})).training.reward
     encode = run.vocabulary.target.encode
     found = Judge(reward, run.vocabulary)([[encode("a b"), encode("a")]], [encode("a b")])  # type: ignore[arg-type]
     np.testing.assert_allclose(found, [[1.0, 1 / 3]])
@@ -345,7 +347,7 @@ def test_fine_tuning_raises_the_reward_on_held_out_text(started: Path, tmp_path:
 
 def test_what_is_drawn_costs_operations_too(started: Path, tmp_path: Path) -> None:
     runs = []
-    for name, training in (("reward", {}), ("plain", {"reward": None, "stopping": {"on": "loss"}})):
+    for name, training in (("reward", {}), ("plain", {"reward": None, "stopping": {"monitor": "loss"}})):
         (tmp_path / name).mkdir()
         recipe = write(tmp_path / name, fine_tuning(started, 5, **training))
         runs.append(sightline.train(recipe, out=tmp_path / name / "run", display=Silent()).folder)

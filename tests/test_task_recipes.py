@@ -7,25 +7,28 @@ from typing import Any
 
 import pytest
 
-from sightline.recipe.files import RecipeError, load_recipe
+from sightline.recipe.loading import RecipeError, load_recipe
 from sightline.training.resolve import open_recipe
 from task_cases import CASES, LEARNED, LSTM, TRANSFORMER, WRITER, case, metrics, write
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a tagger that writes": (
-        case("tag", {"encoder": LSTM, "decoder": LSTM}),
-        r"task: tag has no use for model\.decoder; leave it out, or change the task",
+        case("tagging", {"encoder": LSTM, "decoder": LSTM}),
+        r"task: tagging has no use for model\.decoder; leave it out, or change the task",
     ),
     "a language model that reads": (
         case("language-model", {"encoder": LSTM, "decoder": WRITER}),
         r"task: language-model has no use for model\.encoder; leave it out",
     ),
     "a tagger that pools": (
-        case("tag", {"encoder": LSTM, "pooling": {"kind": "max"}}),
-        r"task: tag has no use for model\.pooling; leave it out",
+        case("tagging", {"encoder": LSTM, "pooling": {"kind": "max"}}),
+        r"task: tagging has no use for model\.pooling; leave it out",
     ),
-    "a classifier without pooling": (case("classify", {"encoder": LSTM}), r"task: classify needs model\.pooling"),
-    "a tagger without an encoder": (case("tag", {"decoder": LSTM}), r"task: tag needs model\.encoder"),
+    "a classifier without pooling": (
+        case("classification", {"encoder": LSTM}),
+        r"task: classification needs model\.pooling",
+    ),
+    "a tagger without an encoder": (case("tagging", {"decoder": LSTM}), r"task: tagging needs model\.encoder"),
     "a translator without a decoder": (case("seq2seq", {"encoder": LSTM}), r"task: seq2seq needs model\.decoder"),
     "counts that translate": (
         case("seq2seq", {"encoder": LSTM, "decoder": {"kind": "ngram"}}),
@@ -42,41 +45,41 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         r"has one embedding; set model\.tie: all",
     ),
     "a class token read forwards": (
-        case("classify", {"encoder": {**LSTM, "bidirectional": False}, "pooling": {"kind": "class"}}),
+        case("classification", {"encoder": {**LSTM, "bidirectional": False}, "pooling": {"kind": "class"}}),
         r"model\.pooling\.kind: class .* set it to last, or model\.encoder\.bidirectional: true",
     ),
     "a metric of another task": (
-        metrics(case("tag", {"encoder": LSTM}), "bleu"),
-        r"evaluation\.metrics: bleu is not for task: tag; use token-accuracy, span-f1",
+        metrics(case("tagging", {"encoder": LSTM}), "bleu"),
+        r"evaluation\.metrics: bleu is not for task: tagging; use token-accuracy, span-f1",
     ),
     "a metric that needs a translation": (
         metrics(case("language-model", {"decoder": WRITER}), "perplexity", "exact"),
         r"evaluation\.metrics: exact is not for task: language-model; use perplexity, bits-per-character",
     ),
     "too few learned positions": (
-        case("language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 15}}}),
-        r"model\.decoder\.positions\.longest \(15\) is less than training\.batches\.context \(16\); raise it, or lower",
+        case("language-model", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 15}}}),
+        r"decoder\.positions\.max_positions \(15\) is less than training\.batches\.context \(16\); raise it, or lower",
     ),
     "too few learned positions for a class token": (
         case(
-            "classify",
+            "classification",
             {
-                "encoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}},
+                "encoder": {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 33}},
                 "pooling": {"kind": "class"},
             },
         ),
-        r"model\.encoder\.positions\.longest \(33\) is less than .* class token \(34\)",
+        r"model\.encoder\.positions\.max_positions \(33\) is less than .* class token \(34\)",
     ),
     "too few learned positions for a pair": (
-        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "longest": 65}}}),
-        r"model\.decoder\.positions\.longest \(65\) is less than .* end to end \(66\)",
+        case("seq2seq", {"decoder": {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 65}}}),
+        r"model\.decoder\.positions\.max_positions \(65\) is less than .* end to end \(66\)",
     ),
     "outputs longer than the learned positions": (
         {
             **case("seq2seq", {"encoder": LSTM, "decoder": {**TRANSFORMER, "positions": LEARNED}}),
             "decoding": {"min_length": 34},
         },
-        r"decoding\.min_length \(34\) leaves no room for an end mark below model\.decoder\.positions\.longest \(34\)",
+        r"decoding\.min_length \(34\) leaves no room for an end mark below .*positions\.max_positions \(34\)",
     ),
     "text that is cleaned in pairs": (
         {**CASES["language model, lstm"], "data": {**CASES["tagger, lstm"]["data"]}},
@@ -92,9 +95,9 @@ def test_a_recipe_that_cannot_be_names_the_key_and_the_remedy(name: str, tmp_pat
         open_recipe(write(tmp_path, recipe))
 
 
-@pytest.mark.parametrize("task", ["language-model", "classify", "tag"])
+@pytest.mark.parametrize("task", ["language-model", "classification", "tagging"])
 def test_a_task_has_metrics_of_its_own(task: str, tmp_path: Path) -> None:
-    parts = {"language-model": {"decoder": WRITER}, "tag": {"encoder": LSTM}}
+    parts = {"language-model": {"decoder": WRITER}, "tagging": {"encoder": LSTM}}
     model = parts.get(task, {"encoder": LSTM, "pooling": {"kind": "mean"}})
-    wanted = {"language-model": "perplexity", "classify": "accuracy", "tag": "token-accuracy"}
+    wanted = {"language-model": "perplexity", "classification": "accuracy", "tagging": "token-accuracy"}
     assert load_recipe(write(tmp_path, case(task, model))).evaluation.metrics[0] == wanted[task]

@@ -93,10 +93,10 @@ def answer_fits(run: Run, text: str, answer: str) -> bool:
     task = run.recipe.task
     if not text:
         return answer == ""  # in every task
-    if task == "tag":
+    if task == "tagging":
         words, labels = ([part for part in line.split(" ") if part] for line in (text, answer))
         return len(labels) == len(words) and set(labels) <= {"DET", "NOUN", "VERB", "PUNCT"}
-    if task == "classify":
+    if task == "classification":
         return answer in ("one thing", "that thing")
     return task != "language-model" or answer.startswith(" ".join(text.split()))  # a prompt is shown as given
 
@@ -123,7 +123,7 @@ def test_the_loss_of_validation_is_the_perplexity_of_evaluation(name: str, train
     best = min((record for record in records(run) if record["kind"] == "validation"), key=lambda each: each["loss"])
     loaded = Run.load(run, device="cpu")
     scores = {score.name: score.value for score in loaded.evaluate("validation").scores}
-    if loaded.recipe.training.stopping.on == "loss":
+    if loaded.recipe.training.stopping.monitor == "loss":
         assert scores["perplexity"] == pytest.approx(best["perplexity"], rel=1e-4)
     else:
         candidates = [record["perplexity"] for record in records(run) if record["kind"] == "validation"]
@@ -245,7 +245,9 @@ def test_a_validation_text_past_the_learned_positions_is_known_before_training(
     recipe = write(tmp_path, CASES[name])
     with (tmp_path / "valid.txt").open("a", encoding="utf-8") as file:
         file.write(long)
-    with pytest.raises(ValueError, match=rf"data\.validation, example \d+: {match}, more than positions\.longest"):
+    with pytest.raises(
+        ValueError, match=rf"data\.validation, example \d+: {match}, more than positions\.max_positions"
+    ):
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 

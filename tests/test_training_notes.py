@@ -12,8 +12,8 @@ import sightline
 from task_cases import LSTM, case, write
 from watched_runs import Silent, own_cache
 
-CLASSIFIER = case("classify", {"encoder": LSTM, "pooling": {"kind": "mean"}})
-TAGGER = case("tag", {"encoder": LSTM})
+CLASSIFIER = case("classification", {"encoder": LSTM, "pooling": {"kind": "mean"}})
+TAGGER = case("tagging", {"encoder": LSTM})
 
 
 @pytest.fixture(autouse=True)

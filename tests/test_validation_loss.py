@@ -35,7 +35,7 @@ def validated(folder: Path, body: str, lines: list[str]) -> tuple[float, Validat
     (folder / "valid.tsv").write_text("".join(lines))
     recipe = Recipe.model_validate(
         {
-            "task": "classify",
+            "task": "classification",
             "data": {
                 "folder": str(folder),
                 "train": [{"kind": "tsv", "file": "train.tsv"}],

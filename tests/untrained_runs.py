@@ -32,13 +32,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "decoder-only": ("seq2seq", {"decoder": BODY, "tie": "all"}),
     "language-model": ("language-model", {"decoder": BODY}),
-    "classifier": ("classify", {"encoder": BODY, "pooling": {"kind": "class"}}),
-    "tagger": ("tag", {"encoder": BODY}),
+    "classifier": ("classification", {"encoder": BODY, "pooling": {"kind": "class"}}),
+    "tagger": ("tagging", {"encoder": BODY}),
 }
-EXPERTS = {"count": 4, "top": 2, "every": 2, "noise": False, "load": 0.0}
+EXPERTS = {"count": 4, "top_k": 2, "every": 2, "noise": False, "load": 0.0}
 BYTENET: dict[str, Any] = {"kind": "bytenet", "layers": 3, "kernel": 3, "dilations": [1, 2]}
 MIXED: dict[str, Any] = {**BODY, "feedforward": {"kind": "relu", "width": 16, "experts": EXPERTS}}
-SPANNED: dict[str, Any] = {**BODY, "attention": {"span": [{"kind": "local", "block": 3}, {"kind": "compressed"}]}}
+SPANNED: dict[str, Any] = {**BODY, "attention": {"pattern": [{"kind": "local", "block": 3}, {"kind": "compressed"}]}}
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {  # to look into otherwise than by attention
     "experts": ("seq2seq", {"encoder": MIXED, "decoder": MIXED}),
     "bytenet": ("seq2seq", {"encoder": BYTENET, "decoder": BYTENET}),
@@ -75,7 +75,7 @@ def untrained(name: str) -> Run:
             "decoding": {"beam": 3, "max_length": 12, "min_length": 3},
         }
     )
-    labels = {"tag": "words", "classify": "one"}.get(task, "none")
+    labels = {"tagging": "words", "classification": "one"}.get(task, "none")
     pairs = PAIRS if labels == "none" else [(text, "A B A B" if labels == "words" else "A") for text in ["a b c d"]]
     vocabulary = Vocabulary.train(recipe.tokenizer, lambda: iter(pairs), labels)  # type: ignore[arg-type]
     built = build_model(recipe, vocabulary).eval()

@@ -38,8 +38,7 @@ from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe, Risk
-from sightline.recipe.recipe import check_replacing
-from sightline.recipe.resume import carries, without_adapters
+from sightline.recipe.recipe import carries, check_replacing, without_adapters
 from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
 from sightline.tasks.base import Prediction, Score, Task, build_task
 from sightline.tasks.classification import ClassificationTask, Probabilities
@@ -416,7 +415,7 @@ class Run:
             raise wrong_task(
                 self,
                 "score",
-                "seq2seq, language-model, classify and tag",
+                "seq2seq, language-model, classification and tagging",
                 "put [MASK] into the text, and predict_nbest(texts) gives each filling its log-probability",
             )
         if self.recipe.task_spec.continues_text:
@@ -447,7 +446,7 @@ class Run:
         remedy = "predict_nbest(texts) gives each output its log-probability"
         if not self.recipe.task_spec.fills_gaps:
             remedy += ", score that of any text you give"
-        raise wrong_task(self, "probabilities", "classify and tag", remedy)
+        raise wrong_task(self, "probabilities", "classification and tagging", remedy)
 
     def test_sets(self) -> list[str]:
         """The names `evaluate` knows."""

@@ -19,7 +19,7 @@ from sightline.augment import corpus
 from sightline.augment.backtranslation import Limits, Writer, backtranslate, flat, sentence_scorer, told
 from sightline.cli.app import app
 from sightline.recipe.decoding import Decoding, Sampling
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
 from watched_runs import Silent
@@ -222,7 +222,7 @@ def test_text_from_a_pipe_is_refused(translator: Path, tmp_path: Path) -> None:
 
 def test_a_text_that_the_model_cuts_is_not_too_long_for_it(tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
     body = "{kind: transformer, layers: 1, heads: 2, positions: {kind: learned, longest: 9}}"
-    changes = [f"model.encoder={body}", "data.clean.cut_source=6", "data.clean.max_tokens=8"]
+    changes = [f"model.encoder={body}", "data.clean.truncate_source=6", "data.clean.max_tokens=8"]
     run = sightline.load(sightline.train(recipe_with(2), changes, out=tmp_path / "run", display=Silent()), device="cpu")
     writer = Writer(run, run.options(beam=1, min_length=2), Limits(max_tokens=20))
     whole, cut = writer(0, ["one two " * 30, "one two " * 3])

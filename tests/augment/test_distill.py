@@ -25,7 +25,7 @@ from sightline.cli.app import app
 from sightline.cli.searching import load_together
 from sightline.data.preparation import other_direction
 from sightline.data.sources import MovedFolder
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
 from sightline.sweeps import plan as sweeping
@@ -312,7 +312,7 @@ def test_sources_of_different_weights_are_refused(
 def test_a_recipe_of_spoilt_text_has_no_pairs_to_distill(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
-    changes = ("data.noise={kind: denoise}", "evaluation.metrics=[perplexity]", "data.clean={}")
-    with pytest.raises(ValueError, match=r"learns from plain text \(data\.noise\.kind: denoise\); leave"):
+    changes = ("data.noise={kind: text-infilling}", "evaluation.metrics=[perplexity]", "data.clean={}")
+    with pytest.raises(ValueError, match=r"learns from plain text \(data\.noise\.kind: text-infilling\); leave"):
         made(translator, recipe_with(2), tmp_path / "run", changes=changes)
     assert not (tmp_path / "run").exists()

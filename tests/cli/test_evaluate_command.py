@@ -229,7 +229,7 @@ def test_of_many_labels_only_the_most_frequent_confusions_are_printed(capsys: py
         ("lm-gru", ["--outputs", "o.txt"], "measured by the text itself"),
         ("lm-gru", ["--metrics", "bleu"], "bleu is not for task: language-model .*use perplexity, bits-per-character"),
         ("tag-gru", ["--confusion", "c.gif"], "a figure is a .png"),
-        ("tag-gru", ["--metrics", "accuracy"], "accuracy is not for task: tag"),
+        ("tag-gru", ["--metrics", "accuracy"], "accuracy is not for task: tagging"),
         ("tag-gru", ["--source", "x"], "--source and --reference go together"),
     ],
 )

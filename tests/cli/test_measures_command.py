@@ -154,7 +154,7 @@ def test_how_far_the_measuring_of_gradients_is_can_be_heard(tasks: dict[str, Pat
         (["--corpus", "test", "--csv", "nowhere/losses.csv"], "losses.csv cannot be written: there is no folder"),
         (["--corpus", "test", "--json", "nowhere/losses.json"], "losses.json cannot be written: there is no folder"),
         (["text", "--html", "nowhere/report.html"], "report.html cannot be written: there is no folder"),
-        (["--corpus", "test", "--quality"], "--quality is of outputs that are texts, not of task: classify"),
+        (["--corpus", "test", "--quality"], "--quality is of outputs that are texts, not of task: classification"),
         (["text", "--quality"], "--quality does not go with a view; it is for --corpus"),
         (["text", "--sort", "rarest"], "--sort does not go with a view; it is for --corpus"),
         (["text", "--beside", "other"], "--beside does not go with a view; it is for --gradient-flow"),

@@ -273,12 +273,12 @@ def test_a_tagged_file_of_nothing_but_a_byte_order_mark_is_empty_too(tasks: Runs
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("tag-gru", ["--prompt", "x"], "--prompt is for task: language-model, and .*tag-gru is task: tag"),
+        ("tag-gru", ["--prompt", "x"], "--prompt is for task: language-model, and .*tag-gru is task: tagging"),
         ("tag-gru", ["--beam", "3"], "--beam is for models that write"),
         ("tag-gru", ["--nbest", "2"], "a tagger has one answer"),
         ("tag-gru", ["--format", "xml"], "--format xml is none we know; use conllu, columns, text"),
         ("tag-gru", ["--format", "conllu", "--column", "head"], "CoNLL-U has form, lemma, upos"),
-        ("classify-mean", ["--format", "conllu"], "--format is for task: tag"),
+        ("classify-mean", ["--format", "conllu"], "--format is for task: tagging"),
         ("classify-mean", ["--alignments", "x"], "has no attention to show"),
         ("lm-gru", ["--temperature", "0.5"], "--temperature says how to draw, and nothing is drawn; add --sample"),
         ("lm-gru", ["--midi", "x.mid"], "learned from chorales, and this one learned from plain"),

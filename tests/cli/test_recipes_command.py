@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sightline.cli.app import app
 from sightline.recipe import Recipe
-from sightline.recipe.files import load_recipe, shipped_recipes
+from sightline.recipe.loading import load_recipe, shipped_recipes
 from sightline.recipe.reference import UnknownKey, chosen_parts, reference
 from sightline.recipe.schema import Section, kinds, sections
 
@@ -102,13 +102,13 @@ def test_an_unknown_prefix_names_the_nearest(prefix: str, near: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "part"), [("classify", "pooling: {kind: mean}"), ("language-model", "decoder: {kind: transformer")]
+    ("task", "part"), [("classification", "pooling: {kind: mean}"), ("language-model", "decoder: {kind: transformer")]
 )
 def test_a_task_says_what_to_write_for_a_part_it_lacks(task: str, part: str) -> None:
     change = "model={encoder: {kind: transformer}}"
     with pytest.raises(ValueError, match=r"task: \S+ needs model\.\w+; write, for example, ") as refused:
         load_recipe("dates", [f"task={task}", change])
     assert part in str(refused.value) and "under model" in str(refused.value)
-    if task == "classify":  # what it says works
+    if task == "classification":  # what it says works
         own = ["model.pooling={kind: mean}", "evaluation.metrics=[accuracy]"]
         assert load_recipe("dates", [f"task={task}", change, *own]).model.pooling is not None

@@ -82,7 +82,7 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
         raise AssertionError("the test set was predicted first")
 
     monkeypatch.setattr(Run, "evaluate", evaluated)
-    assert "bleu is not for task: tag" in refusal("evaluate", tasks["tag-gru"], "--metrics", "token-accuracy,bleu")
+    assert "bleu is not for task: tagging" in refusal("evaluate", tasks["tag-gru"], "--metrics", "token-accuracy,bleu")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
     run = untrained(translator)
     decoder = run.recipe.model.decoder
     assert isinstance(decoder, TransformerConfig)
-    few = decoder.model_copy(update={"positions": PositionsConfig(kind="learned", longest=3)})
+    few = decoder.model_copy(update={"positions": PositionsConfig(kind="learned", max_positions=3)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"decoder": few})})
     count = len(run.vocabulary.target.encode("a dog barks loudly"))
     (tmp_path / "two.txt").write_text("\na dog barks loudly\n")

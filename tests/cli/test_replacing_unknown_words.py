@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for side, name in enumerate(("a", "b")):
         (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
     source = {"kind": "text", "source": "a", "target": "b"}
-    lstm = {"kind": "recurrent", "layers": 2, "links": "fast-forward", "dropout": 0.0}
+    lstm = {"kind": "recurrent", "layers": 2, "skip_connections": "fast-forward", "dropout": 0.0}
     recipe = {
         "data": {"folder": str(folder), "train": [source], "validation": source, "tests": {"test": source}},
         "tokenizer": {"kind": "word", "min_count": 2, "shared": False},
@@ -45,7 +45,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "decoder": {**lstm, "attention_from": "bottom"},
             "tie": "output",
         },
-        "training": {"limits": {"steps": 2}, "batches": {"tokens": 64}, "device": "cpu", "stopping": {"on": "metric"}},
+        "training": {
+            "limits": {"steps": 2},
+            "batches": {"tokens": 64},
+            "device": "cpu",
+            "stopping": {"monitor": "metric"},
+        },
         "decoding": {"beam": 2, "max_length": 4},
         "evaluation": {"metrics": ["bleu"], "bootstrap": 2},
     }

@@ -186,7 +186,7 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ([], {}),
         (
             ["--mbr", "4", "--utility", "bleu"],
-            {"mbr": {"candidates": 4, "utility": "bleu", "weights": "alike"}, "beam": 4},
+            {"mbr": {"candidates": 4, "utility": "bleu", "weights": "uniform"}, "beam": 4},
         ),
         (
             ["--mbr", "4", "--mbr-weights", "probability"],

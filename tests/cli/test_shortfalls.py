@@ -50,7 +50,7 @@ def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.Captur
     tell(short.notes())
     assert capsys.readouterr().err.splitlines() == [
         "sightline: 2 sentences ended where the learned positions of this model do",
-        "sightline: 2 sentences cut short (data.clean.cut_source)",
+        "sightline: 2 sentences cut short (data.clean.truncate_source)",
         "sightline: read as unknown, for they are not in the vocabulary: 4 pieces in 2 sentences, 'xa', 'xb'",
     ]
 

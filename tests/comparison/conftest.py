@@ -61,7 +61,7 @@ def write_recipe(folder: Path) -> Path:
             "limits": {"steps": 90},
             "label_smoothing": 0.0,
             "validate_every": 30,
-            "stopping": {"on": "metric"},
+            "stopping": {"monitor": "metric"},
             "result": "last",
             "device": "cpu",
             "threads": 1,

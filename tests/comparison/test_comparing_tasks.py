@@ -167,16 +167,16 @@ def test_taggers_are_compared_word_by_word(taggers: Comparison) -> None:
 
 
 def test_runs_of_different_tasks_are_refused(tasks: Runs) -> None:
-    with pytest.raises(RunError, match=r"lm-gru is task: language-model and tag-gru is task: tag; .*of one task"):
+    with pytest.raises(RunError, match=r"lm-gru is task: language-model and tag-gru is task: tagging; .*of one task"):
         sightline.compare([tasks["lm-gru"], tasks["tag-gru"]], device="cpu")
-    with pytest.raises(RunError, match="bleu is not for task: tag; choose from token-accuracy, span-f1"):
+    with pytest.raises(RunError, match="bleu is not for task: tagging; choose from token-accuracy, span-f1"):
         sightline.compare([tasks["names-gru"], tasks["names-lstm"]], metrics=["bleu"], device="cpu")
 
 
 def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
     labels = [tasks["classify-mean"], tasks["classify-max"]]
     texts = [tasks["lm-gru"], tasks["lm-transformer"]]
-    for runs, task in ((labels, "classify"), (texts, "language-model")):
+    for runs, task in ((labels, "classification"), (texts, "language-model")):
         with pytest.raises(RunError, match=rf"--beam 3 is for runs that search, and these do not \(task: {task}\)"):
             sightline.compare(runs, beam=3, device="cpu")
     with pytest.raises(RunError, match="--lowercase is for outputs, and models of text are measured by the text"):

@@ -31,8 +31,8 @@ VALIDATION = {
 
 
 def recipe(**training: Any) -> Recipe:
-    source = {"kind": "dates", "part": "train", "examples": 10}
-    data = {"train": [source], "validation": {**source, "part": "validation"}}
+    source = {"kind": "dates", "split": "train", "examples": 10}
+    data = {"train": [source], "validation": {**source, "split": "validation"}}
     body = {"kind": "recurrent", "cell": "gru", "layers": 1}
     return Recipe.model_validate(
         {

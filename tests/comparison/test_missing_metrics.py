@@ -22,7 +22,7 @@ from sightline.comparison.figures import draw
 from sightline.comparison.page import page
 from sightline.comparison.tables import luck_table, main_table, narrow_tables, runs_table
 from sightline.comparison.terminal import plain_text
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError, seal
 
 Copy = Callable[..., Path]

@@ -11,7 +11,7 @@ from sightline.comparison.recipe_differences import differ_only_in_seed, differe
 from sightline.comparison.wording import NOTHING, UNSET
 from sightline.data.sources import MovedFolder
 from sightline.recipe import Recipe
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 
 
 def recipe(*overrides: str) -> Recipe:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sightline.comparison.systems import Contestant, choose_baseline, group_by_seed
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError
 
 RECIPES = {kind: load_recipe(kind) for kind in ("dates", "cmudict")}

@@ -28,7 +28,7 @@ from sightline.data.corpora.places import corpora_folders
 from sightline.data.corpora.synopses import make as make_synopses
 from sightline.data.sources import DataError, resolve_folder, source_files
 from sightline.recipe.data import TextSource
-from sightline.recipe.files import load_recipe, shipped_recipes
+from sightline.recipe.loading import load_recipe, shipped_recipes
 
 GERMAN, ENGLISH = "Zwei Hunde spielen.\nEin Kind lacht.\n", "Two dogs play.\nA child laughs.\n"
 

@@ -33,7 +33,7 @@ def test_english_ordinals_are_right(day: int) -> None:
 
 
 def test_no_form_leaves_day_and_month_to_guess() -> None:
-    names = set(DatesSource(part="train").locales) | {"ja", "ko", "fi", "cs", "ru", "hu", "tr"}
+    names = set(DatesSource(split="train").locales) | {"ja", "ko", "fi", "cs", "ru", "hu", "tr"}
     for name in names:
         for form in forms_of(name):
             text = form.write(datetime.date(2015, 4, 3))
@@ -42,7 +42,7 @@ def test_no_form_leaves_day_and_month_to_guess() -> None:
 
 
 def test_a_corpus_is_the_same_every_time_and_has_no_text_twice() -> None:
-    source = DatesSource(part="train", examples=500)
+    source = DatesSource(split="train", examples=500)
     pairs = list(read(source, None))
     assert pairs == list(read(source, None))
     assert len({pair.source for pair in pairs}) == 500
@@ -52,15 +52,15 @@ def test_a_corpus_is_the_same_every_time_and_has_no_text_twice() -> None:
 
 def test_no_date_is_in_two_parts() -> None:
     parts = ("train", "validation", "test")
-    dates = {part: {pair.target for pair in read(DatesSource(part=part, examples=1_000), None)} for part in parts}
+    dates = {part: {pair.target for pair in read(DatesSource(split=part, examples=1_000), None)} for part in parts}
     for part in parts:
         assert {part_of(date) for date in dates[part]} == {part}
 
 
 def test_a_wrong_locale_and_too_many_examples_are_named() -> None:
     with pytest.raises(DataError, match=r"locales: 'xx_YY' is not one that Babel knows"):
-        list(read(DatesSource(part="test", locales=("xx_YY",)), Path()))
+        list(read(DatesSource(split="test", locales=("xx_YY",)), Path()))
     with pytest.raises(
         DataError, match=r"examples: 30,000 are more than the [\d,]+ different .* test part .* lower `examples`"
     ):
-        list(read(DatesSource(part="test", locales=("pl", "pl"), examples=30_000), None))
+        list(read(DatesSource(split="test", locales=("pl", "pl"), examples=30_000), None))

@@ -223,7 +223,7 @@ def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
 
 def test_a_piece_that_cannot_be_moved_as_a_recipe_wants_is_named(tmp_path: Path) -> None:
     (tmp_path / "two.json").write_text(json.dumps({"train": [[[67, 62, 59, 43]], [[127, 62, 59, 43]]]}))
-    source = ChoralesSource(file="two.json", part="train", transpose=(0, 1))
+    source = ChoralesSource(file="two.json", split="train", transpose=(0, 1))
     with pytest.raises(DataError, match=r"two\.json, train, piece 2, step 1, soprano: 127 moved by 1 semitone is 128"):
         list(sources.read(source, tmp_path))
 

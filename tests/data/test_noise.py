@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_words, span_places
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, WordTokenizer
-from sightline.recipe.noise import MASK, DenoiseNoise, MaskNoise, SpanNoise
+from sightline.recipe.data import (
+    MASK,
+    AnyTokenizer,
+    BpeTokenizer,
+    CharacterTokenizer,
+    InfillingNoise,
+    MaskNoise,
+    SpanNoise,
+    WordTokenizer,
+)
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 LINES = [
@@ -168,7 +176,7 @@ def put_together(source: list[int], target: list[int], marks: list[int]) -> list
 def test_every_token_is_in_the_source_or_in_the_target_of_span_corruption(
     length: int, rate: float, mean: float, key: int
 ) -> None:
-    noise, window = SpanNoise(rate=rate, mean=mean), text()[key : key + length]
+    noise, window = SpanNoise(rate=rate, mean_span_length=mean), text()[key : key + length]
     source, target = (each.tolist() for each in corrupt_spans(window, noise, pieces(*noise.marks), Chance(key)))
     marks = [tokenizer().mark(mark) for mark in noise.marks]
     plain = window[window != END]
@@ -213,7 +221,7 @@ def test_the_text_of_span_corruption_becomes_a_source_of_full_length() -> None:
 
 
 def test_denoising_without_anything_else_changes_only_the_order_of_sentences() -> None:
-    noise = DenoiseNoise(rate=0.001)
+    noise = InfillingNoise(rate=0.001)
     moved = 0
     for number, window in enumerate(windows(120)):
         source, target = denoise(window, noise, pieces(), Chance(number))
@@ -257,7 +265,7 @@ def test_sentences_are_moved_whole_where_full_stops_stand_inside_them(section: A
     sentences = ["Itweighs3.5kg.", "Mr.Smithmetz.B.E.coli.", "Isit?", "Yes!", "这是书。", "那也是。", "Noend"]
     orders = set()
     for key in range(60):
-        source, _ = denoise(window, DenoiseNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))
+        source, _ = denoise(window, InfillingNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))
         rest, order = "".join(cutter.pieces(source.tolist())).replace(SPACE, ""), list[str]()
         while rest:
             order.append(next(each for each in sentences if rest.startswith(each)))
@@ -271,14 +279,14 @@ def test_broken_lines_are_no_sentences() -> None:
     cutter = Tokenizer.train(CharacterTokenizer(spaces="keep"), ["to be\nor not. That\nis"], (MASK,))
     window = np.array(cutter.encode("to be\nor not. That\nis"))
     found = {
-        cutter.decode(denoise(window, DenoiseNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))[0].tolist())
+        cutter.decode(denoise(window, InfillingNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))[0].tolist())
         for key in range(20)
     }
     assert found == {"to be\nor not. That\nis", " That\nisto be\nor not."}
 
 
 def test_spans_of_denoising_are_of_whole_words_with_poisson_lengths() -> None:
-    noise = DenoiseNoise(permute=False)
+    noise = InfillingNoise(permute_sentences=False)
     mask, lengths, units, covered = tokenizer().mark(MASK), [], 0, 0
     for key in range(300):
         window = text()[key * 11 : key * 11 + 150]
@@ -316,8 +324,10 @@ def test_deletion_leaves_masks_and_takes_its_share_of_the_rest() -> None:
     mask, masks, kept, plain_kept = tokenizer().mark(MASK), 0, 0, 0
     for key in range(100):
         window = text()[key * 13 : key * 13 + 150]
-        with_all, _ = denoise(window, DenoiseNoise(permute=False), pieces(), Chance(key))
-        with_less, _ = denoise(window, DenoiseNoise(permute=False, delete=0.2), pieces(), Chance(key))
+        with_all, _ = denoise(window, InfillingNoise(permute_sentences=False), pieces(), Chance(key))
+        with_less, _ = denoise(
+            window, InfillingNoise(permute_sentences=False, deletion_ratio=0.2), pieces(), Chance(key)
+        )
         assert np.count_nonzero(with_all == mask) == np.count_nonzero(with_less == mask)
         masks += np.count_nonzero(with_all == mask)
         kept += len(with_less)
@@ -335,6 +345,6 @@ def test_deletion_leaves_masks_and_takes_its_share_of_the_rest() -> None:
 def test_a_denoising_source_is_never_longer_than_its_text(
     length: int, rate: float, mean: float, delete: float, key: int
 ) -> None:
-    noise, window = DenoiseNoise(rate=rate, mean=mean, delete=delete), text()[key : key + length]
+    noise, window = InfillingNoise(rate=rate, mean_span_length=mean, deletion_ratio=delete), text()[key : key + length]
     source, target = denoise(window, noise, pieces(), Chance(key))
     assert len(source) <= len(target) <= length

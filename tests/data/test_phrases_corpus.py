@@ -12,7 +12,7 @@ from sightline.data.phrases.lexicon import FIRST_NAMES, GRAMMAR_VERSION, ambiguo
 from sightline.data.sources import DataError, read
 from sightline.recipe.data import PhrasesSource
 
-SENTENCES = list(phrases(PhrasesSource(part="train", examples=2_000)))
+SENTENCES = list(phrases(PhrasesSource(split="train", examples=2_000)))
 FIRST = {name for names in FIRST_NAMES.values() for name in names}
 
 
@@ -52,7 +52,7 @@ def linked(phrase: Phrase, word: int) -> list[str]:
     ],
 )
 def test_sentences_that_a_person_has_checked(english: str, german: str, links: str) -> None:
-    (phrase,) = [each for each in phrases(PhrasesSource(part="train", examples=4_000)) if each.english == english]
+    (phrase,) = [each for each in phrases(PhrasesSource(split="train", examples=4_000)) if each.english == english]
     assert phrase.german == german
     assert " ".join(f"{i}-{j}" for i, j in sorted(phrase.links)) == links
 
@@ -66,7 +66,7 @@ def test_the_corpus_stays_the_same() -> None:
 
 def test_every_view_of_a_source_has_the_same_sentences() -> None:
     views = {
-        give: list(read(PhrasesSource.model_validate({"part": "train", "examples": 30, "give": give}), None))
+        give: list(read(PhrasesSource.model_validate({"split": "train", "examples": 30, "target": give}), None))
         for give in ("translation", "tags", "sentiment", "text")
     }
     expected = SENTENCES[:30]
@@ -79,7 +79,7 @@ def test_every_view_of_a_source_has_the_same_sentences() -> None:
 def test_no_sentence_and_no_surname_is_in_two_parts() -> None:
     sentences, surnames = {}, {}
     for part in ("train", "validation", "test"):
-        found = list(phrases(PhrasesSource.model_validate({"part": part, "examples": 400})))
+        found = list(phrases(PhrasesSource.model_validate({"split": part, "examples": 400})))
         sentences[part] = {phrase.english for phrase in found}
         names = {
             word
@@ -161,7 +161,7 @@ def test_negation_turns_a_sentiment_around_and_only_what_is_claimed_counts() -> 
 
 @pytest.mark.parametrize("clauses", [(1, 1), (2, 2), (5, 5), (12, 12)])
 def test_sentences_have_the_clauses_that_are_asked_for(clauses: tuple[int, int]) -> None:
-    (phrase,) = phrases(PhrasesSource(part="train", examples=1, clauses=clauses, seed=3))
+    (phrase,) = phrases(PhrasesSource(split="train", examples=1, clauses=clauses, seed=3))
     verbs_ = sum(
         tag == "VERB" or (tag == "AUX" and word in ("is", "are", "was", "were", "be"))
         for word, tag in zip(phrase.english.split(), phrase.tags.split(), strict=True)
@@ -171,17 +171,17 @@ def test_sentences_have_the_clauses_that_are_asked_for(clauses: tuple[int, int])
 
 
 def test_other_seeds_give_other_sentences() -> None:
-    (other,) = phrases(PhrasesSource(part="train", examples=1, seed=2))
+    (other,) = phrases(PhrasesSource(split="train", examples=1, seed=2))
     assert other.english != SENTENCES[0].english
 
 
 @pytest.mark.parametrize("clauses", [(0, 1), (3, 2), (1, 13)])
 def test_clauses_are_a_range(clauses: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"clauses .* must be \[from, to\]"):
-        PhrasesSource(part="train", clauses=clauses)
+        PhrasesSource(split="train", clauses=clauses)
 
 
 def test_more_examples_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sightline.data.phrases._PATIENCE", 0)
     with pytest.raises(DataError, match=r"examples: 2 are more sentences of 1 to 3 clauses than the test part has"):
-        list(read(PhrasesSource(part="test", examples=2), None))
+        list(read(PhrasesSource(split="test", examples=2), None))

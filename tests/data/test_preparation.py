@@ -31,6 +31,6 @@ def test_a_tagger_has_a_label_for_each_word_or_the_line_is_named(tmp_path: Path)
     (tmp_path / "a.tsv").write_text("a dog\tDET NOUN\na dog\tDET\n")
     source = {"kind": "tsv", "file": "a.tsv"}
     data = {"folder": str(tmp_path), "train": [source], "validation": source}
-    recipe = Recipe.model_validate({"task": "tag", "data": data, "model": {"encoder": {"kind": "transformer"}}})
+    recipe = Recipe.model_validate({"task": "tagging", "data": data, "model": {"encoder": {"kind": "transformer"}}})
     with pytest.raises(DataError, match=r"a\.tsv, line 2: "):
         list(training_examples(recipe))

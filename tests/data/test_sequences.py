@@ -15,8 +15,8 @@ from sightline.recipe.data import SequencesSource
 
 
 def test_a_sequence_is_copied_or_reversed_word_by_word() -> None:
-    copied = list(read(SequencesSource(part="train", examples=50), None))
-    reversed_ = list(read(SequencesSource(part="train", examples=50, change="reverse"), None))
+    copied = list(read(SequencesSource(split="train", examples=50), None))
+    reversed_ = list(read(SequencesSource(split="train", examples=50, operation="reverse"), None))
     assert all(pair.target == pair.source for pair in copied)
     assert all(pair.target.split() == pair.source.split()[::-1] for pair in reversed_)
     assert [pair.source for pair in copied] == [pair.source for pair in reversed_]
@@ -24,7 +24,7 @@ def test_a_sequence_is_copied_or_reversed_word_by_word() -> None:
 
 
 def test_a_corpus_is_the_same_every_time_and_begins_the_same_however_long_it_is() -> None:
-    source = SequencesSource(part="train", examples=500)
+    source = SequencesSource(split="train", examples=500)
     pairs = list(read(source, None))
     assert pairs[:2] == [*read(source.model_copy(update={"examples": 2}), None)]
     assert pairs == list(read(source, None))
@@ -32,26 +32,26 @@ def test_a_corpus_is_the_same_every_time_and_begins_the_same_however_long_it_is(
 
 
 def test_it_is_the_corpus_that_it_was_when_its_scores_were_written_down() -> None:
-    source = SequencesSource(part="test", examples=2, lengths=(4, 6))
+    source = SequencesSource(split="test", examples=2, lengths=(4, 6))
     assert [pair.source for pair in read(source, None)] == ["u e s x p", "b t e n"]
 
 
 def test_every_length_of_the_range_is_as_likely_and_no_other_comes() -> None:
-    pairs = read(SequencesSource(part="train", examples=4_000, lengths=(5, 8)), None)
+    pairs = read(SequencesSource(split="train", examples=4_000, lengths=(5, 8)), None)
     counts = Counter(len(pair.source.split()) for pair in pairs)
     assert set(counts) == {5, 6, 7, 8}
     assert all(850 < count < 1_150 for count in counts.values())  # 1,000 ± 5 standard deviations
 
 
 def test_only_the_first_symbols_are_used() -> None:
-    pairs = read(SequencesSource(part="train", examples=200, symbols=3), None)
+    pairs = read(SequencesSource(split="train", examples=200, symbols=3), None)
     assert {word for pair in pairs for word in pair.source.split()} == {"a", "b", "c"}
 
 
 def test_no_sequence_is_in_two_parts_however_short() -> None:
     parts = ("train", "validation", "test")
     found = {
-        part: {pair.source for pair in read(SequencesSource(part=part, examples=2_000, lengths=(1, 3)), None)}
+        part: {pair.source for pair in read(SequencesSource(split=part, examples=2_000, lengths=(1, 3)), None)}
         for part in parts
     }
     for part in parts:
@@ -62,17 +62,17 @@ def test_a_part_that_has_no_such_sequence_is_named() -> None:
     told = r"lengths: \[1, 1\] of 2 symbols have no sequence in the \w+ part; raise `lengths` or `symbols`"
     empty = ({"train", "validation", "test"} - {part_of("a"), part_of("b")}).pop()
     with pytest.raises(DataError, match=told):
-        list(read(SequencesSource.model_validate({"part": empty, "lengths": (1, 1), "symbols": 2}), None))
+        list(read(SequencesSource.model_validate({"split": empty, "lengths": (1, 1), "symbols": 2}), None))
 
 
 @pytest.mark.parametrize("lengths", [(0, 4), (5, 4)])
 def test_lengths_that_are_no_range_are_refused(lengths: tuple[int, int]) -> None:
     with pytest.raises(ValidationError, match=r"must be \[from, to\] with 1 <= from <= to"):
-        SequencesSource(part="train", lengths=lengths)
+        SequencesSource(split="train", lengths=lengths)
 
 
 def test_it_reads_no_files_and_is_known_by_its_keys_but_the_weight(tmp_path: Path) -> None:
-    source = SequencesSource(part="train")
+    source = SequencesSource(split="train")
     assert source_files(source, None) == []
     assert _identity(source, None, tmp_path) == _identity(source.model_copy(update={"weight": 2.0}), None, tmp_path)
     for change in ({"change": "reverse"}, {"lengths": (1, 20)}, {"symbols": 5}, {"seed": 2}, {"examples": 9}):

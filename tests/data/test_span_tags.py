@@ -27,7 +27,7 @@ def test_tags_that_mark_spans_are_known_by_their_scheme(tags: set[str], spans: b
     assert marks_spans(tags) == spans
 
 
-def recipe(folder: Path, task: str = "tag", **evaluation: Any) -> Recipe:
+def recipe(folder: Path, task: str = "tagging", **evaluation: Any) -> Recipe:
     source = {"kind": "columns", "file": str(folder / "in.col")}
     sections = {"evaluation": evaluation} if evaluation else {}
     return Recipe.model_validate({"task": task, "data": {"train": [source], "validation": source}, **sections})

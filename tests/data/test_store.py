@@ -250,7 +250,7 @@ def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monke
 
 
 def test_the_dates_of_another_babel_are_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Ingredients((DatesSource(part="train", examples=1),), VOCABULARY, None)
+    made = Ingredients((DatesSource(split="train", examples=1),), VOCABULARY, None)
     before = made.key(tmp_path)
     monkeypatch.setattr(ingredients, "version", lambda name: "another")
     assert made.key(tmp_path) != before
@@ -391,7 +391,7 @@ def test_bad_input_is_named_through_the_store(place: Path) -> None:
 
 
 def test_the_dates_need_no_folder(tmp_path: Path) -> None:
-    ingredients = Ingredients((DatesSource(part="test", examples=5),), VOCABULARY, None)
+    ingredients = Ingredients((DatesSource(split="test", examples=5),), VOCABULARY, None)
     assert len(prepare(ingredients, cache=tmp_path)) == 5
 
 

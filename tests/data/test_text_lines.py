@@ -101,7 +101,7 @@ def test_of_many_long_lines_a_few_are_named(tmp_path: Path) -> None:
 def test_the_bound_follows_from_what_is_trained_on() -> None:
     assert Clean().longest_line == 64 * 4_096
     assert Clean(max_tokens=10_000).longest_line == 64 * 80_000
-    assert Clean(cut_source=1_000).longest_line == 64 * 8_000
+    assert Clean(truncate_source=1_000).longest_line == 64 * 8_000
 
 
 @pytest.mark.parametrize("content", [b"a b\rc d\r", b"a\r" * 100_000, b"a b\rc d"])

@@ -159,7 +159,9 @@ def test_an_ensemble_has_no_more_room_than_any_of_its_models(
     mixed: list[Seq2Seq], build_model: Callable[..., Seq2Seq]
 ) -> None:
     """And only what reads a source and its target as one text gives the source some of its room."""
-    bodies = [{**TRANSFORMER[0], "positions": {"kind": "learned", "longest": longest}} for longest in (32, 20, 40)]
+    bodies = [
+        {**TRANSFORMER[0], "positions": {"kind": "learned", "max_positions": longest}} for longest in (32, 20, 40)
+    ]
     both = [build_model(body, body) for body in bodies[:2]]
     alone = DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": bodies[2]}), 13)
     assert rooms(Ensemble([*both, alone, *mixed])) == [(32, False), (20, False), (40, True)]

@@ -100,7 +100,7 @@ def test_of_two_that_differ_by_the_rounding_of_a_sum_the_first_is_taken(monkeypa
 def test_only_the_outputs_of_a_beam_are_weighed() -> None:
     found = [Hypothesis([4 + place], -place, math.log(p)) for place, p in enumerate((0.8, 0.05, 0.05, 0.05, 0.05))]
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]
-    for weights, first in (("alike", 2), ("probability", 0)):
+    for weights, first in (("uniform", 2), ("probability", 0)):
         options = Decoding.model_validate({"beam": 5, "mbr": {"candidates": 5, "weights": weights}})
         (best,) = chosen(texts, found, options)
         assert (best.text, best.tokens) == (texts[first], found[first].tokens)

@@ -23,14 +23,14 @@ BODIES: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "recurrent", "cell": "lstm", "attention": {"kind": "none"}, "dropout": 0.0},
     "gru": {"kind": "recurrent", "cell": "gru", "layers": 2, "attention": {"kind": "none"}, "dropout": 0.0},
     "window": {"kind": "window", "size": 3, "dropout": 0.0},
-    "convolutional": {"kind": "convolutional", "layers": 1, "positions": {"longest": 8}, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 1, "positions": {"max_positions": 8}, "dropout": 0.0},
     "bytenet": {"kind": "bytenet", "layers": 2, "dilations": [1, 2], "dropout": 0.0},
     "rotary": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "rotary"}, "dropout": 0.0},
     "learned": {
         "kind": "transformer",
         "layers": 1,
         "heads": 2,
-        "positions": {"kind": "learned", "longest": 8},
+        "positions": {"kind": "learned", "max_positions": 8},
         "dropout": 0.0,
     },
 }

@@ -22,7 +22,7 @@ from sightline.evaluation.metrics import (
     measure_perplexity,
     score,
 )
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 
 WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]
 

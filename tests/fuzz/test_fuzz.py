@@ -24,8 +24,8 @@ from sightline.data.sources import Example, read
 from sightline.data.text_lines import Bound, LongLine
 from sightline.recipe import Recipe
 from sightline.recipe.data import Clean
-from sightline.recipe.files import RecipeError, load_recipe, shipped_recipes
-from sightline.recipe.resume import changed
+from sightline.recipe.loading import RecipeError, load_recipe, shipped_recipes
+from sightline.recipe.recipe import changed
 from sightline.recipe.yaml import read_yaml, write_yaml
 from task_runs import GRU, columns, conllu, recipe, trained_tasks
 
@@ -133,7 +133,7 @@ def corpora() -> dict[str, tuple[dict[str, Any], dict[str, str]]]:
         "plain": ({"kind": "plain", "file": "a.txt"}, {"a.txt": "".join(f"{b} {a}\n" for a, b in PAIRS)}),
         "conllu": ({"kind": "conllu", "file": "a.conllu"}, {"a.conllu": conllu(5, 1)}),
         "columns": ({"kind": "columns", "file": "a.col", "label": 3}, {"a.col": columns(5, 1)}),
-        "chorales": ({"kind": "chorales", "file": "a.json", "part": "train"}, {"a.json": json.dumps(pieces)}),
+        "chorales": ({"kind": "chorales", "file": "a.json", "split": "train"}, {"a.json": json.dumps(pieces)}),
     }
 
 

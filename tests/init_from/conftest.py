@@ -31,4 +31,4 @@ def train(folder: Path, tmp_path: Path) -> Trainer:
 def started(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each task; shared, so not to be changed."""
     trainer = Trainer(folder, tmp_path_factory.mktemp("started"))
-    return {task: trainer(a_recipe(task), out=task) for task in ("seq2seq", "language-model", "tag")}
+    return {task: trainer(a_recipe(task), out=task) for task in ("seq2seq", "language-model", "tagging")}

@@ -35,10 +35,10 @@ def lines(task: str, numbers: range) -> str:
         return "".join(" ".join(words) + "\n" for words in made)
     answers = {
         "seq2seq": lambda words: " ".join(reversed(words)),
-        "tag": lambda words: " ".join(TAGS.get(word, "VERB") for word in words),
-        "classify": lambda words: "animal" if {"dog", "cat"} & set(words) else "none",
+        "tagging": lambda words: " ".join(TAGS.get(word, "VERB") for word in words),
+        "classification": lambda words: "animal" if {"dog", "cat"} & set(words) else "none",
     }
-    if task == "tag":
+    if task == "tagging":
         rows = [list(zip(words, answers[task](words).split(" "), strict=True)) for words in made]
         return "".join("".join(f"{word} {tag}\n" for word, tag in row) + "\n" for row in rows)
     return "".join(f"{' '.join(words)}\t{answers[task](words)}\n" for words in made)
@@ -47,14 +47,14 @@ def lines(task: str, numbers: range) -> str:
 PARTS: dict[str, dict[str, Any]] = {
     "seq2seq": {"encoder": BODY, "decoder": BODY, "tie": "all"},
     "language-model": {"decoder": BODY},
-    "tag": {"encoder": BODY},
-    "classify": {"encoder": BODY, "pooling": {"kind": "mean"}},
+    "tagging": {"encoder": BODY},
+    "classification": {"encoder": BODY, "pooling": {"kind": "mean"}},
 }
-KINDS = {"seq2seq": "tsv", "language-model": "plain", "tag": "columns", "classify": "tsv"}
+KINDS = {"seq2seq": "tsv", "language-model": "plain", "tagging": "columns", "classification": "tsv"}
 
 
 def a_recipe(task: str, steps: int = 4, *, start: Any = None, model: Any = None, **training: Any) -> dict[str, Any]:
-    kind, more = KINDS[task], {"label": 2} if task == "tag" else {}
+    kind, more = KINDS[task], {"label": 2} if task == "tagging" else {}
     recipe: dict[str, Any] = {
         "task": task,
         "data": {
@@ -69,7 +69,7 @@ def a_recipe(task: str, steps: int = 4, *, start: Any = None, model: Any = None,
             "batches": {"tokens": 60, "context": 16},
             "limits": {"steps": steps},
             "validate_every": 2,
-            "stopping": {"on": "loss"},
+            "stopping": {"monitor": "loss"},
             "log_every": 1,
             "samples": 0,
             "device": "cpu",

@@ -18,15 +18,15 @@ import sightline
 from sightline.augment.merging import merge_run
 from sightline.cli.app import app
 from sightline.cli.train import _show
-from sightline.recipe.files import load_recipe
-from sightline.recipe.resume import section_differences
+from sightline.recipe.loading import load_recipe
+from sightline.recipe.recipe import section_differences
 from sightline.run_folder import read_config
 from sightline.training.dry_run import dry_run
 from sightline.training.resolve import open_recipe
 from sightline.training.world import Interrupted
 from watched_runs import Silent, records
 
-ADAPTED = {"adapters": {"rank": 2, "on": ["query", "value", "feedforward"], "dropout": 0.1}}
+ADAPTED = {"adapters": {"rank": 2, "target_modules": ["query", "value", "feedforward"], "dropout": 0.1}}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_even_when_the_start_is_gone
     model: Any, training: dict[str, Any], started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
     start = Path(shutil.copytree(started["seq2seq"], tmp_path / "start"))
-    recipe = a_recipe("tag", 8, start=start, model=model, **training)
+    recipe = a_recipe("tagging", 8, start=start, model=model, **training)
     whole = train(recipe, out="whole")
     stop = Silent({5: lambda: os.kill(os.getpid(), signal.SIGTERM)})
     with pytest.raises(Interrupted):
@@ -55,7 +55,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_even_when_the_start_is_gone
 
 
 def test_frozen_layers_stay_as_the_run_had_them(started: dict[str, Path], train: Trainer) -> None:
-    run = train(a_recipe("tag", start=started["seq2seq"], freeze=["embeddings", "encoder.0"], result="last"))
+    run = train(a_recipe("tagging", start=started["seq2seq"], freeze=["embeddings", "encoder.0"], result="last"))
     own, theirs = weights(run), weights(started["seq2seq"])
     for name, weight in own.items():
         if name.startswith("encoder."):
@@ -69,14 +69,14 @@ def test_frozen_layers_stay_as_the_run_had_them(started: dict[str, Path], train:
 
 def test_freezing_what_is_not_there_is_refused(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"training\.freeze: nothing in this model is called 'encoder\.7'"):
-        train(a_recipe("tag", start=started["seq2seq"], freeze=["encoder.7"]))
+        train(a_recipe("tagging", start=started["seq2seq"], freeze=["encoder.7"]))
     with pytest.raises(ValueError, match=r"training\.freeze leaves nothing to learn"):
-        train(a_recipe("tag", start=started["seq2seq"], freeze=["embeddings", "encoder", "output"]))
+        train(a_recipe("tagging", start=started["seq2seq"], freeze=["embeddings", "encoder", "output"]))
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
 def test_adapters_and_what_is_new_are_trained_alone(started: dict[str, Path], train: Trainer) -> None:
-    run = train(a_recipe("tag", start=started["seq2seq"], model=ADAPTED, result="last"))
+    run = train(a_recipe("tagging", start=started["seq2seq"], model=ADAPTED, result="last"))
     own, theirs = weights(run), weights(started["seq2seq"])
     fresh = [name for name in own if ".adapters." in name and name.endswith(".up")]
     assert len(fresh) == 2 * 4
@@ -85,8 +85,8 @@ def test_adapters_and_what_is_new_are_trained_alone(started: dict[str, Path], tr
         if name in theirs and name.startswith("encoder."):
             assert torch.equal(own[name], theirs[name]), name
     assert own["output.bias"].abs().sum() > 0
-    also = {"adapters": {**ADAPTED["adapters"], "also": ["encoder.norm"]}}
-    other = weights(train(a_recipe("tag", start=started["seq2seq"], model=also, result="last"), out="also"))
+    also = {"adapters": {**ADAPTED["adapters"], "modules_to_save": ["encoder.norm"]}}
+    other = weights(train(a_recipe("tagging", start=started["seq2seq"], model=also, result="last"), out="also"))
     changed = {name for name in other if name in theirs and not torch.equal(other[name], theirs[name])}
     assert {name for name in changed if name.startswith("encoder.")} == {"encoder.norm.weight", "encoder.norm.bias"}
 
@@ -96,7 +96,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
         **a_recipe("seq2seq", 12, start=started["seq2seq"], model=ADAPTED, result="last"),
         "evaluation": {"metrics": ["perplexity"]},
     }
-    recipe["model"]["adapters"] = {**ADAPTED["adapters"], "also": ["output"]}
+    recipe["model"]["adapters"] = {**ADAPTED["adapters"], "modules_to_save": ["output"]}
     run = train(recipe)
     found = CliRunner().invoke(app, ["merge", str(run), "--out", str(tmp_path / "merged")])
     assert found.exit_code == 0, found.output
@@ -117,8 +117,8 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
     with pytest.raises(ValueError, match=r"has no adapters \(model\.adapters\) to merge"):
         merge_run(merged, tmp_path / "again")
     with pytest.raises(ValueError, match=r"has adapters beside its weights.*sightline merge"):
-        train(a_recipe("tag", start=run), out="from-adapted")
-    train(a_recipe("tag", start=merged, **STAY), out="from-merged")
+        train(a_recipe("tagging", start=run), out="from-adapted")
+    train(a_recipe("tagging", start=merged, **STAY), out="from-merged")
     with pytest.raises(ValueError, match=r"was made from .* has nothing to go on with"):
         sightline.train(merged, resume=True, display=Silent())
 
@@ -126,7 +126,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
 def test_a_dry_run_tells_what_is_trained_and_what_is_taken(
     started: dict[str, Path], train: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe, _ = open_recipe(train.write(a_recipe("tag", start=started["seq2seq"], model=ADAPTED)))
+    recipe, _ = open_recipe(train.write(a_recipe("tagging", start=started["seq2seq"], model=ADAPTED)))
     found = dry_run(recipe)
     assert found.trained[""] == found.trained["encoder"] + found.parts["output"]
     assert found.trained["source_embedding"] == 0

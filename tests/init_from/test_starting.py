@@ -12,7 +12,7 @@ import torch
 from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
-from sightline.recipe.files import RecipeError, load_recipe, save_recipe
+from sightline.recipe.loading import RecipeError, load_recipe, save_recipe
 from sightline.run_folder import seal
 from sightline.training.resolve import open_recipe
 from watched_runs import records
@@ -32,12 +32,12 @@ def test_the_same_task_goes_on_with_all_weights_and_the_tokenizer(started: dict[
 @pytest.mark.parametrize(
     ("task", "source", "taken", "new"),
     [
-        ("tag", "seq2seq", ("encoder.", "source_embedding."), ("output.",)),
-        ("classify", "tag", ("encoder.", "source_embedding."), ("output.", "pooling.")),
+        ("tagging", "seq2seq", ("encoder.", "source_embedding."), ("output.",)),
+        ("classification", "tagging", ("encoder.", "source_embedding."), ("output.", "pooling.")),
         ("seq2seq", "language-model", ("decoder.", "target_embedding.", "output."), ("encoder.", "decoder.layers.")),
-        ("seq2seq", "tag", ("encoder.", "target_embedding."), ("decoder.", "output.")),
+        ("seq2seq", "tagging", ("encoder.", "target_embedding."), ("decoder.", "output.")),
         ("language-model", "seq2seq", ("decoder.", "embedding.", "output."), ()),
-        ("tag", "tag", ("encoder.", "source_embedding.", "output."), ()),
+        ("tagging", "tagging", ("encoder.", "source_embedding.", "output."), ()),
     ],
 )
 def test_another_task_takes_what_fits_and_says_so(
@@ -59,7 +59,7 @@ def test_another_task_takes_what_fits_and_says_so(
 
 def test_named_parts_alone_are_taken(started: dict[str, Path], train: Trainer) -> None:
     start = {"run": str(started["seq2seq"]), "parts": ["encoder"]}
-    run = train(a_recipe("tag", start=start, **STAY))
+    run = train(a_recipe("tagging", start=start, **STAY))
     told = json.loads((run / "start.json").read_text())
     assert {name.split(".")[0] for name in told["taken"]} == {"encoder"}
     assert "source_embedding.weight" in told["new"]
@@ -84,7 +84,7 @@ def test_named_parts_alone_are_taken(started: dict[str, Path], train: Trainer) -
 def test_what_cannot_be_had_is_refused_before_anything_is_written(
     parts: Any, changes: list[str], message: str, started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
-    recipe = a_recipe("tag", start={"run": str(started["seq2seq"]), "parts": parts})
+    recipe = a_recipe("tagging", start={"run": str(started["seq2seq"]), "parts": parts})
     with pytest.raises(ValueError, match=message):
         train(recipe, *changes)
     assert not (tmp_path / "run" / "recipe.yaml").exists()
@@ -92,7 +92,7 @@ def test_what_cannot_be_had_is_refused_before_anything_is_written(
 
 def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, Path], train: Trainer) -> None:
     recipe = a_recipe("language-model", start=started["seq2seq"])
-    recipe |= {"task": "masked-words", "model": {**recipe["model"], "encoder": BODY}}
+    recipe |= {"task": "masked-lm", "model": {**recipe["model"], "encoder": BODY}}
     del recipe["model"]["decoder"]
     recipe["data"]["noise"] = {"kind": "mask"}
     with pytest.raises(
@@ -102,7 +102,7 @@ def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, 
 
 
 def test_what_shapes_do_not_show_is_told(started: dict[str, Path], train: Trainer) -> None:
-    recipe = a_recipe("tag", start=started["seq2seq"], **STAY)
+    recipe = a_recipe("tagging", start=started["seq2seq"], **STAY)
     train(recipe, "model.encoder.dropout=0.3", out="free")
     assert not any("not the same model" in note for note in train.display.notes)
     train(recipe, "model.encoder.heads=4")
@@ -131,14 +131,14 @@ def test_word_vectors_that_embeddings_of_the_run_stand_in_for_are_told_so(
     parts: list[str] | None, started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
     (tmp_path / "vectors.txt").write_text("1 16\ndog " + " ".join(["0.5"] * 16) + "\n")
-    start = {"run": str(started["tag"]), "parts": parts}
+    start = {"run": str(started["tagging"]), "parts": parts}
     vectors = {"word_vectors": {"file": str(tmp_path / "vectors.txt"), "frozen": True}}
-    run = train(a_recipe("tag", start=start, model=vectors, **STAY))
+    run = train(a_recipe("tagging", start=start, model=vectors, **STAY))
     (told,) = (note for note in train.display.notes if note.startswith("word vectors: "))
     assert told.endswith("name model.init_from.parts without embeddings" if parts is None else ", kept as they are")
     assert told.startswith("word vectors: none taken" if parts is None else "word vectors: 1 of ")
     dog = sightline.load(run).vocabulary.source.encode("dog")[0]
-    row, theirs = (weights(each)["source_embedding.weight"][dog] for each in (run, started["tag"]))
+    row, theirs = (weights(each)["source_embedding.weight"][dog] for each in (run, started["tagging"]))
     assert torch.equal(row, theirs) == (parts is None)
     assert bool((row == row[0]).all()) == (parts is not None)
 
@@ -146,13 +146,13 @@ def test_word_vectors_that_embeddings_of_the_run_stand_in_for_are_told_so(
 def test_labels_of_the_same_task_keep_their_numbers(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     """Numbers go by frequency: in this text there are more verbs."""
     for name in ("train", "valid"):
-        (tmp_path / f"tag.{name}").write_text("dog NOUN\nsees VERB\nhears VERB\n\n" * 20)
+        (tmp_path / f"tagging.{name}").write_text("dog NOUN\nsees VERB\nhears VERB\n\n" * 20)
     train.folder = tmp_path
-    run = train(a_recipe("tag", start=started["tag"], **STAY))
-    assert (run / "tokenizer.target.json").read_bytes() == (started["tag"] / "tokenizer.target.json").read_bytes()
+    run = train(a_recipe("tagging", start=started["tagging"], **STAY))
+    assert (run / "tokenizer.target.json").read_bytes() == (started["tagging"] / "tokenizer.target.json").read_bytes()
     assert not json.loads((run / "start.json").read_text())["new"]
-    (tmp_path / "tag.train").write_text("dog NOUN\nsees V\nhears V\n\n" * 20)
-    run = train(a_recipe("tag", start=started["tag"], **STAY), out="other")
+    (tmp_path / "tagging.train").write_text("dog NOUN\nsees V\nhears V\n\n" * 20)
+    run = train(a_recipe("tagging", start=started["tagging"], **STAY), out="other")
     assert json.loads((run / "start.json").read_text())["new"] == ["output.weight", "output.bias"]
 
 
@@ -175,8 +175,8 @@ def test_a_recipe_of_before_is_read_as_one_of_today(started: dict[str, Path], tr
 def test_under_its_old_name_the_key_takes_no_part_of_the_model_section(
     started: dict[str, Path], train: Trainer
 ) -> None:
-    recipe = a_recipe("tag")
-    recipe["model"] = {"encoder": {**BODY, "layers": 1}, "start_from": str(started["tag"])}
+    recipe = a_recipe("tagging")
+    recipe["model"] = {"encoder": {**BODY, "layers": 1}, "start_from": str(started["tagging"])}
     del recipe["model"]["encoder"]["feedforward"]
     old: Any = load_recipe(train.write(recipe)).model
     assert (old.width, old.encoder.feedforward.kind) == (512, "relu")
@@ -218,12 +218,12 @@ def test_inherited_keys_are_overridden_one_by_one(started: dict[str, Path], trai
 
 
 def test_another_task_inherits_the_parts_it_has(started: dict[str, Path], train: Trainer) -> None:
-    found = load_recipe(train.write(short("tag", started["seq2seq"]))).model
+    found = load_recipe(train.write(short("tagging", started["seq2seq"]))).model
     assert found.decoder is None and found.encoder == load_recipe(started["seq2seq"] / "recipe.yaml").model.encoder
-    path = train.write(short("tag", started["seq2seq"]))
-    with pytest.raises(RecipeError, match=r"task: classify needs model\.pooling"):
-        load_recipe(path, ["task=classify"])
-    assert load_recipe(path, ["task=classify", "model.pooling.kind=mean"]).model.encoder == found.encoder
+    path = train.write(short("tagging", started["seq2seq"]))
+    with pytest.raises(RecipeError, match=r"task: classification needs model\.pooling"):
+        load_recipe(path, ["task=classification"])
+    assert load_recipe(path, ["task=classification", "model.pooling.kind=mean"]).model.encoder == found.encoder
 
 
 def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
@@ -248,8 +248,8 @@ def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train
 def test_a_finished_run_needs_the_run_it_began_with_no_more(
     started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
-    shutil.copytree(started["tag"], tmp_path / "first")
-    run = train(short("tag", tmp_path / "first"))
+    shutil.copytree(started["tagging"], tmp_path / "first")
+    run = train(short("tagging", tmp_path / "first"))
     before = load_recipe(run / "recipe.yaml")
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("  tie: all\n", ""))  # as if the key were newer than the run
@@ -263,7 +263,9 @@ def test_a_finished_run_needs_the_run_it_began_with_no_more(
 
 
 def test_a_recipe_with_a_start_survives_being_saved(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
-    path = train.write(a_recipe("tag", start=started["seq2seq"], model={"adapters": {"on": ["key", "output"]}}))
+    path = train.write(
+        a_recipe("tagging", start=started["seq2seq"], model={"adapters": {"target_modules": ["key", "output"]}})
+    )
     recipe, _ = open_recipe(path)
     assert recipe.tokenizer.kind == "word"  # that of the run: this recipe has none
     save_recipe(recipe, tmp_path / "saved.yaml")

@@ -110,7 +110,7 @@ def test_a_corpus_metric_is_measured_with_and_without() -> None:
 def test_what_cannot_be_ablated_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"no head 'decoder.9.cross.0'"):
         ablate(untrained("transformer"), ["decoder.9.cross.0"], TEXTS)
-    with pytest.raises(ValueError, match="for models that write, and this run is task: tag"):
+    with pytest.raises(ValueError, match="for models that write, and this run is task: tagging"):
         ablate_each(untrained("tagger"), ["a b"])
     with pytest.raises(ValueError, match="nothing in this model attends"):
         ablate_each(untrained("bottleneck"), TEXTS)

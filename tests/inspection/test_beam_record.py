@@ -255,7 +255,7 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:
         record_beam(run, TEXTS[0], run.options(sample={"seed": 1}))
     with pytest.raises(ValueError, match="empty text"):
         record_beam(run, "")
-    with pytest.raises(ValueError, match="task: tag"):
+    with pytest.raises(ValueError, match="task: tagging"):
         record_beam(untrained("tagger"), "a b")
     with pytest.raises(ValueError, match="the record has no hypotheses"):
         draw_beam(BeamRecord(1, 1), tmp_path / "a.png")

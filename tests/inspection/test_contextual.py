@@ -104,7 +104,7 @@ def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
     run = untrained("transformer")
     text, word = "Ein Hund bellt laut.", "Hund"
     first, second, *_ = cut_text(run.vocabulary.source, text).members.sum(axis=0).tolist()
-    clean = run.recipe.data.clean.model_copy(update={"cut_source": first + second})
+    clean = run.recipe.data.clean.model_copy(update={"truncate_source": first + second})
     recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
     asked = replace(run.task, recipe=recipe)
     (found,) = embed_texts(asked, [text], VectorOptions(words=True))
@@ -275,7 +275,7 @@ def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
     run = untrained("tagger")
     encoder = run.recipe.model.encoder
     assert isinstance(encoder, TransformerConfig)
-    few = encoder.model_copy(update={"positions": PositionsConfig(kind="learned", longest=4)})
+    few = encoder.model_copy(update={"positions": PositionsConfig(kind="learned", max_positions=4)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
     asked = replace(run.task, recipe=recipe)
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):

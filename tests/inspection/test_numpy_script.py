@@ -16,7 +16,7 @@ from sightline.inspection.numpy_script import export_script
 from sightline.inspection.operations import OPERATIONS
 from sightline.inspection.trace import Trace
 
-EXPERTS = {"count": 4, "top": 2, "noise": False, "load": 0.0}  # without noise gates do not begin at zero
+EXPERTS = {"count": 4, "top_k": 2, "noise": False, "load": 0.0}  # without noise gates do not begin at zero
 
 
 def with_experts(kind: str, **experts: Any) -> dict[str, Any]:

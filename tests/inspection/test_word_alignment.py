@@ -153,7 +153,7 @@ def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
 
 def test_behind_the_cut_of_long_sources_no_word_has_links() -> None:
     run = untrained("transformer")
-    clean = run.recipe.data.clean.model_copy(update={"cut_source": len(run.vocabulary.source.encode("Ein Hund"))})
+    clean = run.recipe.data.clean.model_copy(update={"truncate_source": len(run.vocabulary.source.encode("Ein Hund"))})
     data = run.recipe.data.model_copy(update={"clean": clean})
     cut = Run(Path("none"), run.recipe.model_copy(update={"data": data}), run.vocabulary, run.model, CPU)
     (short,) = align_pairs(cut, ["Ein Hund"], TARGETS[:1])

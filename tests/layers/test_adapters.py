@@ -42,7 +42,7 @@ def test_what_an_adapter_adds_is_its_formula() -> None:
     attention = MultiHeadAttention(8, 2).double()
     x = torch.randn(3, 5, 8).double()
     before = attention.queries_keys_values(x, None)
-    add_adapters(attention, AdaptersConfig(rank=2, alpha=6, on=("query", "value")))
+    add_adapters(attention, AdaptersConfig(rank=2, alpha=6, target_modules=("query", "value")))
     attention.double()
     learned(attention)
     query, key, value = attention.queries_keys_values(x, None)
@@ -58,7 +58,7 @@ def test_what_an_adapter_adds_is_its_formula() -> None:
 def test_parts_of_a_product_are_adapted_as_the_whole() -> None:
     """Attention to a source asks for the rows of the queries, and for those of keys and values."""
     attention = MultiHeadAttention(8, 4, groups=2)
-    add_adapters(attention, AdaptersConfig(rank=2, on=("query", "key", "value")))
+    add_adapters(attention, AdaptersConfig(rank=2, target_modules=("query", "key", "value")))
     learned(attention)
     x = torch.randn(2, 5, 8)
     query, key, value = attention.queries_keys_values(x, None)
@@ -69,9 +69,9 @@ def test_parts_of_a_product_are_adapted_as_the_whole() -> None:
 
 @pytest.fixture(params=["relu", "swiglu", "shared heads"])
 def adapted(request: pytest.FixtureRequest, build_model: Callable[..., Seq2Seq]) -> Seq2Seq:
-    own = body(attention={"groups": 1}) if request.param == "shared heads" else body(request.param)
+    own = body(attention={"kv_heads": 1}) if request.param == "shared heads" else body(request.param)
     model = build_model(own, own)
-    add_adapters(model, AdaptersConfig(rank=3, on=EVERYWHERE, dropout=0.5))
+    add_adapters(model, AdaptersConfig(rank=3, target_modules=EVERYWHERE, dropout=0.5))
     return model.eval()
 
 
@@ -120,14 +120,16 @@ def test_gradients_reach_the_adapters_and_not_the_frozen_weights(adapted: Seq2Se
 
 def test_what_no_layer_has_is_refused(build_model: Callable[..., Seq2Seq]) -> None:
     bare = body(attention={"projections": False})
-    with pytest.raises(ValueError, match=r"model\.adapters\.on: query is nothing that the layers of this model have"):
+    with pytest.raises(
+        ValueError, match=r"model\.adapters\.target_modules: query is nothing that the layers of this model have"
+    ):
         add_adapters(build_model(bare, bare), AdaptersConfig())
 
 
 def test_what_is_packed_for_predicting_leaves_no_adapter_out() -> None:
     """Adapters that are not merged are computed beside the weights, which oneDNN would not know."""
     attention = MultiHeadAttention(8, 2)
-    add_adapters(attention, AdaptersConfig(rank=2, on=("query",)))
+    add_adapters(attention, AdaptersConfig(rank=2, target_modules=("query",)))
     learned(attention)
     x = torch.randn(3, 5, 8)
     with torch.inference_mode():

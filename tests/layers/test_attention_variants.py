@@ -30,8 +30,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     for how, options in (
         ("full", {}),
         ("bare", {"projections": False}),
-        ("pairs", {"groups": 2}),
-        ("one", {"groups": 1}),
+        ("pairs", {"kv_heads": 2}),
+        ("one", {"kv_heads": 1}),
     )
 }
 
@@ -41,7 +41,7 @@ def build(section: dict[str, Any], **others: Any) -> MultiHeadAttention:
     recipe = HeadAttentionConfig.model_validate(section)
     score = build_head_score(recipe.kind, K, scaled=recipe.scaled)
     attention = MultiHeadAttention(
-        WIDTH, HEADS, score=score, projections=recipe.projections, groups=recipe.groups, **others
+        WIDTH, HEADS, score=score, projections=recipe.projections, groups=recipe.kv_heads, **others
     )
     with torch.no_grad():
         for parameter in attention.parameters():
@@ -56,7 +56,7 @@ def by_formula(
 
     `seen` (B, T, S); `rotary`: turn queries and keys; `bias(h, q, t, s)`: what is added to the scores.
     """
-    groups = section.get("groups") or HEADS
+    groups = section.get("kv_heads") or HEADS
     projected, looked = x, (source, source)
     if section.get("projections", True):
         bounds = [0, WIDTH, WIDTH + groups * K, WIDTH + 2 * groups * K]
@@ -130,7 +130,7 @@ def test_attention_to_a_source_is_its_formula(name: str) -> None:
 def test_order_enters_the_variants_as_it_enters_the_original(name: str, positions: str) -> None:
     """Queries and keys are turned; or a bias of each head of queries; or q·a, scaled as q·k is."""
     section, layout, x = VARIANTS[name], Padded.of(LENGTHS), torch.randn(3, 5, WIDTH).double()
-    recipe = PositionsConfig(kind=positions, buckets=4, farthest=3 if positions != "alibi" else None)
+    recipe = PositionsConfig(kind=positions, buckets=4, max_distance=3 if positions != "alibi" else None)
     keys, shared = build_relative_keys(recipe, K, causal=True), build_bias(recipe, HEADS, WIDTH, causal=True)
     attention = build(section, rotary=positions == "rotary", relative_keys=keys)
     distances = Distances.within(5, x.device)
@@ -281,7 +281,7 @@ def test_without_projections_nothing_is_learned_and_nothing_is_multiplied_but_th
 
 @pytest.mark.parametrize("heard", [False, True], ids=["fused", "explicit"])
 def test_groups_save_projections_and_no_scores(heard: bool) -> None:
-    attention, layout, x = build({"groups": 1}).float(), Padded.of([5, 5]), torch.randn(2, 5, WIDTH)
+    attention, layout, x = build({"kv_heads": 1}).float(), Padded.of([5, 5]), torch.randn(2, 5, WIDTH)
     with on_taps(attention, lambda tapped: None, only=None if heard else ()), count_flops() as count:
         self_attention(attention, x, layout)
     assert count.total == 2 * 10 * WIDTH * (WIDTH + 2 * K + WIDTH) + 2 * 2 * 5 * 5 * (WIDTH + WIDTH)
@@ -332,10 +332,10 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
 @pytest.mark.parametrize(
     ("section", "told"),
     [
-        ({"heads": 8, "attention": {"groups": 3}}, r"heads \(8\) is not divisible by attention\.groups \(3\)"),
-        ({"heads": 4, "attention": {"groups": 8}}, r"heads \(4\) is not divisible by attention\.groups \(8\)"),
-        ({"attention": {"groups": 2, "projections": False}}, r"attention\.groups \(2\) share projected"),
-        ({"attention": {"groups": 0}}, "greater than or equal to 1"),
+        ({"heads": 8, "attention": {"kv_heads": 3}}, r"heads \(8\) is not divisible by attention\.kv_heads \(3\)"),
+        ({"heads": 4, "attention": {"kv_heads": 8}}, r"heads \(4\) is not divisible by attention\.kv_heads \(8\)"),
+        ({"attention": {"kv_heads": 2, "projections": False}}, r"attention\.kv_heads \(2\) share projected"),
+        ({"attention": {"kv_heads": 0}}, "greater than or equal to 1"),
         ({"attention": {"kind": "linear"}, "positions": {"kind": "alibi"}}, "alibi fades what is far"),
     ],
 )

@@ -77,7 +77,7 @@ def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Te
         clean = [layer.gate[e] @ x for e in everybody]
         spread = [torch.log1p(torch.exp(layer.noise[e] @ x)) if layer.noise is not None else zero for e in everybody]
         noisy = [clean[e] + (zero if draws is None else draw[e] * spread[e]) for e in everybody]
-        best = sorted(everybody, key=lambda e: (-float(noisy[e].detach()), e))[: recipe.top]
+        best = sorted(everybody, key=lambda e: (-float(noisy[e].detach()), e))[: recipe.top_k]
         powers = [torch.exp(noisy[e]) for e in best]
         wishes.append([(e, power / sum(powers)) for e, power in zip(best, powers, strict=True)])
         for e, gate in wishes[-1]:
@@ -85,11 +85,11 @@ def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Te
         for e in everybody:
             others = sorted((noisy[i] for i in everybody if i != e), key=lambda score: -float(score.detach()))
             if recipe.load:
-                z = (clean[e] - others[recipe.top - 1]) / spread[e]
+                z = (clean[e] - others[recipe.top_k - 1]) / spread[e]
                 load[e] = load[e] + 0.5 * (1 + torch.erf(z / math.sqrt(2)))
-    room = math.ceil(recipe.capacity * recipe.top * len(tokens) / layer.count)
+    room = math.ceil(recipe.capacity_factor * recipe.top_k * len(tokens) / layer.count)
     outputs, taken, chosen, dropped = [zero.expand(WIDTH)] * len(tokens), [0] * layer.count, [0] * layer.count, 0
-    for rank, (place, wish) in product(range(recipe.top), enumerate(wishes)):
+    for rank, (place, wish) in product(range(recipe.top_k), enumerate(wishes)):
         if not wish:
             continue
         e, gate = wish[rank]
@@ -113,11 +113,11 @@ def collected(layer: Experts, x: Tensor, valid: Tensor | None = None, seed: int 
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "two of four": ("relu", {"count": 4, "top": 2, "capacity": 9.0}),
-    "one of three, tight": ("gelu", {"count": 3, "top": 1, "capacity": 0.8, "importance": 0.3, "load": 0.7}),
-    "three of five, tight": ("swiglu", {"count": 5, "top": 3, "capacity": 0.6}),
-    "all but one": ("relu", {"count": 3, "top": 2, "capacity": 9.0}),
-    "importance alone": ("relu", {"count": 4, "top": 2, "capacity": 9.0, "load": 0.0}),
+    "two of four": ("relu", {"count": 4, "top_k": 2, "capacity_factor": 9.0}),
+    "one of three, tight": ("gelu", {"count": 3, "top_k": 1, "capacity_factor": 0.8, "importance": 0.3, "load": 0.7}),
+    "three of five, tight": ("swiglu", {"count": 5, "top_k": 3, "capacity_factor": 0.6}),
+    "all but one": ("relu", {"count": 3, "top_k": 2, "capacity_factor": 9.0}),
+    "importance alone": ("relu", {"count": 4, "top_k": 2, "capacity_factor": 9.0, "load": 0.0}),
 }
 
 
@@ -157,7 +157,7 @@ def test_gradients_are_those_of_the_formulas(name: str) -> None:
 
 @torch.no_grad()
 def test_at_test_there_is_no_noise_and_no_limit() -> None:
-    layer, x = build(count=4, capacity=0.1).eval(), some_tokens(9)
+    layer, x = build(count=4, capacity_factor=0.1).eval(), some_tokens(9)
     wanted = naive(layer, "relu", x, [True] * 9, None)
     torch.testing.assert_close(layer(x), wanted.outputs, **SIXTY_FOUR)
     torch.testing.assert_close(layer(x), torch.cat([layer(token[None]) for token in x]), **SIXTY_FOUR)
@@ -166,7 +166,7 @@ def test_at_test_there_is_no_noise_and_no_limit() -> None:
 
 @torch.no_grad()
 def test_what_finds_its_expert_full_adds_nothing() -> None:
-    layer, x = build(count=4, top=1, capacity=1.0), some_tokens(12).abs()
+    layer, x = build(count=4, top_k=1, capacity_factor=1.0), some_tokens(12).abs()
     layer.gate.copy_(torch.tensor([9.0, -9, -9, -9])[:, None].expand(4, WIDTH))  # all tokens want the first
     outputs, extra = collected(layer, x)
     assert extra.row().tolist() == [12, 0, 0, 0, 9]  # type: ignore[union-attr]
@@ -191,7 +191,7 @@ def test_second_choices_wait_for_first_ones() -> None:
 
 @torch.no_grad()
 def test_padding_is_not_routed_whatever_stands_there() -> None:
-    layer, x = build(count=3, capacity=0.5), some_tokens(2, 6)
+    layer, x = build(count=3, capacity_factor=0.5), some_tokens(2, 6)
     valid = torch.arange(6) < torch.tensor([[2], [4]])
     other = torch.where(valid[..., None], x, 100 * some_tokens(2, 6))
     one, extra = collected(layer, x, valid)
@@ -257,7 +257,7 @@ def test_the_same_seed_chooses_the_same() -> None:
 
 @torch.no_grad()
 def test_all_experts_may_be_chosen_and_then_none_has_more_load_than_another() -> None:
-    layer, x = build(count=3, top=3, importance=0.0, load=1.0), some_tokens(5)
+    layer, x = build(count=3, top_k=3, importance=0.0, load=1.0), some_tokens(5)
     outputs, extra = collected(layer, x)
     assert float(extra.losses[0]) == 0.0
     assert torch.isfinite(outputs).all()
@@ -310,7 +310,7 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
 
 @torch.no_grad()
 def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
-    recipe = ExpertsConfig(count=4, hidden=7, capacity=9.0)
+    recipe = ExpertsConfig(count=4, hidden=7, capacity_factor=9.0)
     layer, x = Experts(recipe, WIDTH, hidden=HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
     assert layer.nets.narrow.shape == (4, 7, WIDTH)
     layer.nets.narrow_bias.copy_(torch.arange(WIDTH).repeat(4))
@@ -362,7 +362,7 @@ def test_a_collection_inside_another_keeps_to_itself() -> None:
 
 def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() -> None:
     torch._dynamo.reset()
-    layer, graphs = build(count=4, capacity=0.7), []
+    layer, graphs = build(count=4, capacity_factor=0.7), []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
         graphs.append(graph)
@@ -387,7 +387,7 @@ def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() 
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        ({"count": 2, "top": 3}, r"experts\.top \(3\) is more than experts\.count \(2\)"),
+        ({"count": 2, "top_k": 3}, r"experts\.top_k \(3\) is more than experts\.count \(2\)"),
         ({"noise": False}, r"experts\.load \(0\.1\) is estimated through the noise.*set experts\.load: 0"),
     ],
 )

@@ -55,7 +55,7 @@ def test_learned_positions_start_as_small_as_the_model_is_wide() -> None:
 
 
 def test_past_the_last_learned_position_the_error_says_what_to_do() -> None:
-    told = r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.longest"
+    told = r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.max_positions"
     with pytest.raises(ValueError, match=told):
         Learned(6, 5)(torch.randn(1, 6, 6), torch.arange(6)[None], 6)
 
@@ -123,7 +123,7 @@ def test_rotation_gives_back_the_type_it_was_given_and_turns_in_float32() -> Non
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_back(kind: str) -> None:
-    layer = build_added(PositionsConfig(kind=kind, combine="concatenate", width=4, longest=9), 6)
+    layer = build_added(PositionsConfig(kind=kind, combine="concatenate", width=4, max_positions=9), 6)
     assert layer.project.weight.shape == (6, 6 + 4)
     x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])
     joined = torch.cat([x, layer.table.vectors(positions, 3).expand(2, -1, -1)], dim=-1)
@@ -132,6 +132,6 @@ def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_bac
 
 
 def test_concatenated_learned_positions_end_with_the_same_error() -> None:
-    layer = build_added(PositionsConfig(kind="learned", combine="concatenate", longest=5), 6)
+    layer = build_added(PositionsConfig(kind="learned", combine="concatenate", max_positions=5), 6)
     with pytest.raises(ValueError, match="position 6 is past the 5 learned ones"):
         layer(torch.randn(1, 6, 6), torch.arange(6)[None], 6)

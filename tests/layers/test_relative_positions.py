@@ -104,7 +104,7 @@ def test_each_head_and_bucket_has_a_bias_of_its_own(causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_a_stack_that_sees_both_sides_has_other_buckets_for_what_is_behind(causal: bool) -> None:
-    layer = build_bias(PositionsConfig(kind="t5", buckets=8, farthest=20), 1, 8, causal=causal)
+    layer = build_bias(PositionsConfig(kind="t5", buckets=8, max_distance=20), 1, 8, causal=causal)
     assert layer is not None
     _, row, _ = layer(Distances.within(3, CPU))[0, 0]  # at distances −1, 0, 1
     assert row[0] != row[1] and row[0] != row[2]
@@ -234,7 +234,7 @@ def test_with_a_bias_a_query_that_may_see_nothing_gets_zeros(gradients: bool) ->
 @pytest.mark.parametrize("kind", ["alibi", "t5", "shaw"])
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
-    recipe, lengths = PositionsConfig(kind=kind, farthest=20), [4, 1, 6]
+    recipe, lengths = PositionsConfig(kind=kind, max_distance=20), [4, 1, 6]
     keys = build_relative_keys(recipe, 4, causal=causal)
     attention = MultiHeadAttention(8, 2, relative_keys=keys)
     bias, distances = build_bias(recipe, 2, 8, causal=causal), Distances.within(6, CPU)
@@ -253,7 +253,7 @@ def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
     ("section", "told"),
     [
         ({"kind": "t5", "buckets": 7}, r"positions\.buckets \(7\) must be even"),
-        ({"kind": "t5", "buckets": 32, "farthest": 16}, r"positions\.farthest \(16\) must be more than half"),
+        ({"kind": "t5", "buckets": 32, "max_distance": 16}, r"positions\.max_distance \(16\) must be more than half"),
         ({"kind": "alibi", "combine": "concatenate"}, r"nothing to put beside the embedding with alibi"),
         ({"width": 4}, r"positions\.width \(4\) needs positions\.combine: concatenate"),
     ],

@@ -35,7 +35,7 @@ WIDTH, END = 8, 3
 SOURCES = [[5, 9, 4, 7, END], [6, END], [12, 8, 5, END]]
 TARGETS = [[2, 7, 5, 11], [2, 4, 8, 8, 10, 6, 9], [2]]
 EXACT = {"rtol": 0.0, "atol": 1e-10}  # float64, some layers of sums of tens of products
-CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0}
+CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "positions": {"max_positions": 32}, "dropout": 0.0}
 BYTENET = {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0}
 
 
@@ -353,7 +353,7 @@ def test_a_training_fits_the_ratio_and_a_loaded_run_keeps_it(tmp_path: Path, mon
 
 def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
-    body = {**CONVOLUTIONAL, "positions": {"longest": 300}}
+    body = {**CONVOLUTIONAL, "positions": {"max_positions": 300}}
     for channels, said in ((None, ""), (12, ", 12 channels")):
         run = sightline.train(written(tmp_path, {**body, "channels": channels}), out=tmp_path / f"run{channels}").folder
         card = (run / "README.md").read_text()
@@ -382,7 +382,7 @@ def test_what_cannot_be_built_is_said(model: dict[str, Any], said: str) -> None:
 
 
 def test_a_table_of_positions_too_small_for_the_data_is_said_before_training(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"decoder\.positions\.longest \(32\) is less than the longest sentence"):
+    with pytest.raises(ValueError, match=r"decoder\.positions\.max_positions \(32\) is less than the longest sentence"):
         check_trainable(written(tmp_path, CONVOLUTIONAL))
 
 

@@ -38,20 +38,32 @@ LSTM = {"kind": "recurrent", "cell": "lstm", "dropout": 0.0}
 
 
 def gnmt(layers: int, feeding: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    encoder = {**LSTM, "layers": layers, "directions": "bottom", "links": "residual"}
-    decoder = {**LSTM, "layers": layers, "attention_from": "bottom", "input_feeding": feeding, "links": "residual"}
+    encoder = {**LSTM, "layers": layers, "directions": "bottom", "skip_connections": "residual"}
+    decoder = {
+        **LSTM,
+        "layers": layers,
+        "attention_from": "bottom",
+        "input_feeding": feeding,
+        "skip_connections": "residual",
+    }
     return encoder, decoder
 
 
 def deep_att(layers: int, feeding: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    encoder = {**LSTM, "layers": layers, "directions": "alternating", "links": "fast-forward"}
-    decoder = {**LSTM, "layers": layers, "attention_from": "bottom", "input_feeding": feeding, "links": "fast-forward"}
+    encoder = {**LSTM, "layers": layers, "directions": "alternating", "skip_connections": "fast-forward"}
+    decoder = {
+        **LSTM,
+        "layers": layers,
+        "attention_from": "bottom",
+        "input_feeding": feeding,
+        "skip_connections": "fast-forward",
+    }
     return encoder, decoder
 
 
 def luong(layers: int, feeding: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    encoder = {**LSTM, "layers": layers, "bidirectional": False, "links": "fast-forward"}
-    return encoder, {**LSTM, "layers": layers, "input_feeding": feeding, "links": "residual"}
+    encoder = {**LSTM, "layers": layers, "bidirectional": False, "skip_connections": "fast-forward"}
+    return encoder, {**LSTM, "layers": layers, "input_feeding": feeding, "skip_connections": "residual"}
 
 
 SYSTEMS = {"gnmt": gnmt, "deep-att": deep_att, "luong": luong}
@@ -231,14 +243,22 @@ def test_each_layer_of_a_decoder_starts_from_one_of_the_encoder_the_top_one_from
 
 def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     """With nearly all dropped, no recurrence reads anything and all states are zero; the links still pass x on."""
-    recipe = RecurrentEncoderConfig.model_validate({**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999})
+    recipe = RecurrentEncoderConfig.model_validate(
+        {**LSTM, "layers": 3, "skip_connections": "fast-forward", "dropout": 0.999999}
+    )
     encoder, x = RecurrentEncoder(recipe, WIDTH).train(), torch.randn(2, 4, WIDTH)
     wanted = x
     for link in encoder.links:
         wanted = link(wanted, torch.zeros(2, 4, WIDTH))
     assert wanted.abs().min() > 1e-4
     torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, wanted)
-    alone = {**LSTM, "layers": 3, "links": "fast-forward", "dropout": 0.999999, "attention": {"kind": "none"}}
+    alone = {
+        **LSTM,
+        "layers": 3,
+        "skip_connections": "fast-forward",
+        "dropout": 0.999999,
+        "attention": {"kind": "none"},
+    }
     decoder, heard = (
         RecurrentDecoder(RecurrentDecoderConfig.model_validate(alone), WIDTH, source=False).train(),
         list[Tensor](),

@@ -20,13 +20,13 @@ TRANSFORMER = {
     "layers": 2,
     "heads": 2,
     "feedforward": {"width": INNER, "dropout": 0.2},
-    "positions": {"kind": "learned", "longest": 16},
+    "positions": {"kind": "learned", "max_positions": 16},
 }
 LSTM = {"kind": "recurrent", "layers": 2}
 FED = {**LSTM, "attention": {"kind": "dot"}, "input_feeding": True}
 LOW = {**LSTM, "attention": {"kind": "dot"}, "attention_from": "bottom"}
-EXPERTS = {**LSTM, "attention": {"kind": "none"}, "experts": {"count": 2, "top": 1}}
-CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "channels": CHANNELS, "positions": {"longest": 16}}
+EXPERTS = {**LSTM, "attention": {"kind": "none"}, "experts": {"count": 2, "top_k": 1}}
+CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "channels": CHANNELS, "positions": {"max_positions": 16}}
 BYTENET = {"kind": "bytenet", "layers": 2, "dilations": [1, 2]}
 WINDOW = {"kind": "window", "size": 2, "hidden": INNER, "layers": 1}
 # The width of what is dropped out, in order: what enters, then layer by layer, then what leaves.

@@ -27,7 +27,7 @@ from sightline.training.objectives import batch_loss
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 SOURCES = [[5, 9, 4, 7, 3], [6, 3], [12, 8, 5, 3]]
 TARGETS = [[2, 7, 5, 11], [2, 4, 8, 8, 10, 6], [2]]
-EXPERTS = {"count": 4, "top": 2, "capacity": 0.2, "hidden": 12}  # so little that nearly all would be dropped
+EXPERTS = {"count": 4, "top_k": 2, "capacity_factor": 0.2, "hidden": 12}  # so little that nearly all would be dropped
 
 
 def transformer(kind: str, place: str, every: int) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def transformer(kind: str, place: str, every: int) -> dict[str, Any]:
 
 
 LSTM = {"kind": "recurrent", "layers": 2, "experts": EXPERTS}
-GNMT = {"kind": "recurrent", "layers": 3, "links": "residual", "experts": EXPERTS}
+GNMT = {"kind": "recurrent", "layers": 3, "skip_connections": "residual", "experts": EXPERTS}
 FED = {"attention_from": "bottom", "input_feeding": True}
 BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "transformer": (transformer("relu", "pre", 2), transformer("relu", "pre", 1)),

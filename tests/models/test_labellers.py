@@ -24,7 +24,7 @@ POOLINGS = ("last", "mean", "max", "class")
 
 
 def transformer(positions: str, **parts: Any) -> dict[str, Any]:
-    positions_of = {"kind": positions, **({"farthest": 2} if positions == "shaw" else {})}
+    positions_of = {"kind": positions, **({"max_distance": 2} if positions == "shaw" else {})}
     return {"kind": "transformer", "layers": 2, "heads": 2, "positions": positions_of, "dropout": 0.0, **parts}
 
 
@@ -37,7 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "gru": recurrent("gru", bidirectional=True),
     "lstm": recurrent("lstm", bidirectional=True),
     "window": {"kind": "window", "size": 1, "layers": 2, "dropout": 0.0},
-    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"max_positions": 32}, "dropout": 0.0},
     "wider convolutional": {"kind": "convolutional", "layers": 2, "channels": 12, "dropout": 0.0},
     "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},
     "window wider than a sentence": {"kind": "window", "size": 9, "dropout": 0.0},

@@ -30,7 +30,7 @@ CLOSE = {"rtol": 0.0, "atol": 1e-5}  # as in test_decoders.py
 VOCABULARY, START, END = 13, 2, 3
 SOURCES = [[5, 9, 4, 7, 6, END], [6, END], [12, 8, 5, END]]
 TARGETS = [[START, 7, 5, 11], [START, 4, 8, 8, 10, 6], [START]]
-NARROW = {"t5": {"buckets": 8, "farthest": 5}, "shaw": {"farthest": 2}}  # so that the tests go past their ends
+NARROW = {"t5": {"buckets": 8, "max_distance": 5}, "shaw": {"max_distance": 2}}  # so that the tests go past their ends
 
 
 def transformer(positions: str, place: str = "pre", norm: str = "layer") -> dict[str, Any]:
@@ -39,7 +39,7 @@ def transformer(positions: str, place: str = "pre", norm: str = "layer") -> dict
         "layers": 2,
         "heads": 2,
         "norm": {"kind": norm, "place": place},
-        "positions": {"kind": positions, "longest": 32, **NARROW.get(positions, {})},
+        "positions": {"kind": positions, "max_positions": 32, **NARROW.get(positions, {})},
         "feedforward": {"width": 12},
         "dropout": 0.0,
     }
@@ -51,10 +51,10 @@ def recurrent(cell: str) -> dict[str, Any]:
 
 BODIES: dict[str, dict[str, Any]] = {
     **{cell: recurrent(cell) for cell in ("elman", "gru", "lstm")},
-    "residual": recurrent("lstm") | {"layers": 4, "links": "residual"},
-    "fast-forward": recurrent("lstm") | {"layers": 3, "links": "fast-forward"},
+    "residual": recurrent("lstm") | {"layers": 4, "skip_connections": "residual"},
+    "fast-forward": recurrent("lstm") | {"layers": 3, "skip_connections": "fast-forward"},
     "window": {"kind": "window", "size": 3, "layers": 2, "dropout": 0.0},
-    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0},
+    "convolutional": {"kind": "convolutional", "layers": 2, "positions": {"max_positions": 32}, "dropout": 0.0},
     "convolutional without positions": {
         "kind": "convolutional",
         "layers": 3,
@@ -66,7 +66,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "kind": "convolutional",
         "layers": 2,
         "channels": 12,
-        "positions": {"longest": 32},
+        "positions": {"max_positions": 32},
         "dropout": 0.0,
     },
     "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2], "dropout": 0.0},

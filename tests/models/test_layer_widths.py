@@ -19,7 +19,7 @@ from sightline.recipe.bodies import ConvolutionalConfig
 from sightline.recipe.model import ModelConfig
 
 WIDTH = 8
-CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0}
+CONVOLUTIONAL = {"kind": "convolutional", "layers": 2, "positions": {"max_positions": 32}, "dropout": 0.0}
 SOURCES = (torch.tensor([[5, 9, 4, 7, 3], [6, 3, 0, 0, 0], [12, 8, 5, 3, 0]]), Padded.of([5, 2, 4]))
 TARGETS = (torch.tensor([[2, 7, 5, 11], [2, 4, 0, 0], [2, 0, 0, 0]]), Padded.of([4, 2, 1]))
 

@@ -33,7 +33,7 @@ LENGTHS = [17, 3, 1, 8, 12]  # some at the edge of a block, some at that of a st
 def build(spans: list[Any], positions: str = "sinusoidal", layers: int = 2, **feedforward: Any) -> DecoderOnly:
     torch.manual_seed(3)
     decoder = {"kind": "transformer", "layers": layers, "heads": 2, "positions": {"kind": positions}}
-    section = decoder | {"attention": {"span": spans}, "feedforward": {"width": 12, **feedforward}, "dropout": 0.0}
+    section = decoder | {"attention": {"pattern": spans}, "feedforward": {"width": 12, **feedforward}, "dropout": 0.0}
     return DecoderOnly(ModelConfig.model_validate({"width": WIDTH, "decoder": section}), 13).eval()
 
 
@@ -140,7 +140,7 @@ def test_caches_keep_what_can_still_be_seen_and_one_key_for_each_stride() -> Non
 
 
 def test_experts_stand_inside_and_every_parameter_learns() -> None:
-    model = build(SPANS["dmca"], layers=4, experts={"count": 3, "top": 1, "every": 2, "noise": False, "load": 0})
+    model = build(SPANS["dmca"], layers=4, experts={"count": 3, "top_k": 1, "every": 2, "noise": False, "load": 0})
     _, tokens, layout = sources()
     packed = Packed.of(LENGTHS)
     features = model.train()(None, None, packed.unpad(tokens), packed)
@@ -177,16 +177,24 @@ def test_a_long_source_is_taken_in_without_a_tensor_for_every_pair_of_tokens(nam
 
 def test_spans_take_turns_from_the_bottom_layer_on() -> None:
     model = build(SPANS["dmca"], layers=5)
-    kinds = [type(layer.attention.span).__name__ for layer in model.decoder.layers]
+    kinds = [type(layer.attention.pattern).__name__ for layer in model.decoder.layers]
     assert kinds == ["Local", "Compressed", "Local", "Compressed", "Local"]
 
 
 @pytest.mark.parametrize(
     ("attention", "positions", "message"),
     [
-        ({"span": [{"kind": "compressed", "kernel": 2}]}, "none", r"span.kernel \(2\) is less than span.stride \(3\)"),
-        ({"span": [{"kind": "full"}, {"kind": "local"}]}, "alibi", "attention.span: local never looks at most of them"),
-        ({"span": []}, "none", "at least 1 item"),
+        (
+            {"pattern": [{"kind": "compressed", "kernel": 2}]},
+            "none",
+            r"span.kernel \(2\) is less than span.stride \(3\)",
+        ),
+        (
+            {"pattern": [{"kind": "full"}, {"kind": "local"}]},
+            "alibi",
+            "attention.pattern: local never looks at most of them",
+        ),
+        ({"pattern": []}, "none", "at least 1 item"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positions: str, message: str) -> None:

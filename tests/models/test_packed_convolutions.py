@@ -23,7 +23,7 @@ from sightline.training.train_step import _from_tensors, _shapes, _tensors
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}  # float64, some layers of sums of tens of products
 LONGEST, COUNT = 12, 6
-GATED = {"kind": "convolutional", "layers": 2, "positions": {"longest": 32}, "dropout": 0.0}
+GATED = {"kind": "convolutional", "layers": 2, "positions": {"max_positions": 32}, "dropout": 0.0}
 DILATED = {"kind": "bytenet", "layers": 3, "dilations": [1, 2, 16], "dropout": 0.0}  # 16: past every sequence
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
 PAIRS = {

@@ -23,7 +23,7 @@ from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.model import ModelConfig
 from sightline.training import train as experiment
 
-EXPERTS = {"count": 3, "top": 2, "every": 2, "capacity": 1.0}
+EXPERTS = {"count": 3, "top_k": 2, "every": 2, "capacity_factor": 1.0}
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ BODIES = {
     "batch-norm": body(norm={"kind": "batch"}),
     "relative": body(positions={"kind": "shaw"}),
     "experts": body(feedforward={"width": 12, "experts": EXPERTS}),
-    "spans": body(attention={"span": [{"kind": "local", "block": 2}, {"kind": "compressed"}]}),
+    "spans": body(attention={"pattern": [{"kind": "local", "block": 2}, {"kind": "compressed"}]}),
 }
 LENGTHS = {"source": [5, 2, 4], "target": [3, 6, 2]}
 
@@ -166,7 +166,7 @@ def test_a_compiled_step_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch)
 def recipe_of(**changes: Any) -> Recipe:
     source = {"kind": "text", "source": "a", "target": "b"}
     section = {"width": 8, "encoder": body(), "decoder": body()} | changes
-    training = {"recompute_layers": True}
+    training = {"gradient_checkpointing": True}
     data = {"train": [source], "validation": source}
     return Recipe.model_validate({"data": data, "model": section, "training": training})
 
@@ -178,5 +178,7 @@ def test_a_recipe_asks_for_it() -> None:
 
 
 def test_a_recipe_without_transformers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"training\.recompute_layers: true is for Transformer layers, and this model"):
+    with pytest.raises(
+        ValueError, match=r"training\.gradient_checkpointing: true is for Transformer layers, and this model"
+    ):
         check_trainable(recipe_of(encoder={"kind": "recurrent"}, decoder={"kind": "recurrent"}))

@@ -36,8 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bare-unscaled": {"projections": False, "scaled": False},
     "linear": {"kind": "linear"},
     "bare-linear": {"kind": "linear", "projections": False, "scaled": False},
-    "multi-query": {"groups": 1},
-    "linear-multi-query": {"kind": "linear", "groups": 1},
+    "multi-query": {"kv_heads": 1},
+    "linear-multi-query": {"kind": "linear", "kv_heads": 1},
 }
 
 
@@ -50,7 +50,7 @@ def body(
             "heads": HEADS,
             "feedforward": {"kind": activation, "width": INNER},
             "norm": {"kind": norm, "place": place},
-            "positions": {"kind": positions, "longest": 16},
+            "positions": {"kind": positions, "max_positions": 16},
             "attention": {} if attention is None else VARIANTS[attention],
             "dropout": 0.0,
         }
@@ -200,7 +200,7 @@ def test_with_positions_the_order_matters(place: str, positions: str) -> None:
 @pytest.mark.parametrize("attention", VARIANTS)
 def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention: str) -> None:
     """The formula of each is that of its score, of heads and of groups (test_scores.py, test_attention_variants.py)."""
-    asked = {"kind": "dot", "scaled": True, "projections": True, "groups": 2} | VARIANTS[attention]
+    asked = {"kind": "dot", "scaled": True, "projections": True, "kv_heads": 2} | VARIANTS[attention]
     recipe = body("pre", "relu", attention=attention).model_copy(update={"attention_dropout": 0.25})
     encoder, decoder = TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)
     every = [
@@ -211,7 +211,7 @@ def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention:
         assert found.score.softmax is (asked["kind"] != "linear")
         assert found.score.scale == (found.head_width**-0.5 if asked["scaled"] else 1.0)
         assert (found.project is not None) is asked["projections"]
-        assert found.shared_width == asked["groups"] * found.head_width
+        assert found.shared_width == asked["kv_heads"] * found.head_width
         assert found.dropout == 0.25
 
 
@@ -240,10 +240,10 @@ def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
 def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(positions: str) -> None:
-    spans = HeadAttentionConfig.model_validate({"span": [{"kind": "compressed"}]})
+    spans = HeadAttentionConfig.model_validate({"pattern": [{"kind": "compressed"}]})
     recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
     for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
-        found = [layer.attention.span.turns_keys for layer in stack.layers]
+        found = [layer.attention.pattern.turns_keys for layer in stack.layers]
         assert found == [positions == "rotary"] * 2
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import sightline
-from sightline.recipe.files import RecipeError
+from sightline.recipe.loading import RecipeError
 from sightline.run_folder import seal
 
 DRY = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
@@ -19,8 +19,8 @@ OLDER: dict[str, tuple[dict[str, Any], str]] = {
         r"training\.rdrop makes two passes",
     ),
     "Transformer layers that are not there": (
-        {"training": {"recompute_layers": True}},
-        r"training\.recompute_layers: true is for Transformer layers",
+        {"training": {"gradient_checkpointing": True}},
+        r"training\.gradient_checkpointing: true is for Transformer layers",
     ),
     "a test set without sources": (
         {"data": {"tests": {"own": {"kind": "plain", "file": "a.txt"}}}},

@@ -67,7 +67,7 @@ def test_a_text_in_place_of_a_list_is_an_error_that_says_so(finished: Path) -> N
 
 def learned_positions(tmp_path: Path) -> Path:
     """A model that can count to 33 only: learned positions, and an output limit far beyond them."""
-    body = {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}}
+    body = {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 33}}
     recipe = write_recipe(tmp_path, body=body, limits={"steps": 1})
     overrides = ["decoding.max_length=256", "decoding.max_ratio=50"]
     return sightline.train(recipe, overrides, out=tmp_path / "run", display=Silent()).folder
@@ -84,11 +84,13 @@ def test_a_text_longer_than_the_model_can_take_is_named(cache: Path, tmp_path: P
 def test_a_validation_sentence_longer_than_the_model_can_take_is_named_before_training(
     cache: Path, tmp_path: Path
 ) -> None:
-    body = {**TRANSFORMER, "positions": {"kind": "learned", "longest": 33}}
+    body = {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 33}}
     recipe = write_recipe(tmp_path, body=body)
     with (tmp_path / "valid.tsv").open("a") as file:
         file.write("4 May 1999 " * 4 + "\t1999-05-04\n")
-    with pytest.raises(ValueError, match=r"data\.validation, example 7: its source has 43 tokens.*positions\.longest"):
+    with pytest.raises(
+        ValueError, match=r"data\.validation, example 7: its source has 43 tokens.*positions\.max_positions"
+    ):
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
     assert not (tmp_path / "run" / "checkpoints").exists()
 

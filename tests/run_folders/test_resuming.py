@@ -207,7 +207,7 @@ def test_a_folder_that_holds_a_training_is_not_trained_over(finished: Path, trai
         ("model.width=32", r"model\.width: 16 then, 32 now"),
         ("model.decoder.attention.kind=dot", r"model\.decoder\.attention\.kind: 'additive' then, 'dot' now"),
         ("data.limit=10", r"data\.limit: None then, 10 now"),
-        ("training.stopping.on=loss", r"training\.stopping\.on: 'metric' then, 'loss' now"),
+        ("training.stopping.monitor=loss", r"training\.stopping\.monitor: 'metric' then, 'loss' now"),
     ],
 )
 def test_resuming_with_another_recipe_is_refused_and_names_the_key(finished: Path, override: str, told: str) -> None:
@@ -265,7 +265,7 @@ def test_a_training_on_text_that_is_built_in_goes_on_without_the_folder_of_its_r
     (tmp_path / "gone").mkdir()
     recipe, built_in = write_recipe(tmp_path / "gone", limits={"steps": 2}), {"kind": "dates", "examples": 40}
     content = yaml.safe_load(recipe.read_text())
-    content["data"] |= {"train": [{**built_in, "part": "train"}], "validation": {**built_in, "part": "validation"}}
+    content["data"] |= {"train": [{**built_in, "split": "train"}], "validation": {**built_in, "split": "validation"}}
     recipe.write_text(yaml.safe_dump(content))
     run = sightline.train(recipe, out=tmp_path / "run", display=Silent()).folder
     shutil.rmtree(tmp_path / "gone")

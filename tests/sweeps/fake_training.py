@@ -77,7 +77,7 @@ def behave(run: Path, behaviour: str, notes: Notes) -> int:
 
 def command_of(folder: Path, **behaviours: str) -> Any:
     """What to start in place of a training; `behaviours` by the name of the run, with _ for what no Python name has."""
-    from sightline.recipe.files import save_recipe
+    from sightline.recipe.loading import save_recipe
 
     def command(run: Any) -> list[str]:
         resumed = (run.folder / "recipe.yaml").exists()

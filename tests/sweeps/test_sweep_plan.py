@@ -14,7 +14,7 @@ import pytest
 import yaml
 from fake_training import save
 
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.sweeps.board import Follower
 from sightline.sweeps.grid import SweepError
 from sightline.sweeps.plan import Plan, ended, plan_sweep

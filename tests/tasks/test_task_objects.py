@@ -29,7 +29,7 @@ MBR = {"utility": "chrf", "candidates": 4}
 
 
 def body(longest: int | None = None) -> dict[str, Any]:
-    positions = {"kind": "rotary"} if longest is None else {"kind": "learned", "longest": longest}
+    positions = {"kind": "rotary"} if longest is None else {"kind": "learned", "max_positions": longest}
     return {"kind": "transformer", "layers": 1, "heads": 2, "positions": positions}
 
 
@@ -67,7 +67,7 @@ def test_a_text_that_is_too_long_is_named_by_its_number_and_what_it_is() -> None
 
 
 def test_sources_are_cut_as_the_recipe_says_and_those_are_counted_that_lose_something() -> None:
-    made = task(recipe(None, None, cut_source=2))
+    made = task(recipe(None, None, truncate_source=2))
     assert [len(ids) for ids in made.encode(["a", "a b", "a b c"])] == [1, 2, 2]
     assert made.cut_short(["a", "a b", "a b c"]) == 1
     assert task(recipe(None, None)).cut_short(["a b c"]) == 0

@@ -70,7 +70,7 @@ def _recipe(kind: str) -> Recipe:
     source = {"kind": "tsv", "file": "a"}
     return Recipe.model_validate(
         {
-            "task": "tag",
+            "task": "tagging",
             "data": {"train": [source], "validation": source},
             "tokenizer": TOKENIZERS[kind],
             "model": {"width": 4, "encoder": {"kind": "recurrent", "cell": "gru"}},

@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {
     "kind": "transformer",
     "layers": 3,
     "heads": 2,
-    "positions": {"kind": "learned", "longest": 8},
+    "positions": {"kind": "learned", "max_positions": 8},
     "feedforward": {"width": 12},
 }
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 2}
@@ -107,7 +107,7 @@ def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) ->
 
 def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_model: Callable[..., Seq2Seq]) -> None:
     convolutions = {"kind": "convolutional", "layers": 2}
-    linked = {"kind": "recurrent", "layers": 2, "links": "fast-forward", "experts": {"count": 2}}
+    linked = {"kind": "recurrent", "layers": 2, "skip_connections": "fast-forward", "experts": {"count": 2}}
     window = {"kind": "window", "layers": 2}
     model = build_model(convolutions, convolutions)
     rates = layer_rates(model, 0.5)

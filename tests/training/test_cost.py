@@ -32,41 +32,48 @@ BODIES = {
     "elman, one direction": ({**ELMAN, "bidirectional": False}, {**ELMAN, "attention": {"kind": "none"}}),
     "lstm, one direction": ({**LSTM, "bidirectional": False}, {**LSTM, "attention": {"kind": "bilinear"}}),
     "lstm, bottom both ways, residual": (
-        {**LSTM, "layers": 3, "directions": "bottom", "links": "residual"},
-        {**LSTM, "layers": 3, "attention_from": "bottom", "input_feeding": True, "links": "residual"},
+        {**LSTM, "layers": 3, "directions": "bottom", "skip_connections": "residual"},
+        {**LSTM, "layers": 3, "attention_from": "bottom", "input_feeding": True, "skip_connections": "residual"},
     ),
     "lstm in turns, fast-forward": (
-        {**DEEP_LSTM, "directions": "alternating", "links": "fast-forward"},
-        {**DEEP_LSTM, "attention_from": "bottom", "links": "fast-forward"},
+        {**DEEP_LSTM, "directions": "alternating", "skip_connections": "fast-forward"},
+        {**DEEP_LSTM, "attention_from": "bottom", "skip_connections": "fast-forward"},
     ),
     "transformer": (TRANSFORMER, TRANSFORMER),
     "shaw to t5": (
-        {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
+        {**TRANSFORMER, "positions": {"kind": "shaw", "max_distance": 3}},
         {**TRANSFORMER, "positions": {"kind": "t5"}, "norm": {"kind": "batch"}},
     ),
     "alibi to shaw": (
         {**TRANSFORMER, "positions": {"kind": "alibi"}, "norm": {"place": "none"}},
-        {**TRANSFORMER, "positions": {"kind": "shaw", "farthest": 3}},
+        {**TRANSFORMER, "positions": {"kind": "shaw", "max_distance": 3}},
     ),
     "transformers with experts": (
-        {**TRANSFORMER, "layers": 2, "feedforward": {"experts": {"count": 5, "capacity": 1.3, "every": 2}}},
-        {**TRANSFORMER, "feedforward": {"kind": "swiglu", "experts": {"count": 24, "top": 1, "capacity": 1.0}}},
+        {**TRANSFORMER, "layers": 2, "feedforward": {"experts": {"count": 5, "capacity_factor": 1.3, "every": 2}}},
+        {
+            **TRANSFORMER,
+            "feedforward": {"kind": "swiglu", "experts": {"count": 24, "top_k": 1, "capacity_factor": 1.0}},
+        },
     ),
     "lstms with experts": (
-        {**DEEP_LSTM, "experts": {"count": 7, "top": 3, "capacity": 1.1, "noise": False, "load": 0.0}},
+        {**DEEP_LSTM, "experts": {"count": 7, "top_k": 3, "capacity_factor": 1.1, "noise": False, "load": 0.0}},
         {**DEEP_LSTM, "attention": {"kind": "dot"}, "experts": {"count": 4}},
     ),
     "local to compressed": (
-        {**TRANSFORMER, "attention": {"span": [{"kind": "local", "block": 5}]}},
-        {**TRANSFORMER, "attention": {"span": [{"kind": "compressed", "kernel": 4, "stride": 2}]}},
+        {**TRANSFORMER, "attention": {"pattern": [{"kind": "local", "block": 5}]}},
+        {**TRANSFORMER, "attention": {"pattern": [{"kind": "compressed", "kernel": 4, "stride": 2}]}},
     ),
     "local, compressed and full in turns": (
-        {**TRANSFORMER, "layers": 2, "attention": {"span": [{"kind": "compressed"}, {"kind": "local", "block": 40}]}},
+        {
+            **TRANSFORMER,
+            "layers": 2,
+            "attention": {"pattern": [{"kind": "compressed"}, {"kind": "local", "block": 40}]},
+        },
         {
             **TRANSFORMER,
             "layers": 3,
             "attention": {
-                "span": [{"kind": "local", "block": 4, "look_back": 1}, {"kind": "compressed"}, {"kind": "full"}]
+                "pattern": [{"kind": "local", "block": 4, "look_back": 1}, {"kind": "compressed"}, {"kind": "full"}]
             },
         },
     ),

@@ -18,7 +18,7 @@ from sightline.layers.losses import Loss, cross_entropy
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
-from sightline.recipe.files import RecipeError
+from sightline.recipe.loading import RecipeError
 from sightline.recipe.model import ModelConfig
 from sightline.training.loggers import routing_record
 from sightline.training.objectives import batch_loss, training_loss
@@ -176,5 +176,7 @@ def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_gates_that_nothing_would_teach_are_refused(side: str, small: list[str]) -> None:
     experts = "{count: 4, top: 1, noise: false, load: 0}"
-    with pytest.raises(RecipeError, match=rf"model\.{side}: with experts\.top: 1 and experts\.load: 0 nothing teaches"):
+    with pytest.raises(
+        RecipeError, match=rf"model\.{side}: with experts\.top_k: 1 and experts\.load: 0 nothing teaches"
+    ):
         open_recipe("dates", [*small, f"model.{side}.experts={experts}"])

@@ -22,7 +22,7 @@ from sightline.training.train_step import GraphedGradients, _from_tensors, _shap
 
 CPU = torch.device("cpu")
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
-KINDS = ["mask", "denoise", "span-corruption"]
+KINDS = ["mask", "text-infilling", "span-corruption"]
 
 
 def recipe(kind: str, tokens: int = 200, context: int = 32, width: int = 16, **more: Any) -> Recipe:
@@ -30,7 +30,7 @@ def recipe(kind: str, tokens: int = 200, context: int = 32, width: int = 16, **m
     plain = {"kind": "plain", "file": "text.txt"}
     return Recipe.model_validate(
         {
-            "task": "masked-words" if masked else "seq2seq",
+            "task": "masked-lm" if masked else "seq2seq",
             "data": {"train": [plain], "validation": plain, "noise": {"kind": kind, **more}},
             "tokenizer": {"kind": "bpe", "size": 260, "min_count": 1},
             "model": {"width": width, "encoder": BODY, **({} if masked else {"decoder": BODY})},
@@ -214,7 +214,7 @@ def test_a_window_that_is_longer_than_a_batch_is_refused(text: Path) -> None:
 
 
 def test_a_vocabulary_without_the_marks_is_refused(text: Path) -> None:
-    made = prepared("denoise")
+    made = prepared("text-infilling")
     other = recipe("span-corruption")
     with pytest.raises(ValueError, match="no mark <gap-0>"):
         NoisePlan(other, made.vocabulary, "packed", made.train)

@@ -130,7 +130,7 @@ def plan_of(task: str, model: dict[str, Any], tokens: int, layout: str = "padded
     """Of a text of nine tokens with one answer (a tagger has one for each), and a shorter one."""
     sections = recipe(tokens).model_dump()
     sections |= {"task": task, "model": {"width": 8, **model}, "evaluation": {}}
-    store: Any = Examples(np.array([3, 9]), np.array([3, 9]) if task == "tag" else np.array([1, 1]))
+    store: Any = Examples(np.array([3, 9]), np.array([3, 9]) if task == "tagging" else np.array([1, 1]))
     return EpochPlan(Recipe.model_validate(sections), None, layout, lambda epoch: store)  # type: ignore[arg-type]
 
 
@@ -148,12 +148,12 @@ ROOMS: dict[str, tuple[str, dict[str, Any], int, str]] = {
         "9 source tokens and 1 target token in one sequence, 12 with an end mark each, more",
     ),
     "classifier": (
-        "classify",
+        "classification",
         {"encoder": TRANSFORMER, "pooling": {"kind": "class"}},
         11,
         "9 tokens, 11 with its marks, more",
     ),
-    "tagger": ("tag", {"encoder": TRANSFORMER}, 11, "9 tokens, 11 with its marks, more"),
+    "tagger": ("tagging", {"encoder": TRANSFORMER}, 11, "9 tokens, 11 with its marks, more"),
 }
 
 

@@ -169,20 +169,20 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"reward": {}, "stopping": {"on": "reward"}, "compile": True}, "training.compile: true cannot be had"),
-        ({"rdrop": 5, "reward": {}, "stopping": {"on": "reward"}}, "two objectives"),
-        ({"reward": {}}, "training.stopping.on: reward"),
-        ({"stopping": {"on": "reward"}}, "needs training.reward"),
-        ({"reward": {}, "stopping": {"on": "reward"}, "batches": {"layout": "packed"}}, "padded batches"),
+        ({"reward": {}, "stopping": {"monitor": "reward"}, "compile": True}, "training.compile: true cannot be had"),
+        ({"rdrop": 5, "reward": {}, "stopping": {"monitor": "reward"}}, "two objectives"),
+        ({"reward": {}}, "training.stopping.monitor: reward"),
+        ({"stopping": {"monitor": "reward"}}, "needs training.reward"),
+        ({"reward": {}, "stopping": {"monitor": "reward"}, "batches": {"layout": "packed"}}, "padded batches"),
     ],
 )
 def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, Any], message: str) -> None:
     from sightline.recipe import Recipe
     from sightline.recipe.conflicts import check_trainable
 
-    dates = {"kind": "dates", "part": "train", "examples": 1}
+    dates = {"kind": "dates", "split": "train", "examples": 1}
     recipe = {
-        "data": {"train": [dates], "validation": {**dates, "part": "validation"}},
+        "data": {"train": [dates], "validation": {**dates, "split": "validation"}},
         "model": {"width": 8, "encoder": BODY, "decoder": BODY},
         "training": training,
     }
@@ -190,7 +190,7 @@ def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, An
         check_trainable(Recipe.model_validate(recipe))
 
 
-FEW = {"count": 2, "top": 1, "hidden": 4}
+FEW = {"count": 2, "top_k": 1, "hidden": 4}
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_two_passes_without_anything_random_between_them_are_refused(changed: di
     from sightline.recipe.conflicts import check_trainable
 
     plain = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
-    dates = {"kind": "dates", "part": "train", "examples": 1}
+    dates = {"kind": "dates", "split": "train", "examples": 1}
     recipe = {
-        "data": {"train": [dates], "validation": {**dates, "part": "validation"}},
+        "data": {"train": [dates], "validation": {**dates, "split": "validation"}},
         "model": {"width": 8, "encoder": plain, "decoder": {**plain, **changed}},
         "training": {"rdrop": 5},
     }

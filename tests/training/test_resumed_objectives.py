@@ -18,7 +18,7 @@ from watched_runs import Silent, records
 
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
 GATED = {"kind": "convolutional", "layers": 1, "dropout": 0.2}
-EXPERTS = {**TRANSFORMER, "feedforward": {"experts": {"count": 3, "top": 2}}}
+EXPERTS = {**TRANSFORMER, "feedforward": {"experts": {"count": 3, "top_k": 2}}}
 RECURRENT = {"kind": "recurrent", "dropout": 0.2}
 CUT_ANEW = {"dropout": 0.3, "variants": 2}
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # body, tokenizer, training

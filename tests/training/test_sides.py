@@ -88,9 +88,9 @@ def test_a_language_model_is_given_each_window_but_its_last_token_and_wants_each
     [
         ("seq2seq", {"encoder": READER, "decoder": WRITER}, translation),
         ("seq2seq", {"decoder": WRITER}, one_sequence),
-        ("classify", {"encoder": READER, "pooling": {"kind": "max"}}, labels),
-        ("classify", {"encoder": READER, "pooling": {"kind": "class"}}, labels_with_class_token),
-        ("tag", {"encoder": READER}, tags),
+        ("classification", {"encoder": READER, "pooling": {"kind": "max"}}, labels),
+        ("classification", {"encoder": READER, "pooling": {"kind": "class"}}, labels_with_class_token),
+        ("tagging", {"encoder": READER}, tags),
         ("language-model", {"decoder": WRITER}, windows),
     ],
 )

@@ -22,7 +22,7 @@ from sightline.training.train_step import GraphedGradients, PlainGradients, comp
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64
 TRAINING = Training.model_validate({"precision": "bf16", "label_smoothing": 0.1, "limits": {"steps": 1}})
-GATED = {"kind": "convolutional", "layers": 2, "positions": {"longest": LONGEST}, "dropout": 0.0}
+GATED = {"kind": "convolutional", "layers": 2, "positions": {"max_positions": LONGEST}, "dropout": 0.0}
 DILATED = {"kind": "bytenet", "layers": 3, "dilations": [1, 4, 16], "dropout": 0.0}
 RDROP = TRAINING.model_copy(update={"rdrop": 5.0})
 
@@ -103,7 +103,7 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
 
 def with_adapters(model: Seq2Seq) -> Seq2Seq:
     """Only adapters are trained, all else is frozen; they already add something."""
-    add_adapters(model, AdaptersConfig(on=("query", "value", "output", "feedforward"), dropout=0.1))
+    add_adapters(model, AdaptersConfig(target_modules=("query", "value", "output", "feedforward"), dropout=0.1))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(is_adapter(name))
         if is_adapter(name):

@@ -30,13 +30,13 @@ WRITERS: dict[str, dict[str, Any]] = {
     "convolutional": {"kind": "convolutional", "layers": 2},
     "bytenet": {"kind": "bytenet", "layers": 3, "dilations": [1, 2]},
     "rotary": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "rotary"}},
-    "shaw": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "shaw", "farthest": 3}},
+    "shaw": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "shaw", "max_distance": 3}},
     "t5": {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "t5"}},
     "dmca": {
         "kind": "transformer",
         "layers": 2,
         "heads": 2,
-        "attention": {"span": [{"kind": "local", "block": 7}, {"kind": "compressed"}]},
+        "attention": {"pattern": [{"kind": "local", "block": 7}, {"kind": "compressed"}]},
     },
 }
 READERS: dict[str, dict[str, Any]] = {
@@ -50,9 +50,9 @@ READERS: dict[str, dict[str, Any]] = {
 CASES = {
     **{f"language-model of {name}": ("language-model", {"decoder": body}) for name, body in WRITERS.items()},
     **{f"seq2seq in one {name}": ("seq2seq", {"decoder": body}) for name, body in WRITERS.items()},
-    **{f"tag by {name}": ("tag", {"encoder": body}) for name, body in READERS.items()},
+    **{f"tag by {name}": ("tagging", {"encoder": body}) for name, body in READERS.items()},
     **{
-        f"classify by {name}, {kind}": ("classify", {"encoder": body, "pooling": {"kind": kind, "hidden": 5}})
+        f"classify by {name}, {kind}": ("classification", {"encoder": body, "pooling": {"kind": kind, "hidden": 5}})
         for name, body in READERS.items()
         for kind in ("last", "mean", "max", "class")
         if kind != "class" or "one direction" not in name
@@ -69,7 +69,7 @@ class Examples:
         random = np.random.default_rng(2)
         self.source_lengths, self.target_lengths = (random.integers(1, 25, 20) for _ in range(2))
         if task != "seq2seq":
-            self.target_lengths = self.source_lengths if task != "classify" else np.ones(20, np.int64)
+            self.target_lengths = self.source_lengths if task != "classification" else np.ones(20, np.int64)
         self.origin = np.zeros(20, np.uint16)
 
     def __len__(self) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sightline.data.windows import WindowPlan, stream_of
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import RecurrentDecoderConfig
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 
 START, END = 2, 3
 BODIES: dict[str, dict[str, Any]] = {

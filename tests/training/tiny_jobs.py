@@ -22,14 +22,14 @@ from sightline.training.train_step import PlainGradients
 from sightline.training.trainer import Fit, Validation, fit
 from watched_runs import Silent
 
-DATES = {"kind": "dates", "part": "train", "examples": 1}
+DATES = {"kind": "dates", "split": "train", "examples": 1}
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.2}
 
 
 def recipe(**training: Any) -> Recipe:
     return Recipe.model_validate(
         {
-            "data": {"train": [DATES], "validation": {**DATES, "part": "validation"}},
+            "data": {"train": [DATES], "validation": {**DATES, "split": "validation"}},
             "tokenizer": {"kind": "character"},
             "model": {"width": 8, "encoder": BODY, "decoder": BODY},
             "training": {

@@ -87,7 +87,7 @@ class Writer:
     def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
         """What becomes of each text; `first` is the number of the first one in the whole input."""
         longest = min(self.limits.max_tokens, self.run.task.longest_source() or self.limits.max_tokens)
-        sources, cut = [flat(text) for text in texts], self.run.recipe.data.clean.cut_source
+        sources, cut = [flat(text) for text in texts], self.run.recipe.data.clean.truncate_source
         lengths = [len(ids[:cut]) for ids in self.run.vocabulary.source.encode_many(sources)]  # what is read of each
         # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded
         read = [source if length <= longest else "" for source, length in zip(sources, lengths, strict=True)]

@@ -32,7 +32,7 @@ from sightline.files import (
     write_atomically,
 )
 from sightline.progress import Progress
-from sightline.recipe.resume import changed
+from sightline.recipe.recipe import changed
 from sightline.run_folder import RunError, locked
 
 Item = TypeVar("Item")

@@ -19,7 +19,7 @@ from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
-from sightline.recipe.files import save_recipe
+from sightline.recipe.loading import save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, seal, write_config
 from sightline.text.tokenizer import Vocabulary

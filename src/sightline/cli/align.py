@@ -119,7 +119,10 @@ def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
 
     clean, vocabulary = run.recipe.data.clean, run.vocabulary
     for example in training_examples(run.recipe):
-        sides = vocabulary.source.encode(example.source)[: clean.cut_source], vocabulary.target.encode(example.target)
+        sides = (
+            vocabulary.source.encode(example.source)[: clean.truncate_source],
+            vocabulary.target.encode(example.target),
+        )
         long = any(len(ids) > clean.max_tokens for ids in sides)
         yield ("", "") if long else (example.source, example.target)
 

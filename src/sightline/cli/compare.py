@@ -157,7 +157,7 @@ def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> Tes
     """The files given, read as the task of the runs wants it."""
     from sightline.comparison.systems import folders_of
     from sightline.comparison.test_sets import from_files
-    from sightline.recipe.files import load_recipe
+    from sightline.recipe.loading import load_recipe
     from sightline.run_folder import need, read_config
 
     first = folders_of(run)[0]

@@ -136,7 +136,7 @@ def _embed_lines(
     speed = f"{done / max(seconds, 1e-9):,.0f} lines/s"
     print(f"embedded {plural(done, 'line')} in {seconds:,.0f} s ({speed})", file=sys.stderr)
     if cut:
-        print(f"sightline: {plural(cut, 'line')} cut short (data.clean.cut_source)", file=sys.stderr)
+        print(f"sightline: {plural(cut, 'line')} cut short (data.clean.truncate_source)", file=sys.stderr)
     for cosine, line, found in near.best if near is not None else ():
         print(f"{cosine:.4f}\t{line}\t{found}")
     if out is not None:

@@ -271,7 +271,7 @@ def _other_search(recipe: Recipe, options: Decoding) -> str | None:
     from sightline.evaluation.metrics import METRICS
 
     stopping, metric = recipe.training.stopping, recipe.evaluation.metrics[0]
-    if not recipe.task_spec.maps_text or stopping.on != "metric" or not METRICS[metric].needs_outputs:
+    if not recipe.task_spec.maps_text or stopping.monitor != "metric" or not METRICS[metric].needs_outputs:
         return None
     if options.sample is None and options.mbr is None and (options.beam, options.groups) == (stopping.beam, 1):
         return None
@@ -335,7 +335,7 @@ def _heading(report: Report, run: Run, options: Decoding) -> Iterator[str]:
     if run.precision != "float32":
         yield f"products in {run.precision}"
     if task.maps_text and report.cut:
-        yield f"{plural(report.cut, 'source')} cut short (data.clean.cut_source)"
+        yield f"{plural(report.cut, 'source')} cut short (data.clean.truncate_source)"
 
 
 def _size(report: Report, task: TaskSpec) -> str:

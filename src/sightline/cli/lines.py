@@ -233,7 +233,7 @@ class InputLength:
         from sightline.data.text_lines import LongLine
 
         # A text has no more tokens than characters, but for characters of several bytes that BPE takes apart.
-        if self.run.recipe.data.clean.cut_source is not None or 4 * len(line) <= self.tokens or is_long(line):
+        if self.run.recipe.data.clean.truncate_source is not None or 4 * len(line) <= self.tokens or is_long(line):
             return line
         tokens = len(self.run.vocabulary.source.encode(line))
         return line if tokens <= self.tokens else LongLine.of(len(line.encode("utf-8")))
@@ -324,7 +324,7 @@ class Shortfalls:
     def notes(self) -> list[str]:
         """For a person to read."""
         ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
-        cut = f"{plural(self.cut, self.unit)} cut short (data.clean.cut_source)"
+        cut = f"{plural(self.cut, self.unit)} cut short (data.clean.truncate_source)"
         notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
         return [*notes, *self.incomplete.notes(self.task, self.options)]
 

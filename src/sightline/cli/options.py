@@ -58,7 +58,7 @@ _POSITIVE: tuple[str, ...] = (
 _LARGEST: dict[str, int] = {
     "jobs": 1_024,
     "mbr": int(MOST["candidates"]),
-    "groups": int(MOST["Decoding.groups"]),
+    "groups": int(MOST["groups"]),
     "top": 1_000_000,
     "most": 100_000,
     "sentences": 1_000_000,

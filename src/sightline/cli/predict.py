@@ -148,7 +148,8 @@ def predict(
 
     An empty line gives an empty line, whatever the task. An empty file is an error, empty standard input is none.
 
-    Models that learned from spoilt text mend it: each `[MASK]` is a gap to fill, for a masked-words model of one piece.
+    Models that learned to denoise restore text: each `[MASK]` is a gap to fill, with one piece by a masked language
+    model.
 
     Language models go on after each line. What they write may have several lines, and is printed as one: a newline as
     `\n`, a carriage return as `\r`, a backslash as `\\`. After a `--prompt` the text comes raw, as it is written.

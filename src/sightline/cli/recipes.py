@@ -18,7 +18,7 @@ def schema() -> None:
     """
     import json
 
-    from sightline.recipe.files import recipe_schema
+    from sightline.recipe.loading import recipe_schema
 
     print(json.dumps(recipe_schema(), indent=2, ensure_ascii=False))
 
@@ -48,14 +48,14 @@ def recipes(
         return
     if prefix is not None:
         raise ValueError(f"sightline recipes {name} prints that recipe, so {prefix!r} has no place; leave it out")
-    from sightline.recipe.files import find_recipe
+    from sightline.recipe.loading import find_recipe
 
     _print(find_recipe(name).read_text(encoding="utf-8-sig"))
 
 
 def _listed() -> str:
     """The shipped recipes, each with the first line of its header."""
-    from sightline.recipe.files import shipped_recipes
+    from sightline.recipe.loading import shipped_recipes
 
     found = shipped_recipes()
     width = max(len(name) for name in found)

@@ -63,7 +63,7 @@ def seal(runs: Annotated[list[Path], typer.Argument(help="Run folders.", show_de
     - `sightline seal runs/mine`
     - `sightline seal runs/*`
     """
-    from sightline.recipe.files import load_recipe
+    from sightline.recipe.loading import load_recipe
     from sightline.run_folder import changes, locked, need, parse_config, read_manifest
     from sightline.run_folder import seal as write_manifest
 

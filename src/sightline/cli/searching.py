@@ -58,7 +58,7 @@ Mbr = Annotated[
 Utility = Annotated[str | None, typer.Option(help="With --mbr: what alike means, chrf or bleu.")]
 MbrWeights = Annotated[
     str | None,
-    typer.Option(help="With --mbr: what each output counts for, alike, or probability (of a beam, not of samples)."),
+    typer.Option(help="With --mbr: what each output counts for, uniform, or probability (of a beam, not of samples)."),
 ]
 NoRepeat = Annotated[int | None, typer.Option(help="No N tokens in a row come twice in an output.")]
 MinLength = Annotated[int | None, typer.Option(help="Least tokens of an output; of a language model, least new ones.")]
@@ -175,7 +175,7 @@ def searched(options: Decoding) -> str:
         found += f" in {options.groups} groups"
     if options.mbr is not None:
         found += f", least risk of {options.mbr.candidates} by {options.mbr.utility}"
-        found += "" if options.mbr.weights == "alike" else " and probability"
+        found += "" if options.mbr.weights == "uniform" else " and probability"
     ranked = options.sample is None and options.beam > 1  # of one hypothesis there is nothing to rank
     rest = {
         f"length normalization {options.length_normalization} {options.length_penalty:g}": ranked
@@ -241,8 +241,8 @@ _FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some 
     "--target": ("seq2seq", lambda spec: spec.maps_text),
     "--prompt": ("language-model", lambda spec: spec.continues_text),
     "--midi": ("language-model", lambda spec: spec.continues_text),
-    "--format": ("tag", lambda spec: spec.labels == "words"),
-    "--column": ("tag", lambda spec: spec.labels == "words"),
+    "--format": ("tagging", lambda spec: spec.labels == "words"),
+    "--column": ("tagging", lambda spec: spec.labels == "words"),
 }
 
 

@@ -23,7 +23,7 @@ from sightline.evaluation.metrics import METRICS, Measurement
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.files import parse_json, write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
-from sightline.recipe.files import load_recipe, save_recipe
+from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, rewriting, write_config
 from sightline.tasks.base import Prediction

@@ -48,13 +48,13 @@ def read_dates(source: DatesSource) -> Iterator[Example]:
     first that was drawn.
     """
     forms = [form for name in source.locales for form in forms_of(name)]
-    dates = [day for day in _days() if part_of(day.isoformat()) == source.part]
-    random = Random(f"{source.seed}:{source.part}")
+    dates = [day for day in _days() if part_of(day.isoformat()) == source.split]
+    random = Random(f"{source.seed}:{source.split}")
     most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take for ever to find
     if source.examples > most:
         raise DataError(
-            f"examples: {source.examples:,} are more than the {most:,} different dates that the {source.part} part has "
-            f"in these locales; lower `examples` or add `locales`"
+            f"examples: {source.examples:,} are more than the {most:,} different dates that the {source.split} part "
+            f"has in these locales; lower `examples` or add `locales`"
         )
     seen: set[str] = set()
     while len(seen) < source.examples:

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.recipe.noise import DenoiseNoise, MaskNoise, SpanNoise
+from sightline.recipe.data import InfillingNoise, MaskNoise, SpanNoise
 from sightline.text.scripts import unspaced
 from sightline.text.sentences import sentence_ends
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
@@ -158,7 +158,7 @@ def corrupt_spans(text: Ids, noise: SpanNoise, pieces: Pieces, chance: Chance) -
     return _with_marks(text[~inside], starts - before, marks), _with_marks(text[inside], before, marks)
 
 
-def denoise(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> tuple[Ids, Ids]:
+def denoise(text: Ids, noise: InfillingNoise, pieces: Pieces, chance: Chance) -> tuple[Ids, Ids]:
     """Source and target of denoising (Lewis et al. 2020, §2.2), without the marks at their ends.
 
     Sentences are put into random order, then spans become one <mask> each (of length 0: a <mask> between two words),
@@ -168,7 +168,7 @@ def denoise(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> t
     wanted = source = text[real]
     if not len(wanted):
         return wanted, wanted
-    if noise.permute:
+    if noise.permute_sentences:
         sentence = _sentences(text, pieces)[real]
         rank = np.argsort(chance.raw(int(sentence[-1]) + 1))
         source = wanted[np.argsort(rank[sentence], kind="stable")]
@@ -182,7 +182,7 @@ def _sentences(text: Ids, pieces: Pieces) -> Ids:
     return np.searchsorted(np.array(sentence_ends(written), np.int64), np.cumsum(sizes) - sizes, side="right")
 
 
-def _infilled(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) -> Ids:
+def _infilled(text: Ids, noise: InfillingNoise, pieces: Pieces, chance: Chance) -> Ids:
     units = _words(text, pieces) if noise.whole_words else np.arange(len(text))
     bounds = np.append(units, len(text))
     lengths = _poisson_lengths(len(units), noise, chance)
@@ -192,19 +192,19 @@ def _infilled(text: Ids, noise: DenoiseNoise, pieces: Pieces, chance: Chance) ->
     sizes = stops - starts
     kept = text[~inside]
     places = starts - (np.cumsum(sizes) - sizes)  # tokens outside the spans before each
-    if noise.delete:
-        left = chance.uniform(len(kept)) >= noise.delete
+    if noise.deletion_ratio:
+        left = chance.uniform(len(kept)) >= noise.deletion_ratio
         places = np.append(0, np.cumsum(left))[places]
         kept = kept[left]
     return _with_marks(kept, places, np.broadcast_to(pieces.marks[0], len(places)))
 
 
-def _poisson_lengths(units: int, noise: DenoiseNoise, chance: Chance) -> Ids:
+def _poisson_lengths(units: int, noise: InfillingNoise, chance: Chance) -> Ids:
     """Lengths that cover the share of the units, the last cut off there; no more spans than units covered."""
     budget = min(round(noise.rate * units), units - 1)
     if budget < 1:
         return np.empty(0, np.int64)
-    lengths = np.searchsorted(_poisson(noise.mean), chance.uniform(budget), side="right")
+    lengths = np.searchsorted(_poisson(noise.mean_span_length), chance.uniform(budget), side="right")
     ends = np.minimum(np.cumsum(lengths), budget)
     lengths = np.diff(ends, prepend=0)
     needed = int(np.searchsorted(ends, budget)) + 1

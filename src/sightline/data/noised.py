@@ -18,13 +18,13 @@ from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_wo
 from sightline.data.store_plan import StorePlan
 from sightline.data.stream import FullWindows
 from sightline.recipe import Recipe
-from sightline.recipe.noise import AnyNoise, MaskNoise
+from sightline.recipe.data import AnyNoise, MaskNoise
 from sightline.text.tokenizer import END, PAD, Vocabulary
 
 _TRAINING, _HELD_OUT = 31, 37  # streams of random numbers: one that follows the seed and the epoch, one that is fixed
 _SPOIL: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
     "mask": mask_words,
-    "denoise": denoise,
+    "text-infilling": denoise,
     "span-corruption": corrupt_spans,
 }
 
@@ -53,7 +53,7 @@ class Spoiler:
 
     def _cut(self, window: np.ndarray, chance: Chance) -> np.ndarray:
         whether, where = chance.uniform(2)
-        return window[: 1 + int(where * len(window))] if whether < self.noise.short else window
+        return window[: 1 + int(where * len(window))] if whether < self.noise.short_ratio else window
 
     def _spoilt(self, windows: Sequence[np.ndarray], chances: Sequence[Chance]) -> Pairs:
         pairs = zip(windows, chances, strict=True)

@@ -23,7 +23,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource, direction
 from sightline.recipe.defaults import fill_in, open_keys
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.run_folder import read_config, verify
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
@@ -226,7 +226,7 @@ def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: 
         data_folder(recipe),
         swap=recipe.data.swap,
         limit=limit,
-        longest_source=recipe.data.clean.cut_source,
+        longest_source=recipe.data.clean.truncate_source,
         copying=recipe.copies_unknown,
         forms=recipe.copies_forms,
         bound=line_bound(recipe),
@@ -295,5 +295,5 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
             worst = int(lengths.argmax())
             raise ValueError(
                 f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
-                f"more than positions.longest ({longest}); raise it, or take the example out"
+                f"more than positions.max_positions ({longest}); raise it, or take the example out"
             )

@@ -25,19 +25,19 @@ def read_sequences(source: SequencesSource) -> Iterator[Example]:
     for tests) is passed over; only if none of the lengths has one, it is an error.
     """
     letters = string.ascii_lowercase[: source.symbols]
-    random = Random(f"{source.seed}:{source.part}:{source.symbols}:{source.lengths}")
+    random = Random(f"{source.seed}:{source.split}:{source.symbols}:{source.lengths}")
     for _ in range(source.examples):
         sequence = _draw(source, letters, random)
-        answer = sequence if source.change == "copy" else sequence[::-1]
+        answer = sequence if source.operation == "copy" else sequence[::-1]
         yield Example(" ".join(sequence), " ".join(answer))
 
 
 def _draw(source: SequencesSource, letters: str, random: Random) -> str:
     for _ in range(_PATIENCE):
         sequence = "".join(random.choices(letters, k=random.randint(*source.lengths)))
-        if part_of(sequence) == source.part:
+        if part_of(sequence) == source.split:
             return sequence
     raise DataError(
-        f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.part} part; "
+        f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.split} part; "
         f"raise `lengths` or `symbols`"
     )

@@ -216,12 +216,12 @@ def _read_plain(path: Path, source: PlainSource) -> Iterator[Example]:
 def _read_chorales(path: Path, source: ChoralesSource) -> Iterator[Example]:
     from sightline.data import music
 
-    for number, chorale in enumerate(music.read_chorales(path, source.part), 1):
+    for number, chorale in enumerate(music.read_chorales(path, source.split), 1):
         for semitones in source.transpose:
             try:
                 moved = music.transposed(chorale, semitones)
             except ValueError as error:
-                raise DataError(f"{path}, {source.part}, piece {number}, {error} (see transpose)") from error
+                raise DataError(f"{path}, {source.split}, piece {number}, {error} (see transpose)") from error
             yield Example("", music.to_events(moved))
 
 

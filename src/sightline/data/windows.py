@@ -18,7 +18,7 @@ from sightline.data.collate import Sides, windows
 from sightline.data.store import Store
 from sightline.data.store_plan import StorePlan
 from sightline.data.stream import FullWindows, TextStream
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 from sightline.text.tokenizer import END, START
 
 _WINDOWS = 17  # the stream of random numbers that places windows

@@ -70,12 +70,12 @@ def check_alike(first: Trained, other: Trained) -> None:
             f"{other.folder} learned the other direction of the corpus of {first.folder} (data.swap: "
             f"{str(other.recipe.data.swap).lower()}); an ensemble writes one language"
         )
-    here, there = ((each.recipe.data.clean.cut_source, each.recipe.copies_unknown) for each in (first, other))
+    here, there = ((each.recipe.data.clean.truncate_source, each.recipe.copies_unknown) for each in (first, other))
     if here != there:
         raise RunError(
-            f"{other.folder} and {first.folder} are not given the same tokens: data.clean.cut_source is {there[0]} "
-            f"and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an ensemble needs "
-            f"runs that read alike"
+            f"{other.folder} and {first.folder} are not given the same tokens: data.clean.truncate_source is "
+            f"{there[0]} and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an "
+            f"ensemble needs runs that read alike"
         )
     for side in ("source", "target"):
         ours, theirs = getattr(first.vocabulary, side), getattr(other.vocabulary, side)

@@ -15,7 +15,7 @@ from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
 from sightline.recipe import MetricName, Recipe
-from sightline.recipe.noise import DenoiseNoise, SpanNoise
+from sightline.recipe.data import InfillingNoise, SpanNoise
 from sightline.registry import version
 from sightline.terminal import plural
 from sightline.text.scripts import SCRIPTS
@@ -92,7 +92,7 @@ def measure_mended(metric: MetricName, mended: Mended, recipe: Recipe) -> Measur
     }
     if not isinstance(noise, SpanNoise) and noise.whole_words:
         told["words"] = f"scripts-{SCRIPTS}"
-    if isinstance(noise, DenoiseNoise) and noise.permute:
+    if isinstance(noise, InfillingNoise) and noise.permute_sentences:
         told["sent"] = f"rules-{RULES}"
     if metric == "perplexity":
         found = measure_perplexity(mended.nll, mended.answers)

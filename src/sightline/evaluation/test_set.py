@@ -53,7 +53,7 @@ class Report:
     validated: int | None = None  # of a validation set, how many of its first examples validations in training saw
     confusion: Confusion | None = None  # of a classifier or a tagger
     unlearned: int = 0  # labels of its references that the model does not know, so that it is never right there
-    cut: int = 0  # sources that were cut to data.clean.cut_source tokens
+    cut: int = 0  # sources that were cut to data.clean.truncate_source tokens
     incomplete: dict[str, Any] = field(default_factory=dict)  # outputs that a length limit cut, counted
     notes: list[str] = field(default_factory=list)  # the same for a person
 

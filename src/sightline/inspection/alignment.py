@@ -225,8 +225,8 @@ def align_outputs(
 
 
 def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[Cut]:
-    """Sources as the model reads them: what stands behind data.clean.cut_source has no pieces, and so no links."""
-    most = run.recipe.data.clean.cut_source
+    """Sources as the model reads them: what stands behind data.clean.truncate_source has no pieces, and so no links."""
+    most = run.recipe.data.clean.truncate_source
     cuts = (cut_text(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
     return [Cut(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
 

@@ -228,7 +228,7 @@ def pair_losses(
     show, place = sides_of(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)
-    sources = [ids[: recipe.data.clean.cut_source] for ids in sources]
+    sources = [ids[: recipe.data.clean.truncate_source] for ids in sources]
     filled = [number for number in range(len(examples)) if len(sources[number]) and len(targets[number])]
     rows: dict[int, SentenceLoss] = {}
     for some in length_batches([len(sources[n]) + len(targets[n]) + 2 for n in filled], _TOKENS):

@@ -28,7 +28,7 @@ from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.language_model import LanguageModel
 from sightline.models.ngram import CountedModel
 from sightline.recipe.bodies import ConvolutionalConfig
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.text.labels import between_spaces

@@ -24,7 +24,7 @@ _BODY = {
     "heads": 2,
     "feedforward": {"kind": "relu", "width": 8},
     "norm": {"kind": "layer", "place": "post"},
-    "positions": {"kind": "sinusoidal", "longest": 8},
+    "positions": {"kind": "sinusoidal", "max_positions": 8},
     "dropout": 0.0,
 }
 

@@ -12,7 +12,7 @@ from sightline.data.collate import Side, Sides, sides_of, windows
 from sightline.data.noised import Spoiler, fixed_windows
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 from sightline.text.labels import between_spaces, label_id
 from sightline.text.tokenizer import END, START, Vocabulary
 
@@ -57,7 +57,7 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
             raise ValueError("the text is empty, so there is no token to look at; give some")
         return padded_batch(windows([], [ids]), np.arange(1))
     if recipe.task_spec.fills_gaps:
-        raise ValueError("task: masked-words has an answer at each gap, and none of a text as a whole to look at here")
+        raise ValueError("task: masked-lm has an answer at each gap, and none of a text as a whole to look at here")
     if recipe.task_spec.labels == "words" and not (source := " ".join(between_spaces(source))):
         raise ValueError("an empty text has no words to look at; give one with words")
     if vocabulary.labels != "none":
@@ -74,7 +74,7 @@ def _examples(
     show = sides_of(recipe)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
-        source = source[: recipe.data.clean.cut_source]
+        source = source[: recipe.data.clean.truncate_source]
         if longest is None or (source and target and max(len(source), len(target)) <= longest):
             yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 

@@ -19,8 +19,8 @@ from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.layers.local_attention import Compressed
 from sightline.models.ngram import CountedModel
-from sightline.recipe.noise import MASK
-from sightline.recipe.resume import carries
+from sightline.recipe.data import MASK
+from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.terminal import plural
@@ -215,12 +215,10 @@ def _trace_label(asked: Task, text: str, target: str | None, step: int | None) -
 
 
 def _trace_gaps(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
-    """What a masked-words model puts into the gaps of a text; elsewhere it is not asked."""
+    """What a masked language model puts into the gaps of a text; elsewhere it is not asked."""
     _no_steps(step)
     if target is not None:
-        raise ValueError(
-            f"a target ({target!r}) is not for task: masked-words; write the text with [MASK] for its gaps"
-        )
+        raise ValueError(f"a target ({target!r}) is not for task: masked-lm; write the text with [MASK] for its gaps")
     (source,), mark = asked.encode([text]), asked.vocabulary.source.mark(MASK)
     if mark not in source:
         raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be guessed")

@@ -75,16 +75,18 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
                 "key": (width, width + shared),
                 "value": (width + shared, width + 2 * shared),
             }
-            rows: dict[str, tuple[int, int]] = {name: span for name, span in ends.items() if name in recipe.on}
+            rows: dict[str, tuple[int, int]] = {
+                name: span for name, span in ends.items() if name in recipe.target_modules
+            }
             found |= _adapt(module.project, recipe, rows)
-            found |= _adapt(module.output, recipe, {"output": (0, width)} if "output" in recipe.on else {})
-        elif isinstance(module, FeedForwardNet) and "feedforward" in recipe.on:
+            found |= _adapt(module.output, recipe, {"output": (0, width)} if "output" in recipe.target_modules else {})
+        elif isinstance(module, FeedForwardNet) and "feedforward" in recipe.target_modules:
             for net in (module.widen, module.narrow):
                 found |= _adapt(net, recipe, {"feedforward": (0, net.weight.shape[0])})
-    if missing := [name for name in recipe.on if name not in found]:
+    if missing := [name for name in recipe.target_modules if name not in found]:
         raise ValueError(
-            f"model.adapters.on: {missing[0]} is nothing that the layers of this model have (experts and attention "
-            f"without projections take no adapters); leave it out"
+            f"model.adapters.target_modules: {missing[0]} is nothing that the layers of this model have (experts and "
+            f"attention without projections take no adapters); leave it out"
         )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sightline.layers.linear import Projection
 from sightline.layers.tap import TapModule
-from sightline.recipe.model import SpellingConfig
+from sightline.recipe.model import CharacterCNNConfig
 
 
 class Embedding(TapModule):
@@ -56,7 +56,7 @@ class SpelledEmbedding(Embedding):
 
     characters: Tensor
 
-    def __init__(self, recipe: SpellingConfig, pieces: Sequence[str], width: int) -> None:
+    def __init__(self, recipe: CharacterCNNConfig, pieces: Sequence[str], width: int) -> None:
         super().__init__(len(pieces), width)
         table, count = spellings(pieces)
         self.register_buffer("characters", table, persistent=False)  # made again from the tokenizer

@@ -205,7 +205,7 @@ class Experts(CollectedModule):
         self, recipe: ExpertsConfig, width: int, *, hidden: int, kind: str = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.recipe, self.count, self.top = recipe, recipe.count, recipe.top
+        self.recipe, self.count, self.top = recipe, recipe.count, recipe.top_k
         # With noise all experts begin equal (appendix A); without it that would be the same k experts for ever.
         self.gate = nn.Parameter(torch.zeros(recipe.count, width))
         self.noise = nn.Parameter(torch.zeros(recipe.count, width)) if recipe.noise else None
@@ -220,7 +220,7 @@ class Experts(CollectedModule):
         scores = clean if spread is None else clean + torch.randn_like(clean) * spread
         scores = self._shown_scores(scores, x.shape[:-1])
         choice, gates = self._shown(choose(scores, self.top), scores, x.shape[:-1])
-        limit = slots_each(self.recipe.capacity, self.top, len(flat), self.count) if self.training else None
+        limit = slots_each(self.recipe.capacity_factor, self.top, len(flat), self.count) if self.training else None
         routes = route(choice.experts, real, self.count, limit)
         outputs = self.nets(dispatch(flat, routes, self.top, self.count))
         mixed = combine(outputs, choice.gates, routes).view(x.shape)

@@ -21,7 +21,7 @@ from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import Rotation
 from sightline.layers.tap import Tap
-from sightline.recipe.spans import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
+from sightline.recipe.bodies import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
 
 
 def packed(layout: Layout, device: torch.device) -> Packed:

@@ -64,7 +64,7 @@ class Learned(TapModule):
         if reach > self.longest:
             raise ValueError(
                 f"position {reach} is past the {self.longest} learned ones; shorten the input, or train with a "
-                f"larger positions.longest or another kind of positions"
+                f"larger positions.max_positions or another kind of positions"
             )
         return self.tap("vectors", self.table[positions], "P[position]")
 
@@ -125,11 +125,11 @@ class Rotation(NamedTuple):
 def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
     """What joins positions to the embeddings; nothing, for kinds that enter in the attention."""
     if recipe.kind not in TABLES:
-        return NoPositions(width, recipe.longest)
+        return NoPositions(width, recipe.max_positions)
     if recipe.combine == "add":
-        return TABLES[recipe.kind](width, recipe.longest)
+        return TABLES[recipe.kind](width, recipe.max_positions)
     position_width = recipe.width or width
-    return Concatenated(TABLES[recipe.kind](position_width, recipe.longest), position_width, width)
+    return Concatenated(TABLES[recipe.kind](position_width, recipe.max_positions), position_width, width)
 
 
 @dataclass(frozen=True)
@@ -252,10 +252,10 @@ def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool)
     if recipe.kind == "alibi":
         return Alibi(heads)
     if recipe.kind == "t5":
-        return Buckets(heads, width, recipe.buckets, recipe.farthest_distance, causal=causal)
+        return Buckets(heads, width, recipe.buckets, recipe.max_distance_or_default, causal=causal)
     return None
 
 
 def build_relative_keys(recipe: PositionsConfig, head_width: int, *, causal: bool) -> RelativeKeys | None:
     """The relative keys of one layer, where it has some."""
-    return RelativeKeys(head_width, recipe.farthest_distance, causal=causal) if recipe.kind == "shaw" else None
+    return RelativeKeys(head_width, recipe.max_distance_or_default, causal=causal) if recipe.kind == "shaw" else None

@@ -24,7 +24,7 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     model = _model_of_task(recipe, vocabulary)
     if recipe.model.adapters is not None:
         add_adapters(model, recipe.model.adapters)
-    if recipe.training.recompute_layers:
+    if recipe.training.gradient_checkpointing:
         recompute_layers(model)
     return model
 

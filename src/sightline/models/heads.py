@@ -23,7 +23,7 @@ class Labeller(EncoderModel):
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int, features: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
-        spelled, width = recipe.spelling, recipe.width
+        spelled, width = recipe.character_cnn, recipe.width
         self.source_embedding = (
             Embedding(len(pieces), width) if spelled is None else SpelledEmbedding(spelled, pieces, width)
         )

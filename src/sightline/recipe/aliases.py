@@ -1,58 +1,172 @@
-"""Keys of older recipes and what they are called now: recipes and runs that use an old name keep loading."""
+"""Old names of recipe keys and values. Recipes and runs that use them keep loading.
+
+A recipe that a user wrote triggers a `RenamedKey` warning for every old name; the recipe of a finished run does not.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from sightline.recipe.tasks import task_aliases
-from sightline.recipe.yaml import KeyPath, Located, dotted
+from sightline.recipe.yaml import Key, KeyPath, Located, dotted
 
-# old → new, oldest first; an old key that is null says nothing
-ALIASES: dict[KeyPath, KeyPath] = {
-    ("training", "start_from"): ("model", "init_from"),
-    ("model", "start_from"): ("model", "init_from"),
+# old → new, oldest first; `*` is any one key. An old key whose value is null is dropped.
+KEYS: dict[str, str] = {
+    "training.start_from": "model.init_from",
+    "model.start_from": "model.init_from",
+    "training.recompute_layers": "training.gradient_checkpointing",
+    "training.stopping.on": "training.stopping.monitor",
+    "training.reward.mix": "training.reward.nll_weight",
+    "data.clean.cut_source": "data.clean.truncate_source",
+    "data.noise.short": "data.noise.short_ratio",
+    "data.noise.mean": "data.noise.mean_span_length",
+    "data.noise.permute": "data.noise.permute_sentences",
+    "data.noise.delete": "data.noise.deletion_ratio",
+    "model.spelling": "model.character_cnn",
+    "model.adapters.on": "model.adapters.target_modules",
+    "model.adapters.also": "model.adapters.modules_to_save",
+    "model.*.links": "model.*.skip_connections",
+    "model.*.experts.top": "model.*.experts.top_k",
+    "model.*.experts.capacity": "model.*.experts.capacity_factor",
+    "model.*.feedforward.experts.top": "model.*.feedforward.experts.top_k",
+    "model.*.feedforward.experts.capacity": "model.*.feedforward.experts.capacity_factor",
+    "model.*.attention.groups": "model.*.attention.kv_heads",
+    "model.*.attention.span": "model.*.attention.pattern",
+    "model.*.positions.longest": "model.*.positions.max_positions",
+    "model.*.positions.farthest": "model.*.positions.max_distance",
 }
+# the same of sources, by their kind
+SOURCE_KEYS: dict[str, dict[str, str]] = {
+    "chorales": {"part": "split"},
+    "dates": {"part": "split"},
+    "sequences": {"part": "split", "change": "operation"},
+    "phrases": {"part": "split", "give": "target"},
+}
+VALUES: dict[str, dict[Any, Any]] = {
+    "data.noise.kind": {"denoise": "text-infilling"},
+}
+_SOURCES = ("data.train.*", "data.validation", "data.tests.*")
+
+
+class RenamedKey(FutureWarning):
+    """A recipe uses the old name of a key or value."""
 
 
 def current_name(path: KeyPath) -> KeyPath:
     """The path of a key under its present name."""
-    for old, new in ALIASES.items():
-        if path[: len(old)] == old:
-            return (*new, *path[len(old) :])
+    for old, new in KEYS.items():
+        parts = tuple(old.split("."))
+        if len(path) >= len(parts) and all(part in ("*", key) for part, key in zip(parts, path, strict=False)):
+            stars = iter([key for part, key in zip(parts, path, strict=False) if part == "*"])
+            path = (*(next(stars) if part == "*" else part for part in new.split(".")), *path[len(parts) :])
     return path
 
 
 def with_current_names(values: Any) -> Any:
-    """A recipe as a mapping, old keys and other names of tasks under their present names; the argument is unchanged."""
-    if isinstance(values, dict) and isinstance(task := values.get("task"), str) and task in (names := task_aliases()):
-        values = {**values, "task": names[task]}
-    for (section, key), (new_section, new_key) in ALIASES.items():
-        held = values.get(section) if isinstance(values, dict) else None
-        if not isinstance(held, dict) or key not in held:
-            continue
-        values = {**values, section: {name: value for name, value in held.items() if name != key}}
-        target = values.get(new_section)
-        if held[key] is not None and isinstance(target, dict):
-            values[new_section] = {new_key: held[key], **target}
-    return values
+    """The content of a recipe with old names replaced by present ones; the argument is unchanged."""
+    document = Located(values)
+    rename_keys(document, silent=True)
+    return document.value
 
 
-def rename_keys(document: Located) -> bool:
-    """The same of a document, with its places; whether there was an old name in it."""
-    old_names = [old for old in ALIASES if old in document.places and _value(document.value, old) is not None]
-    for old in old_names:
-        new = ALIASES[old]
-        if new in document.places:
-            document.problems.append(
-                f"{document.place(old)}: {dotted(old)} is the old name of {dotted(new)}, which is given too; keep one"
-            )
-        for place in [place for place in document.places if place[: len(old)] == old]:
-            document.places.setdefault(current_name(place), document.places.pop(place))
-    document.value = with_current_names(document.value)
-    return bool(old_names)
+def warn_renamed(place: str, old: str, new: str) -> None:
+    """Warn that a recipe uses an old name."""
+    warnings.warn(RenamedKey(f"{place}: {old} is now called {new}; the old name will be removed"), stacklevel=3)
 
 
-def _value(values: Any, path: KeyPath) -> Any:
+def rename_keys(document: Located, *, silent: bool = False) -> bool:
+    """Replace old names in a document, with their places, and warn of each; whether `start_from` was one of them."""
+    warn = (lambda *names: None) if silent else warn_renamed
+    keys = list(_old_keys(document.value))
+    for old, new in keys:
+        _move(document, old, new)
+        warn(document.place(new), dotted(old), dotted(new))
+    for path, value in list(_old_values(document.value)):
+        old_value = _get(document.value, path)
+        document.value = _with(document.value, path, value)
+        warn(document.place(path), f"{dotted(path)}: {old_value}", value)
+    return any(old[-1] == "start_from" for old, _ in keys)
+
+
+def _old_keys(values: Any) -> Iterator[tuple[KeyPath, KeyPath]]:
+    """Where old keys stand, and where they belong; a rename may depend on the one before it."""
+    for old, new in KEYS.items():
+        for path in _matches(values, tuple(old.split("."))):
+            stars = iter([key for part, key in zip(old.split("."), path, strict=True) if part == "*"])
+            yield path, tuple(next(stars) if part == "*" else part for part in new.split("."))
+    for pattern in _SOURCES:
+        for path in _matches(values, tuple(pattern.split("."))):
+            source = _get(values, path)
+            kind = source.get("kind") if isinstance(source, dict) else None
+            for old, new in (SOURCE_KEYS.get(kind, {}) if isinstance(kind, str) else {}).items():
+                if old in source:
+                    yield (*path, old), (*path, new)
+
+
+def _old_values(values: Any) -> Iterator[tuple[KeyPath, Any]]:
+    for pattern, names in {"task": task_aliases(), **VALUES}.items():
+        for path in _matches(values, tuple(pattern.split("."))):
+            value = _get(values, path)
+            if isinstance(value, str) and value in names:
+                yield path, names[value]
+
+
+def _move(document: Located, old: KeyPath, new: KeyPath) -> None:
+    value, place = _get(document.value, old), document.place(old)
+    if value is not None and new in document.places:
+        document.problems.append(
+            f"{place}: {dotted(old)} is the old name of {dotted(new)}, which is given too; keep one"
+        )
+    document.value = _without(document.value, old)
+    # a null said nothing where another section took the key over; within its section it is a value like others
+    if (value is not None or old[:-1] == new[:-1]) and isinstance(_get(document.value, new[:-1]), dict):
+        if new[-1] not in _get(document.value, new[:-1]):
+            document.value = _with(document.value, new, value)
+    for path in [path for path in document.places if path[: len(old)] == old]:
+        document.places.setdefault((*new, *path[len(old) :]), document.places.pop(path))
+
+
+def _matches(values: Any, pattern: tuple[str, ...], path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Paths in nested mappings and lists that match a pattern."""
+    if not pattern:
+        yield path
+        return
+    first, *rest = pattern
+    if isinstance(values, dict):
+        keys: list[Key] = list(values) if first == "*" else [first] if first in values else []
+        for key in keys:
+            yield from _matches(values[key], tuple(rest), (*path, key))
+    elif isinstance(values, list | tuple) and first == "*":
+        for number, item in enumerate(values):
+            yield from _matches(item, tuple(rest), (*path, number))
+
+
+def _get(values: Any, path: KeyPath) -> Any:
     for key in path:
-        values = values.get(key) if isinstance(values, dict) else None
+        if isinstance(values, list | tuple):
+            values = values[int(key)]
+        else:
+            values = values.get(key) if isinstance(values, dict) else None
     return values
+
+
+def _with(values: Any, path: KeyPath, value: Any) -> Any:
+    """A copy with another value at a path."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(values, list | tuple):
+        return [_with(item, rest, value) if number == key else item for number, item in enumerate(values)]
+    return {**values, key: _with(values.get(key), rest, value)}
+
+
+def _without(values: Any, path: KeyPath) -> Any:
+    """A copy without the key at a path."""
+    if len(path) == 1:
+        return {key: value for key, value in values.items() if key != path[0]}
+    key, rest = path[0], path[1:]
+    if isinstance(values, list | tuple):
+        return [_without(item, rest) if number == key else item for number, item in enumerate(values)]
+    return {**values, key: _without(values[key], rest)}

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from sightline.recipe.schema import Probability, Section
-from sightline.recipe.spans import FullAttentionConfig, SpanConfig
 
 
 class NormConfig(Section):
@@ -29,20 +28,20 @@ class PositionsConfig(Section):
         description="sinusoidal, learned: vectors of places; rotary: queries and keys are turned; alibi, t5: biases by "
         "distance; shaw: keys by distance",
     )
-    longest: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
+    max_positions: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
     combine: Literal["add", "concatenate"] = Field(
         "add", description="sinusoidal and learned: add to the embedding, or put beside it and project back"
     )
     width: int | None = Field(None, ge=1, description="concatenate: width of a position; by default the model's")
     buckets: int = Field(32, ge=4, description="t5: how many distances are told apart")
-    farthest: int | None = Field(
+    max_distance: int | None = Field(
         None, ge=1, description="t5, shaw: distance from which on all are alike; by default 128 and 16"
     )
 
     @property
-    def farthest_distance(self) -> int:
-        """`farthest`, or the default of the kind."""
-        return self.farthest or (128 if self.kind == "t5" else 16)
+    def max_distance_or_default(self) -> int:
+        """`max_distance`, or the default of the kind."""
+        return self.max_distance or (128 if self.kind == "t5" else 16)
 
     @model_validator(mode="after")
     def _parts_fit_the_kind(self) -> PositionsConfig:
@@ -58,9 +57,9 @@ class PositionsConfig(Section):
                 f"positions.buckets ({self.buckets}) must be even: half are for each side of the query; set it to "
                 f"{self.buckets + 1}"
             )
-        if self.kind == "t5" and self.farthest_distance <= self.buckets // 2:
+        if self.kind == "t5" and self.max_distance_or_default <= self.buckets // 2:
             raise ValueError(
-                f"positions.farthest ({self.farthest_distance}) must be more than half of positions.buckets "
+                f"positions.max_distance ({self.max_distance_or_default}) must be more than half of positions.buckets "
                 f"({self.buckets}), which hold one distance each; raise it, or lower buckets"
             )
         return self
@@ -70,12 +69,12 @@ class ExpertsConfig(Section):
     """A sparsely-gated mixture of experts: many nets, of which each token sees a few (Shazeer et al. 2017)."""
 
     count: int = Field(8, ge=2, description="how many there are")
-    top: int = Field(
+    top_k: int = Field(
         2,
         ge=1,
         description="how many of them each token is sent to; with one alone, gates learn only to share out",
     )
-    capacity: float = Field(
+    capacity_factor: float = Field(
         2.0,
         gt=0,
         description="training: an expert takes so many times its even share of a batch, padding included; what is over "
@@ -88,9 +87,9 @@ class ExpertsConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_chosen(self) -> ExpertsConfig:
-        if self.top > self.count:
+        if self.top_k > self.count:
             raise ValueError(
-                f"experts.top ({self.top}) is more than experts.count ({self.count}); lower it, or raise count"
+                f"experts.top_k ({self.top_k}) is more than experts.count ({self.count}); lower it, or raise count"
             )
         if self.load and not self.noise:
             raise ValueError(
@@ -115,10 +114,56 @@ class FeedForwardConfig(Section):
     experts: LayerExpertsConfig | None = Field(None, description="a mixture of such nets in some layers")
 
 
+class FullAttentionConfig(Section):
+    """Everything: work and memory grow with the square of the length."""
+
+    kind: Literal["full"] = "full"
+
+
+class LocalAttentionConfig(Section):
+    """Its own block of the sequence: work and memory grow with the length (Liu et al. 2018, §4.2.4).
+
+    Blocks are counted from the first token of each sequence. As in the paper none sees another by default; it is the
+    compressed layers between them that join them. A stack of local layers alone wants `look_back: 1`.
+    """
+
+    kind: Literal["local"] = "local"
+    block: int = Field(256, ge=1, description="tokens in a block")
+    look_back: int = Field(
+        0, ge=0, description="so many blocks before one's own are seen too, and in an encoder as many behind it"
+    )
+
+
+class CompressedAttentionConfig(Section):
+    """Fewer keys and values, made by a strided convolution over them: work divided by the stride (Liu et al. 2018).
+
+    In a decoder a query sees those made of nothing that stands after it, so of its own last few tokens (fewer than the
+    stride) it may know nothing but itself.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    kernel: int = Field(3, ge=1, description="tokens that one compressed key and value is made of")
+    stride: int = Field(3, ge=1, description="tokens from one to the next")
+
+    @model_validator(mode="after")
+    def _covers_everything(self) -> CompressedAttentionConfig:
+        if self.kernel < self.stride:
+            raise ValueError(
+                f"pattern.kernel ({self.kernel}) is less than pattern.stride ({self.stride}), so some tokens would "
+                f"be seen by none; raise kernel, or lower stride"
+            )
+        return self
+
+
+SpanConfig = Annotated[
+    FullAttentionConfig | LocalAttentionConfig | CompressedAttentionConfig, Field(discriminator="kind")
+]
+
+
 class HeadAttentionConfig(Section):
     """How the heads of a Transformer look: by default as in Vaswani et al. 2017; the variants are to be compared with.
 
-    They hold for self-attention and for attention to a source alike, but for `span`: all of a source is looked at.
+    They hold for self-attention and for attention to a source alike, but for `pattern`: all of a source is looked at.
     """
 
     kind: Literal["softmax", "linear"] = Field(
@@ -130,10 +175,10 @@ class HeadAttentionConfig(Section):
         True,
         description="false: queries, keys and values are the states themselves, cut into heads; nothing is learned",
     )
-    groups: int | None = Field(
+    kv_heads: int | None = Field(
         None, ge=1, description="heads of keys and values, each shared by several of queries; by default one for each"
     )
-    span: tuple[SpanConfig, ...] = Field(
+    pattern: tuple[SpanConfig, ...] = Field(
         (FullAttentionConfig(),),
         min_length=1,
         description="how far self-attention sees: in the first layer, the second, ..., again (local, compressed: DMCA)",
@@ -141,10 +186,10 @@ class HeadAttentionConfig(Section):
 
     @model_validator(mode="after")
     def _groups_have_something_to_share(self) -> HeadAttentionConfig:
-        if self.groups is not None and not self.projections:
+        if self.kv_heads is not None and not self.projections:
             raise ValueError(
-                f"attention.groups ({self.groups}) share projected keys and values, and attention.projections: false "
-                f"has none; leave one of them out"
+                f"attention.kv_heads ({self.kv_heads}) share projected keys and values, and attention.projections: "
+                f"false has none; leave one of them out"
             )
         return self
 
@@ -174,10 +219,10 @@ class TransformerConfig(Section):
 
     @model_validator(mode="after")
     def _attention_fits(self) -> TransformerConfig:
-        groups = self.attention.groups
+        groups = self.attention.kv_heads
         if groups is not None and self.heads % groups:
             raise ValueError(
-                f"heads ({self.heads}) is not divisible by attention.groups ({groups}); set groups to "
+                f"heads ({self.heads}) is not divisible by attention.kv_heads ({groups}); set groups to "
                 f"{_either(divisors(self.heads))}"
             )
         # What ALiBi subtracts makes a softmax's weight small; without one it would make it large and negative.
@@ -187,10 +232,10 @@ class TransformerConfig(Section):
                 "positions.kind: alibi fades what is far through the softmax, and attention.kind: linear has none; "
                 "take rotary, t5 or shaw positions, or attention.kind: softmax"
             )
-        short = [span.kind for span in self.attention.span if span.kind != "full"]
+        short = [span.kind for span in self.attention.pattern if span.kind != "full"]
         if short and self.positions.kind in ("alibi", "t5", "shaw"):
             raise ValueError(
-                f"positions.kind: {self.positions.kind} tells every pair of tokens apart, and attention.span: "
+                f"positions.kind: {self.positions.kind} tells every pair of tokens apart, and attention.pattern: "
                 f"{short[0]} never looks at most of them; take sinusoidal, learned, rotary or no positions"
             )
         return self
@@ -205,7 +250,7 @@ def _either(numbers: list[int]) -> str:
     return " or ".join([", ".join(map(str, numbers[:-1])), str(numbers[-1])] if len(numbers) > 1 else map(str, numbers))
 
 
-Links = Annotated[
+SkipConnections = Annotated[
     Literal["none", "residual", "fast-forward"],
     Field(description="past each layer: x + h from the third on (Wu et al. 2016); a linear map of both (Zhou et al.)"),
 ]
@@ -228,7 +273,7 @@ class RecurrentEncoderConfig(Section):
         description="bidirectional: both ways in all layers, or in the bottom one alone and forwards above it, or each "
         "layer one way, forwards and backwards in turns",
     )
-    links: Links = "none"
+    skip_connections: SkipConnections = "none"
     experts: ExpertsConfig | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
@@ -280,7 +325,7 @@ class RecurrentDecoderConfig(Section):
         False,
         description="give the last attentional state (attention_from: bottom: context) back with the next token",
     )
-    links: Links = "none"
+    skip_connections: SkipConnections = "none"
     experts: ExpertsConfig | None = Field(None, description="a mixture of feed-forward nets below the top layer")
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
@@ -313,7 +358,7 @@ class LearnedPositionsConfig(Section):
     """One learned vector for each place, added to what stands there."""
 
     kind: Literal["learned", "none"] = Field("learned", description="whether there are any")
-    longest: int = Field(1024, ge=1, description="size of the table; longer input is an error")
+    max_positions: int = Field(1024, ge=1, description="size of the table; longer input is an error")
 
 
 class ConvolutionalConfig(Section):
@@ -384,5 +429,5 @@ BodyConfig = (
 def learned_positions(body: BodyConfig | None) -> int | None:
     """How many tokens a body has learned positions for; None where it has none, and no limit."""
     if isinstance(body, TransformerConfig | ConvolutionalConfig) and body.positions.kind == "learned":
-        return body.positions.longest
+        return body.positions.max_positions
     return None

@@ -251,11 +251,13 @@ def _rivals_of_guiding(recipe: Recipe) -> dict[str, object]:
 def _check_additions(recipe: Recipe) -> None:
     """Whether what is beyond the likelihood of a training, or beside it, can do its work here."""
     training = recipe.training
-    if training.stopping.on == "reward" and training.reward is None:
-        raise ValueError("training.stopping.on: reward needs training.reward; add that section, or stop on loss")
-    if training.recompute_layers and not any(isinstance(b, TransformerConfig) for b in recipe.model.bodies.values()):
+    if training.stopping.monitor == "reward" and training.reward is None:
+        raise ValueError("training.stopping.monitor: reward needs training.reward; add that section, or stop on loss")
+    if training.gradient_checkpointing and not any(
+        isinstance(b, TransformerConfig) for b in recipe.model.bodies.values()
+    ):
         raise ValueError(
-            "training.recompute_layers: true is for Transformer layers, and this model has none; leave it out"
+            "training.gradient_checkpointing: true is for Transformer layers, and this model has none; leave it out"
         )
     if training.reward is not None:
         _check_reward(recipe)
@@ -289,10 +291,10 @@ def _check_reward(recipe: Recipe) -> None:
         raise ValueError("training.reward needs task: seq2seq and a model with an encoder; leave it out")
     if training.batches.layout == "packed":
         raise ValueError("training.reward draws from padded batches; leave training.batches.layout out")
-    if training.stopping.on == "loss" and training.result == "best":
+    if training.stopping.monitor == "loss" and training.result == "best":
         raise ValueError(
             "training.reward does not lower the loss, so the best loss is not the best model; set "
-            "training.stopping.on: reward (or metric), or training.result: last"
+            "training.stopping.monitor: reward (or metric), or training.result: last"
         )
 
 
@@ -303,7 +305,8 @@ def _check_positions(recipe: Recipe) -> None:
         places = learned_positions(body)
         if places is not None and places < longest:
             raise ValueError(
-                f"model.{side}.positions.longest ({places}) is less than {what} ({longest}); raise it, or lower that"
+                f"model.{side}.positions.max_positions ({places}) is less than {what} ({longest}); raise it, or "
+                f"lower that"
             )
 
 
@@ -311,10 +314,10 @@ def _check_gates(recipe: Recipe) -> None:
     """Whether anything teaches the gates of experts: their shares of a token, or the loss on their load."""
     for side, body in recipe.model.bodies.items():
         experts = body.feedforward.experts if isinstance(body, TransformerConfig) else getattr(body, "experts", None)
-        if experts is not None and experts.top == 1 and not experts.load:
+        if experts is not None and experts.top_k == 1 and not experts.load:
             raise ValueError(
-                f"model.{side}: with experts.top: 1 and experts.load: 0 nothing teaches the gates, since one expert "
-                f"always has all of a token; raise experts.top, or experts.load (with experts.noise: true)"
+                f"model.{side}: with experts.top_k: 1 and experts.load: 0 nothing teaches the gates, since one expert "
+                f"always has all of a token; raise experts.top_k, or experts.load (with experts.noise: true)"
             )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.noise import AnyNoise
 from sightline.recipe.schema import Probability, Section
 from sightline.terminal import plural
 
@@ -169,7 +169,7 @@ class ChoralesSource(SourceConfig):
 
     kind: Literal["chorales"] = "chorales"
     file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
-    part: Literal["train", "valid", "test"] = Field(description="which part of the corpus")
+    split: Literal["train", "valid", "test"] = Field(description="which part of the corpus")
     transpose: tuple[int, ...] = Field((0,), description="each piece moved by each of these numbers of semitones")
 
     @property
@@ -183,7 +183,7 @@ class DatesSource(SourceConfig):
     file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["dates"] = "dates"
-    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    split: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
     examples: int = Field(20_000, ge=1, description="how many are made")
     locales: tuple[str, ...] = Field(
         ("en_US", "en_GB", "de", "fr", "es", "it", "nl", "pt", "sv", "pl"), description="languages, by their CLDR names"
@@ -197,10 +197,10 @@ class SequencesSource(SourceConfig):
     file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["sequences"] = "sequences"
-    change: Literal["copy", "reverse"] = Field(
+    operation: Literal["copy", "reverse"] = Field(
         "copy", description="what the target is: the same letters, or from the end"
     )
-    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    split: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
     examples: int = Field(10_000, ge=1, description="how many are made")
     lengths: tuple[int, int] = Field((1, 40), description="fewest and most letters; every length is as likely")
     symbols: int = Field(26, ge=2, le=26, description="how many letters there are, from a on")
@@ -216,8 +216,8 @@ class SequencesSource(SourceConfig):
     def file(self) -> str:
         """What a model card shows in place of a file name."""
         fewest, most = self.lengths
-        what = f"built-in sequences of {fewest} to {most} letters, {self.change}"
-        return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
+        what = f"built-in sequences of {fewest} to {most} letters, {self.operation}"
+        return f"{what}, split {self.split}, {plural(self.examples, 'example')}"
 
 
 class PhrasesSource(SourceConfig):
@@ -226,12 +226,12 @@ class PhrasesSource(SourceConfig):
     file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["phrases"] = "phrases"
-    give: Literal["translation", "tags", "sentiment", "text"] = Field(
+    target: Literal["translation", "tags", "sentiment", "text"] = Field(
         "translation",
         description="the target: German; a part of speech for each English word; negative, neutral or positive; or "
         "the English text itself, with no source",
     )
-    part: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
+    split: Literal["train", "validation", "test"] = Field(description="parts have no source text in common")
     examples: int = Field(20_000, ge=1, description="how many are made")
     clauses: tuple[int, int] = Field((1, 3), description="fewest and most clauses of a sentence; each is as likely")
     seed: int = Field(1, description="another seed makes other examples")
@@ -244,19 +244,19 @@ class PhrasesSource(SourceConfig):
 
     @property
     def one_sided(self) -> bool:
-        return self.give == "text"
+        return self.target == "text"
 
     @property
     def sides(self) -> tuple[str, str]:
-        whole = self.model_dump_json(exclude={"weight", "share", "give"})
-        return f"English of {whole}", f"{self.give} of {whole}"
+        whole = self.model_dump_json(exclude={"weight", "share", "target"})
+        return f"English of {whole}", f"{self.target} of {whole}"
 
     @property
     def file(self) -> str:
         """What a model card shows in place of a file name."""
         fewest, most = self.clauses
-        what = f"built-in phrases of {fewest} to {most} clauses, {self.give}"
-        return f"{what}, part {self.part}, {plural(self.examples, 'example')}"
+        what = f"built-in phrases of {fewest} to {most} clauses, {self.target}"
+        return f"{what}, split {self.split}, {plural(self.examples, 'example')}"
 
 
 AnySource = Annotated[
@@ -286,10 +286,123 @@ def longest_line(tokens: int) -> int:
     return 64 * tokens
 
 
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+MASK = "<mask>"
+
+Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+def sentinel(number: int) -> str:
+    """The name of a gap's mark: <gap-0> is the first gap of a text."""
+    return f"<gap-{number}>"
+
+
+class Noise(Section):
+    """What every noise has."""
+
+    short_ratio: Probability = Field(
+        0.1, description="share of the windows that are cut to a random length, for not all texts are long"
+    )
+
+
+class MaskNoise(Noise):
+    """Masked words (Devlin et al. 2019): most chosen tokens become <mask>, some another token, some stay."""
+
+    kind: Literal["mask"] = "mask"
+    rate: Rate = Field(0.15, description="share of the tokens that are chosen, to be guessed")
+    masked: float = Field(0.8, ge=0, le=1, description="share of the chosen ones that become <mask>")
+    random: float = Field(0.1, ge=0, le=1, description="share of them that become any token; the rest stay")
+    whole_words: bool = Field(True, description="choose all pieces of a word, or none of them")
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> MaskNoise:
+        if self.masked + self.random > 1 + 1e-9:
+            raise ValueError(
+                f"noise.masked ({self.masked:g}) and noise.random ({self.random:g}) are shares of the same tokens, and "
+                f"more than 1 together; lower one of them"
+            )
+        return self
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What the vocabulary must have for it, beside its specials."""
+        return (MASK,)
+
+    def window(self, context: int) -> int:
+        """Tokens of text in a sequence of `context` tokens: between a start mark and an end mark."""
+        return context - 2
+
+    def most(self, length: int) -> int:
+        """The most tokens chosen among so many."""
+        return min(length, math.ceil(self.rate * length) + 4)  # the last word may reach over the share
+
+
+class InfillingNoise(Noise):
+    """Denoising (Lewis et al. 2020): sentences change places, spans become one <mask> each, tokens go missing."""
+
+    kind: Literal["text-infilling"] = "text-infilling"
+    rate: Rate = Field(0.3, description="share of the words that spans cover")
+    mean_span_length: float = Field(
+        3.0, gt=0, description="mean length of a span, of a Poisson distribution; 0 is a length too"
+    )
+    whole_words: bool = Field(True, description="spans are of whole words, not of tokens")
+    permute_sentences: bool = Field(True, description="put the sentences into random order")
+    deletion_ratio: Probability = Field(0.0, description="share of the tokens outside the spans that go missing")
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What the vocabulary must have for it, beside its specials."""
+        return (MASK,)
+
+    def window(self, context: int) -> int:
+        """Tokens of text in a sequence of `context` tokens: before an end mark."""
+        return context - 1
+
+    def sides(self, length: int) -> tuple[int, int]:
+        """The most tokens of source and target, without marks, that a text of `length` tokens becomes."""
+        return length, length
+
+
+class SpanNoise(Noise):
+    """Span corruption (Raffel et al. 2020): a mark of its own in place of each span; wanted are marks and spans."""
+
+    kind: Literal["span-corruption"] = "span-corruption"
+    rate: Rate = Field(0.15, description="share of the tokens that spans cover")
+    mean_span_length: float = Field(3.0, ge=1, description="mean length of a span")
+    sentinels: int = Field(100, ge=1, description="marks in the vocabulary: most spans of a text")
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What the vocabulary must have for it, beside its specials."""
+        return tuple(sentinel(number) for number in range(self.sentinels))
+
+    def counts(self, length: int) -> tuple[int, int]:
+        """How many of `length` tokens are covered, and by how many spans."""
+        covered = min(max(1, round(self.rate * length)), max(1, length - 1))
+        spans = min(max(1, round(covered / self.mean_span_length)), covered, max(1, length - covered), self.sentinels)
+        return covered, spans
+
+    def window(self, context: int) -> int:
+        """Tokens of text that become a source of `context` tokens with its end mark: more than that."""
+        length = context - 1
+        while max(self.sides(length + 1)) < context:
+            length += 1
+        return length
+
+    def sides(self, length: int) -> tuple[int, int]:
+        """The most tokens of source and target, without marks, that up to `length` tokens become (neither falls)."""
+        covered, spans = self.counts(length)
+        return length - covered + spans, covered + spans
+
+
+AnyNoise = Annotated[MaskNoise | InfillingNoise | SpanNoise, Field(discriminator="kind")]
+
+
 class Clean(Section):
     """What is dropped from the training text before it is learned from; every drop is counted by reason."""
 
-    cut_source: int | None = Field(
+    truncate_source: int | None = Field(
         None,
         ge=1,
         description="cut longer sources to their first so many tokens, before the rest is asked: not dropped but "
@@ -305,7 +418,7 @@ class Clean(Section):
     @property
     def longest_line(self) -> int:
         """The most bytes of a line of pairs that is read at all; a line this long has far more than max_tokens."""
-        return longest_line(longest_input(max(self.max_tokens, self.cut_source or 0)))
+        return longest_line(longest_input(max(self.max_tokens, self.truncate_source or 0)))
 
 
 class Data(Section):

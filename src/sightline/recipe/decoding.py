@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sightline.recipe.schema import Section
 
@@ -29,9 +29,14 @@ class Risk(Section):
     utility: Literal["chrf", "bleu"] = Field(
         "chrf", description="how alike two outputs are: sentence scores, sacreBLEU"
     )
-    weights: Literal["alike", "probability"] = Field(
-        "alike", description="what each output counts for: all the same, or (of a beam) by its probability among them"
+    weights: Literal["uniform", "probability"] = Field(
+        "uniform", description="weight of each output: the same for all, or (with beam search) its probability"
     )
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _old_name(cls, value: Any) -> Any:
+        return "uniform" if value == "alike" else value
 
 
 LengthNormalization = Literal["gnmt", "length", "reward"]

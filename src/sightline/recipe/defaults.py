@@ -164,7 +164,7 @@ def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
     """A long text still has its class when it is cut; dropped, it would teach nothing."""
     clean = recipe.data.clean
     long = text.source_characters > 500 * max(1, text.examples)
-    return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.cut_source
+    return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.truncate_source
 
 
 def _width(recipe: Recipe, text: TextSize) -> int:
@@ -254,7 +254,7 @@ RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier one
     "tokenizer": _tokenizer,
     "tokenizer.size": _vocabulary,
     "model.copying": _copying,
-    "data.clean.cut_source": _cut_source,
+    "data.clean.truncate_source": _cut_source,
     "model.width": _width,
     "model.encoder.dropout": _dropout,
     "model.decoder.dropout": _dropout,
@@ -265,7 +265,7 @@ RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier one
     "training.batches.tokens": _batch,
     "training.limits.epochs": _epochs,
     "training.validate_every": _validate_every,
-    "training.stopping.on": _stopping,
+    "training.stopping.monitor": _stopping,
     "data.validation_limit": _validation_limit,
     "evaluation.metrics": _metrics,
 }

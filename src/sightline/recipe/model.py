@@ -54,11 +54,11 @@ class AdaptersConfig(Section):
 
     rank: int = Field(8, ge=1, description="rows of A, columns of B")
     alpha: float = Field(16.0, gt=0, description="how much they count: their product is multiplied by alpha / rank")
-    on: tuple[Literal["query", "key", "value", "output", "feedforward"], ...] = Field(
+    target_modules: tuple[Literal["query", "key", "value", "output", "feedforward"], ...] = Field(
         ("query", "value"), min_length=1, description="the maps of a Transformer layer that get one"
     )
     dropout: Probability = Field(0.0, description="of what A reads")
-    also: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
+    modules_to_save: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
 
 
 class PoolingConfig(Section):
@@ -71,7 +71,7 @@ class PoolingConfig(Section):
     dropout: Probability = Field(0.1, description="share of features dropped, in training")
 
 
-class SpellingConfig(Section):
+class CharacterCNNConfig(Section):
     """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
 
     width: int = Field(64, ge=1, description="of a character")
@@ -79,10 +79,10 @@ class SpellingConfig(Section):
     window: int = Field(3, ge=1, description="characters seen at once; odd")
 
     @model_validator(mode="after")
-    def _window_is_odd(self) -> SpellingConfig:
+    def _window_is_odd(self) -> CharacterCNNConfig:
         if self.window % 2 == 0:
             raise ValueError(
-                f"model.spelling.window ({self.window}) must be odd: as many characters on either side; set "
+                f"model.character_cnn.window ({self.window}) must be odd: as many characters on either side; set "
                 f"it to {self.window + 1}"
             )
         return self
@@ -114,7 +114,7 @@ class ModelConfig(Section):
         json_schema_extra=or_a_folder,
     )
     adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters beside the weights of init_from")
-    spelling: SpellingConfig | None = Field(
+    character_cnn: CharacterCNNConfig | None = Field(
         None, description="of a classifier or tagger: look at the characters of tokens"
     )
     copying: bool | Literal["exact"] = Field(

@@ -12,7 +12,7 @@ from typing import Any
 
 from sightline.files import read_bounded
 from sightline.recipe import Recipe
-from sightline.recipe.aliases import current_name, rename_keys
+from sightline.recipe.aliases import current_name, rename_keys, warn_renamed
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
 from sightline.recipe.schema import Section, chosen, inner, kinds
@@ -43,7 +43,10 @@ def apply_override(document: Located, override: str) -> None:
     if name.startswith(("model.encoder", "model.decoder", "model.pooling")):
         document.value = with_model(document.value)  # so that `model.encoder.layers=2` changes the default encoder
     try:
-        _put(document, [str(key) for key in current_name(tuple(name.split(".")))], new, at)
+        keys = current_name(tuple(name.split(".")))
+        if dotted(keys) != name:
+            warn_renamed(at, name, dotted(keys))
+        _put(document, [str(key) for key in keys], new, at)
     except LookupError as error:
         document.problems.append(f"{at}: {error.args[0]}")
 
@@ -153,7 +156,7 @@ def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     if theirs.problems or not isinstance(theirs.value, dict):
         document.problems.extend(theirs.problems or [f"{path}: this is not a recipe"])
         return
-    rename_keys(theirs)
+    rename_keys(theirs, silent=True)
     held = theirs.value.get("model")
     if isinstance(held, dict):
         wanted = _inherited(held, theirs.value.get("task", "seq2seq"), document.value.get("task", "seq2seq"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
@@ -96,8 +96,8 @@ class Recipe(Section):
         least, room = self.decoding.min_length, learned_positions(self.model.decoder)
         if self.task_spec.maps_text and self.model.encoder is not None and room is not None and least >= room:
             raise ValueError(
-                f"decoding.min_length ({least}) leaves no room for an end mark below model.decoder.positions.longest "
-                f"({room}); lower it, or raise that"
+                f"decoding.min_length ({least}) leaves no room for an end mark below "
+                f"model.decoder.positions.max_positions ({room}); lower it, or raise that"
             )
 
     def check_replacing(self, options: Decoding) -> None:
@@ -164,7 +164,7 @@ class Recipe(Section):
             return self.training.batches.context, "training.batches.context"
         most = self.data.clean.max_tokens + 1
         if self.task_spec.maps_text and self.model.encoder is None:
-            read = most if self.data.clean.cut_source is None else min(most, self.data.clean.cut_source + 1)
+            read = most if self.data.clean.truncate_source is None else min(most, self.data.clean.truncate_source + 1)
             return read + most, "the longest pair of sentences data.clean.max_tokens lets through, end to end"
         if self.model.pooling is not None and self.model.pooling.kind == "class":
             return most + 1, "the longest text data.clean.max_tokens lets through, with its end mark and class token"
@@ -172,7 +172,7 @@ class Recipe(Section):
 
     def longest_input(self) -> int:
         """The most tokens of an input that a model of this recipe is asked to read (`predict --max-input-length`)."""
-        return longest_input(max(self.longest_sequence()[0], self.data.clean.cut_source or 0))
+        return longest_input(max(self.longest_sequence()[0], self.data.clean.truncate_source or 0))
 
     def _check_task(self) -> None:
         """Whether the model has the parts of the task, and the metrics are its own."""
@@ -185,19 +185,21 @@ class Recipe(Section):
             )
         if extra := sorted(present - spec.allows):
             raise ValueError(f"{spec} has no use for model.{extra[0]}; leave it out, or change the task")
-        if self.model.spelling is not None and spec.labels == "none":
-            raise ValueError(f"model.spelling is for classifiers and taggers, not for {spec}; leave it out")
+        if self.model.character_cnn is not None and spec.labels == "none":
+            raise ValueError(f"model.character_cnn is for classifiers and taggers, not for {spec}; leave it out")
         if wrong := [name for name in self.evaluation.metrics if name not in spec.metrics]:
             raise ValueError(f"evaluation.metrics: {wrong[0]} is not for {spec}; use {', '.join(spec.metrics)}")
 
     def _check_cutting(self) -> None:
         """Whether sources may be cut: not where each word has a tag, and not where there are none."""
-        if self.task_spec.labels == "words" and self.data.clean.cut_source is not None:
-            raise ValueError("data.clean.cut_source would leave words without their tags; leave it out for task: tag")
-        if self.of_text and self.data.clean.cut_source is not None:
+        if self.task_spec.labels == "words" and self.data.clean.truncate_source is not None:
             raise ValueError(
-                f"data.clean.cut_source ({self.data.clean.cut_source}) cuts sources, and what is learned from plain "
-                f"text has none; leave it out"
+                "data.clean.truncate_source would leave words without their tags; leave it out for task: tagging"
+            )
+        if self.of_text and self.data.clean.truncate_source is not None:
+            raise ValueError(
+                f"data.clean.truncate_source ({self.data.clean.truncate_source}) cuts sources, and what is learned "
+                f"from plain text has none; leave it out"
             )
 
     def _check_looking(self) -> None:
@@ -224,3 +226,79 @@ class Recipe(Section):
 def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
     """Whether runs that write together can replace unknown words as asked: one that looks at the source is enough."""
     min(recipes, key=lambda recipe: recipe.blind).check_replacing(options)
+
+
+# What may change between the sittings of one training. Only the limits change what is learned: training longer than
+# planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.
+FREE: frozenset[tuple[str, ...]] = frozenset(
+    {
+        *(("training", key) for key in ("limits", "device", "threads", "tensorboard", "keep", "log_every")),
+        ("training", "log_layers"),
+        ("training", "stopping", "patience"),
+        ("data", "tests"),
+        ("data", "folder"),  # another machine has the files elsewhere; whether their text is another is seen later
+        ("decoding",),
+        ("evaluation", "bootstrap"),
+    }
+)
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`.
+
+    A run stores the precision that `auto` came to, so `auto` agrees with any.
+    """
+    if new.training.precision == "auto":
+        training = new.training.model_copy(update={"precision": old.training.precision})
+        new = new.model_copy(update={"training": training})
+    return changed(old.model_dump(mode="json"), new.model_dump(mode="json"), lambda path: path in FREE)
+
+
+def with_unset_from(recipe: Section, saved: Section) -> Any:
+    """The recipe with the value of `saved` for each key that it does not set: how a run is resumed."""
+    changes: dict[str, Any] = {}
+    for name in type(recipe).model_fields:
+        own, theirs = getattr(recipe, name), getattr(saved, name)
+        if name not in recipe.model_fields_set:
+            changes[name] = theirs
+        elif isinstance(own, Section) and type(own) is type(theirs):
+            changes[name] = with_unset_from(own, theirs)
+    return recipe.model_copy(update=changes)
+
+
+def changed(old: Any, new: Any, free: Callable[[tuple[str, ...]], bool] = lambda path: False) -> list[str]:
+    """Where two mappings of mappings differ, but for paths that are free: `decoding.beam: 5 then, 1 now`."""
+    return [f"{key}: {before!r} then, {after!r} now" for key, before, after in _differing(old, new, (), free)]
+
+
+def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
+    """Where a section of another recipe differs, but for keys that are `free`: `model.width: 8 there, 16 here`."""
+    both = (theirs.model_dump(mode="json"), own.model_dump(mode="json"))
+    found = _differing(*both, (name,), lambda path: path[-1] in free)
+    return [f"{key}: {there!r} there, {here!r} here" for key, there, here in found]
+
+
+def _differing(
+    one: Any, other: Any, path: tuple[str, ...], free: Callable[[tuple[str, ...]], bool]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each key that is not free and has two values, with both."""
+    if one == other or free(path):
+        return
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted(set(one) | set(other)):
+            yield from _differing(one.get(key), other.get(key), (*path, key), free)
+    else:
+        yield ".".join(path), one, other
+
+
+def without_adapters(recipe: Recipe) -> Recipe:
+    """The recipe of the model that one with adapters becomes when they are merged into its weights."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"adapters": None})})
+
+
+def carries(recipe: Recipe) -> bool:
+    """Whether a window goes on from the state of the one before it."""
+    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoderConfig)
+    if wanted and not able:
+        raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
+    return able if wanted is None else wanted

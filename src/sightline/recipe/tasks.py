@@ -100,10 +100,10 @@ TASKS: dict[str, TaskSpec] = {
         steps=5_000,
         epochs=(3, 40),
     ),
-    "masked-words": TaskSpec(
-        name="masked-words",
+    "masked-lm": TaskSpec(
+        name="masked-lm",
         implementation="sightline.tasks.masked_lm:MaskedLMTask",
-        description="A masked-words model",
+        description="A masked language model",
         needs=frozenset({"encoder"}),
         allows=frozenset({"encoder"}),
         model={"encoder": {"kind": "transformer", "layers": 4, "heads": 4, "positions": {"kind": "rotary"}}},
@@ -113,7 +113,7 @@ TASKS: dict[str, TaskSpec] = {
         noise=("mask",),
         steps=20_000,
         epochs=(3, 100),
-        aliases=("masked-lm",),
+        aliases=("masked-words",),
     ),
     "denoising": TaskSpec(
         name="seq2seq",
@@ -126,13 +126,13 @@ TASKS: dict[str, TaskSpec] = {
         default_metrics=("perplexity",),
         writes_text=True,
         plain_text=True,
-        noise=("denoise", "span-corruption"),
+        noise=("text-infilling", "span-corruption"),
         steps=6_000,
         epochs=(10, 100),
         variant="denoising",
     ),
-    "classify": TaskSpec(
-        name="classify",
+    "classification": TaskSpec(
+        name="classification",
         implementation="sightline.tasks.classification:ClassificationTask",
         description="A text classifier",
         needs=frozenset({"encoder", "pooling"}),
@@ -143,21 +143,21 @@ TASKS: dict[str, TaskSpec] = {
         labels="one",
         steps=1_500,
         epochs=(8, 30),
-        aliases=("classification",),
+        aliases=("classify",),
     ),
-    "tag": TaskSpec(
-        name="tag",
+    "tagging": TaskSpec(
+        name="tagging",
         implementation="sightline.tasks.tagging:TaggingTask",
         description="A tagger",
         needs=frozenset({"encoder"}),
         allows=frozenset({"encoder"}),
-        model={"encoder": {**_RECURRENT, "layers": 2}, "spelling": {}},
+        model={"encoder": {**_RECURRENT, "layers": 2}, "character_cnn": {}},
         metrics=("token-accuracy", "span-f1"),
         default_metrics=("token-accuracy",),
         labels="words",
         steps=3_000,
         epochs=(10, 40),
-        aliases=("tagging",),
+        aliases=("tag",),
     ),
 }
 

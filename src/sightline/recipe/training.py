@@ -81,7 +81,7 @@ class LimitsConfig(Section):
 class Stopping(Section):
     """Early stopping, and which checkpoint is the best."""
 
-    on: Literal["loss", "metric", "reward"] = Field(
+    monitor: Literal["loss", "metric", "reward"] = Field(
         "loss", description="metric: decode the validation set, use the first metric; reward: see training.reward"
     )
     beam: int = Field(1, ge=1, description="beam of that decoding")
@@ -101,19 +101,19 @@ class Averaging(Section):
 
 
 class Reward(Section):
-    """Fine-tuning on expected sentence reward (Wu et al. 2016, §5): loss = −E[reward] + mix · (−log-likelihood).
+    """Fine-tuning on expected sentence reward (Wu et al. 2016, §5): loss = −E[reward] + nll_weight · (−log-likelihood).
 
     The expectation is over outputs drawn from the model, without dropout, each measured against the reference. To run
     it: train a model by likelihood, then the same recipe from its weights, with a small lr and, as the paper does, no
     dropout: `sightline train RECIPE model.init_from=runs/NAME training.reward.samples=15
-    training.stopping.on=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
+    training.stopping.monitor=reward training.lr=1e-5 training.schedule.kind=constant training.schedule.warmup=0 --out
     runs/NAME-reward`. Validations show the expected `reward` on held-out text, the first one before any step.
     """
 
     metric: Literal["gleu"] = Field("gleu", description="min of precision and recall of 1- to 4-grams, from 0 to 1")
     unit: Literal["tokens", "words"] = Field("tokens", description="n-grams of what: tokens, or words between spaces")
     samples: int = Field(15, ge=2, description="outputs drawn for each source; the others' mean is each one's baseline")
-    mix: float = Field(
+    nll_weight: float = Field(
         0.017, ge=0, description="weight of the log-likelihood of a reference beside the reward of 0 to 1"
     )
     temperature: float = Field(1.0, gt=0, description="of the drawing; only 1 draws from the model itself")
@@ -204,7 +204,7 @@ class Training(Section):
         description="use only deterministic kernels, so that a training on CUDA can be repeated bit for bit; slower. "
         "On the CPU a training with the same number of threads always can",
     )
-    recompute_layers: bool = Field(
+    gradient_checkpointing: bool = Field(
         False,
         description="Transformer layers keep only their inputs and are computed again on the way back (gradient "
         "checkpointing, Chen et al. 2016): less memory, a third more work",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.files import read_bounded
-from sightline.recipe.files import shown
+from sightline.recipe.loading import shown
 from sightline.recipe.yaml import MAX_BYTES, dotted, read_yaml
 
 

@@ -17,7 +17,7 @@ from sightline.data.sources import source_files
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
-from sightline.recipe.resume import differences, with_unset_from
+from sightline.recipe.recipe import differences, with_unset_from
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.registry import version
 from sightline.run_folder import newest_progress

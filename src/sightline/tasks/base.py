@@ -131,12 +131,12 @@ class Task:
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
-        most = self.recipe.data.clean.cut_source  # None: nothing is cut
+        most = self.recipe.data.clean.truncate_source  # None: nothing is cut
         return self.checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
 
     def cut_short(self, texts: Sequence[str]) -> int:
-        """How many texts lose their end to data.clean.cut_source."""
-        most = self.recipe.data.clean.cut_source
+        """How many texts lose their end to data.clean.truncate_source."""
+        most = self.recipe.data.clean.truncate_source
         if most is None:
             return 0
         return sum(len(ids) > most for ids in self.vocabulary.source.encode_many(list(texts)))

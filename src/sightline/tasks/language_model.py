@@ -18,7 +18,7 @@ from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
 from sightline.recipe.data import PlainSource
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 from sightline.tasks.base import Asked, Prediction, Score, Task, chosen
 from sightline.text.tokenizer import END, START, UNK
 

@@ -1,4 +1,4 @@
-"""Answers of a masked-words model: the text with its gaps filled."""
+"""Answers of a masked language model: the text with its gaps filled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sightline.data.batches import padded_batch
 from sightline.data.collate import sides_of
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
-from sightline.recipe.noise import MASK
+from sightline.recipe.data import MASK
 from sightline.tasks.base import Asked, Prediction, Task
 from sightline.text.gaps import GAP, encode_gaps
 from sightline.text.tokenizer import PAD, SPECIALS, UNK

@@ -154,6 +154,6 @@ class Seq2SeqTask(Task):
             outputs,
             dictionary=self.dictionary or {} if options.replace_unknown == "dictionary" else {},
             begun=None if asked.prefixes is None else [asked.prefixes[number] for number in numbers],
-            longest=self.recipe.data.clean.cut_source,
+            longest=self.recipe.data.clean.truncate_source,
             device=self.device,
         )

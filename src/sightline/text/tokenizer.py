@@ -111,7 +111,7 @@ class Tokenizer:
 
     @cached_property
     def marks(self) -> dict[str, int]:
-        """The specials beyond the four, by name: what noise puts into a text (recipe/noise.py), in most none."""
+        """The specials beyond the four, by name: what noise puts into a text (recipe/data.py), in most none."""
         added = self._inner.get_added_tokens_decoder()
         return {
             token.content: number

@@ -70,12 +70,12 @@ class StepCost:
 def _mixtures(model: nn.Module) -> tuple[ExpertsConfig, ...]:
     """The kinds of experts in a model that differ in how many slots they have for the same tokens."""
     recipes = (module.recipe for module in model.modules() if isinstance(module, Experts))
-    return tuple({(each.count, each.top, each.capacity): each for each in recipes}.values())
+    return tuple({(each.count, each.top_k, each.capacity_factor): each for each in recipes}.values())
 
 
 def _slots(experts: ExpertsConfig, places: int) -> int:
     """E · C: empty ones take part in the products too."""
-    return experts.count * slots_each(experts.capacity, experts.top, places, experts.count)
+    return experts.count * slots_each(experts.capacity_factor, experts.top_k, places, experts.count)
 
 
 def _sizes(batch: TrainingBatch, experts: Sequence[ExpertsConfig] = (), spans: Sequence[SpanSize] = ()) -> list[int]:
@@ -165,7 +165,7 @@ def _telling(plan: Plan, experts: Sequence[ExpertsConfig], spans: Sequence[SpanS
 
 def _most_rows(experts: Sequence[ExpertsConfig]) -> int:
     """How many sequences tell enough: experts have no more than a slot each until there are tokens for all of them."""
-    return max([_FEW, *(math.ceil(2 * each.count / (each.capacity * each.top)) for each in experts)])
+    return max([_FEW, *(math.ceil(2 * each.count / (each.capacity_factor * each.top_k)) for each in experts)])
 
 
 def _tiny_batches(plan: Plan, most: int, longest: int) -> Iterator[TrainingBatch]:

@@ -22,9 +22,9 @@ from sightline.models.transfer import ModelWeights, Transfer, not_taken, part, p
 from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
-from sightline.recipe.files import load_recipe
+from sightline.recipe.loading import load_recipe
 from sightline.recipe.model import InitFromConfig
-from sightline.recipe.resume import section_differences
+from sightline.recipe.recipe import section_differences
 from sightline.run_folder import WEIGHTS, RunError, need, read_config, verify_file
 from sightline.terminal import plural
 from sightline.text.extension import extended

@@ -10,14 +10,16 @@ from sightline.recipe import Recipe
 from sightline.recipe.bodies import (
     BodyConfig,
     ByteNetConfig,
+    CompressedAttentionConfig,
     ConvolutionalConfig,
+    LocalAttentionConfig,
     NgramConfig,
     RecurrentEncoderConfig,
+    SpanConfig,
     TransformerConfig,
     WindowConfig,
 )
 from sightline.recipe.data import AnySource, DatesSource, TextSource
-from sightline.recipe.spans import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
 from sightline.registry import version
 from sightline.run_folder import journal, read_config, saved_progress
 from sightline.terminal import plural
@@ -40,7 +42,7 @@ def _body(body: BodyConfig) -> str:
         norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
         return (
             f"Transformer, {layers}, {plural(body.heads, 'head')}, {norm}, "
-            f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.span)}"
+            f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.pattern)}"
         )
     if isinstance(body, ConvolutionalConfig):
         wide = "" if body.channels is None else f", {plural(body.channels, 'channel')}"
@@ -50,10 +52,11 @@ def _body(body: BodyConfig) -> str:
         return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"
     if isinstance(body, RecurrentEncoderConfig):
         read = _DIRECTIONS[body.directions] if body.bidirectional else "one direction"
-        return f"{body.cell.upper()}, {layers}, {read}{_links(body.links)}"
+        return f"{body.cell.upper()}, {layers}, {read}{_links(body.skip_connections)}"
     place = ", from the bottom" if body.attention_from == "bottom" else ""
     feeding = ", input feeding" if body.input_feeding else ""
-    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{_links(body.links)}"
+    skips = _links(body.skip_connections)
+    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{skips}"
 
 
 def _spans(spans: tuple[SpanConfig, ...]) -> str:
@@ -74,7 +77,7 @@ def _links(kind: str) -> str:
 
 def _source(source: AnySource) -> str:
     if isinstance(source, DatesSource):
-        return f"built-in dates, part {source.part}, {plural(source.examples, 'example')}"
+        return f"built-in dates, part {source.split}, {plural(source.examples, 'example')}"
     return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
 
 
@@ -88,7 +91,7 @@ def _guided(recipe: Recipe) -> list[str]:
 
 def _read(recipe: Recipe) -> list[str]:
     """How sources are read, where that is not as a whole and for once."""
-    cut = recipe.data.clean.cut_source
+    cut = recipe.data.clean.truncate_source
     lines = [] if cut is None else [f"| sources | cut to the first {plural(cut, 'token')} |"]
     if recipe.model.copying:
         lines.append("| copying | words of the source, beside what the decoder writes |")
@@ -111,7 +114,9 @@ def _adapted(recipe: Recipe) -> list[str]:
     adapters, training = recipe.model.adapters, recipe.training
     lines = []
     if adapters is not None:
-        lines.append(f"| adapters | rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.on)} |")
+        lines.append(
+            f"| adapters | rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.target_modules)} |"
+        )
     if training.freeze:
         lines.append(f"| frozen | {', '.join(training.freeze)} |")
     if training.layer_lr_decay is not None:

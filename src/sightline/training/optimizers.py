@@ -110,7 +110,7 @@ def freeze_for(model: nn.Module, recipe: Recipe, new: Collection[str] = ()) -> N
     """Freeze what a recipe wants frozen; with adapters, all but them, what is new and what they name beside it."""
     adapters = recipe.model.adapters
     if adapters is not None:
-        trained = {*new, *_named(model, adapters.also, "model.adapters.also")}
+        trained = {*new, *_named(model, adapters.modules_to_save, "model.adapters.modules_to_save")}
         for name, parameter in model.named_parameters():
             if not is_adapter(name) and name not in trained:
                 parameter.requires_grad_(False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from sightline.data.preparation import run_recipe, with_folder
 from sightline.recipe import Recipe
 from sightline.recipe.conflicts import check_trainable
-from sightline.recipe.files import RecipeError, load_recipe
+from sightline.recipe.loading import RecipeError, load_recipe
 
 
 def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:

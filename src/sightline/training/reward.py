@@ -162,9 +162,9 @@ class RewardGradients(PlainGradients):
         factors = advantages(rewards) / self.section.samples  # (B, N)
         with autocast(self.precision, self.device):
             likelihood = batch_loss(self.model, batch, self.recipe.training.label_smoothing)
-        self.backward(self.section.mix * likelihood.total / tokens)
+        self.backward(self.section.nll_weight * likelihood.total / tokens)
         likelihood = likelihood.detached()
-        total = self.section.mix * likelihood.total - float(rewards.mean(1).sum())  # what the gradients lower
+        total = self.section.nll_weight * likelihood.total - float(rewards.mean(1).sum())  # what the gradients lower
         pairs = [pair for b in range(len(sources)) for pair in merged(sources[b], outputs[b], factors[b], cut[b])]
         lengths = [max(len(source), len(output)) + 1 for source, output, _, _ in pairs]
         for indices in length_batches(lengths, self.recipe.training.batches.tokens):

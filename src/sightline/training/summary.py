@@ -34,7 +34,9 @@ def objective_notes(plan: Plan) -> list[str]:
         return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model", *_uncompiled(plan)]
     if reward is not None:
         drawn = f"{reward.samples} outputs drawn for each source"
-        return [f"expected {reward.metric} of {drawn}, plus {reward.mix:g} of the likelihood; steps are not compiled"]
+        return [
+            f"expected {reward.metric} of {drawn}, plus {reward.nll_weight:g} of the likelihood; steps are not compiled"
+        ]
     if guide is not None:
         return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
     return _uncompiled(plan)
@@ -65,7 +67,7 @@ def describe_data(prepared: Prepared) -> list[str]:
     return [
         f"{len(store):,} training and {plural(len(prepared.validation), 'validation example')}"
         + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
-        + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.cut_source:,} tokens" if cut else ""),
+        + (f"; {plural(cut, 'source')} cut to {prepared.recipe.data.clean.truncate_source:,} tokens" if cut else ""),
         f"vocabulary {prepared.vocabulary.source.size:,} and {prepared.vocabulary.target.size:,}"
         + (" (shared)" if prepared.vocabulary.shared else ""),
     ]

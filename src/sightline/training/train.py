@@ -46,8 +46,8 @@ from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
-from sightline.recipe.files import save_recipe
-from sightline.recipe.resume import differences, with_unset_from
+from sightline.recipe.loading import save_recipe
+from sightline.recipe.recipe import differences, with_unset_from
 from sightline.run_folder import (
     WEIGHTS,
     RunError,
@@ -266,7 +266,7 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
         vocabulary,
         islice(training_examples(recipe), _DICTIONARY_PAIRS),
         longest=recipe.data.clean.max_tokens,
-        cut=recipe.data.clean.cut_source,
+        cut=recipe.data.clean.truncate_source,
         device=choose_device(recipe.training.device),
     )
     write_dictionary(run, found)

@@ -23,7 +23,7 @@ from sightline.evaluation.mending import Mended, mend
 from sightline.evaluation.metrics import METRICS, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
-from sightline.recipe.resume import carries
+from sightline.recipe.recipe import carries
 from sightline.tasks.base import Prediction, build_task
 from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.incomplete import Incomplete
@@ -54,7 +54,7 @@ class Validator:
             loss = self.loss(model)
             record: dict[str, Any] = {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0)))}
             value, record["samples"] = loss, self.samples(model)
-            if self.recipe.training.stopping.on == "metric":
+            if self.recipe.training.stopping.monitor == "metric":
                 name = self.recipe.evaluation.metrics[0]
                 self.decoded = []
                 found = self.metric(model, name, loss)
@@ -68,7 +68,7 @@ class Validator:
                 value = -found if METRICS[name].better == "higher" else found
             if self.recipe.training.reward is not None:
                 record["reward"] = self.reward(model)
-                value = -record["reward"] if self.recipe.training.stopping.on == "reward" else value
+                value = -record["reward"] if self.recipe.training.stopping.monitor == "reward" else value
         record["validation_seconds"] = round(time.monotonic() - started, 3)
         return Validation(value, record)
 

@@ -82,7 +82,7 @@ def _phrases(corpus: Corpus, originals: Originals) -> Made:
     from sightline.recipe.data import PhrasesSource
 
     for part, examples in (("train", 20_000), ("validation", 500), ("test", 1_000)):
-        found = list(phrases(PhrasesSource.model_validate({"part": part, "examples": examples})))
+        found = list(phrases(PhrasesSource.model_validate({"split": part, "examples": examples})))
         yield f"{part}.en", _lines(each.english for each in found)
         yield f"{part}.de", _lines(each.german for each in found)
         yield f"{part}.tags", _lines(each.tags for each in found)

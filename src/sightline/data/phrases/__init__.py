@@ -39,7 +39,7 @@ def read_phrases(source: PhrasesSource) -> Iterator[Example]:
     """What the source gives of each sentence: a pure function of it."""
     for sentence in _sentences(source):
         english = _text(sentence.english)
-        match source.give:
+        match source.target:
             case "translation":
                 yield Example(english, _text(sentence.german))
             case "tags":
@@ -63,20 +63,20 @@ def phrases(source: PhrasesSource) -> Iterator[Phrase]:
 
 
 def _sentences(source: PhrasesSource) -> Iterator[Sentence]:
-    random = Random(f"{source.seed}:{source.part}:{source.clauses}")
-    grammar = Grammar(random, lambda name: part_of(name) == source.part)
+    random = Random(f"{source.seed}:{source.split}:{source.clauses}")
+    grammar = Grammar(random, lambda name: part_of(name) == source.split)
     fewest, most = source.clauses
     seen: set[str] = set()
     for _ in range(source.examples):
         for _ in range(_PATIENCE):
             sentence = grammar.sentence(fewest + int(random.random() * (most - fewest + 1)))
             text = _text(sentence.english)
-            if text not in seen and part_of(text) == source.part:
+            if text not in seen and part_of(text) == source.split:
                 break
         else:
             raise DataError(
                 f"examples: {source.examples:,} are more sentences of {fewest} to {most} clauses than the "
-                f"{source.part} part has; lower `examples` or raise `clauses`"
+                f"{source.split} part has; lower `examples` or raise `clauses`"
             )
         seen.add(text)
         yield sentence

@@ -82,7 +82,7 @@ class Entrance(TapModule):
 
     def __init__(self, recipe: ConvolutionalConfig, width: int) -> None:
         super().__init__()
-        self.positions = POSITIONS[recipe.positions.kind](width, recipe.positions.longest)
+        self.positions = POSITIONS[recipe.positions.kind](width, recipe.positions.max_positions)
         for table in self.positions.parameters():
             nn.init.normal_(table, std=ENTERING)
         self.dropout = Dropout(recipe.dropout)
@@ -218,7 +218,7 @@ class ConvolutionalDecoder(TapModule):
         self.leave = width_map(self.channels, width, "W h + b")
         self.dropout = Dropout(recipe.dropout)
         self.cross_attention_paths = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
-        self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
+        self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
 
     def begin(self, memory: Memory) -> ConvolutionalState:
         """What looks at the encoder from many layers sends it that much less gradient: 1 / (2 · layers) (§3.4).

@@ -57,7 +57,7 @@ class RecurrentEncoder(RecurrentStack):
 
     def __init__(self, recipe: RecurrentEncoderConfig, width: int) -> None:
         layers = [_layer(recipe.cell, width, direction) for direction in layer_directions(recipe)]
-        super().__init__(layers, [width] * recipe.layers, recipe.links, width, recipe.dropout)
+        super().__init__(layers, [width] * recipe.layers, recipe.skip_connections, width, recipe.dropout)
         self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
@@ -175,7 +175,7 @@ class RecurrentDecoder(RecurrentStack):
         inputs = [2 * width if feeding and number == 0 else width for number in range(recipe.layers)]
         contexts = [width if low and number > 0 else 0 for number in range(recipe.layers)]
         layers = [Recurrence(recipe.cell, x + c, width) for x, c in zip(inputs, contexts, strict=True)]
-        super().__init__(layers, inputs, recipe.links, width, recipe.dropout)
+        super().__init__(layers, inputs, recipe.skip_connections, width, recipe.dropout)
         self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
         self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)

@@ -60,7 +60,7 @@ def _attention(
         relative_keys=relative_keys,
         score=build_head_score(kind.kind, width // recipe.heads, scaled=kind.scaled),
         projections=kind.projections,
-        groups=kind.groups,
+        groups=kind.kv_heads,
         span=span,
     )
 
@@ -69,7 +69,7 @@ def _self_attention(recipe: TransformerConfig, width: int, number: int, *, causa
     """That of layer `number`, counted from 0: spans take turns."""
     head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
     keys = build_relative_keys(recipe.positions, head_width, causal=causal)
-    spans, groups = recipe.attention.span, recipe.attention.groups or recipe.heads
+    spans, groups = recipe.attention.pattern, recipe.attention.kv_heads or recipe.heads
     span = build_span(spans[number % len(spans)], groups * head_width, rotary=rotary)
     return _attention(recipe, width, rotary=rotary, relative_keys=keys, span=span)
 
@@ -87,7 +87,7 @@ class Stack(TapModule, Recomputing):
         self.by_distance = recipe.positions.kind in ("alibi", "t5", "shaw")
         self.turned_width = width // recipe.heads if recipe.positions.kind == "rotary" else None
         self.dropout = Dropout(recipe.dropout)
-        self.has_spans = any(span.kind != "full" for span in recipe.attention.span)
+        self.has_spans = any(span.kind != "full" for span in recipe.attention.pattern)
 
     def rotation(self, positions: Tensor) -> Rotation | None:
         """What turns queries and keys at these positions, in every layer; None where nothing does."""
@@ -235,7 +235,7 @@ class TransformerDecoder(Stack):
         self.layers = nn.ModuleList(layers)
         self.norm = build_last_norm(recipe.norm, width)
         self.cross_attention_paths = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
-        self.longest = recipe.positions.longest if recipe.positions.kind == "learned" else None
+        self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
         self.by_place = self.by_distance or any(isinstance(layer.attention.span, Local) for layer in self.layers)
 
     def begin(self, memory: Memory) -> TransformerState:

@@ -49,17 +49,19 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         raise RecipeError(f"{path}: the recipe is empty; it needs at least the section data")
     if not isinstance(document.value, dict):
         raise RecipeError(f"{document.place(())}: a recipe is a mapping of sections, not {shown(document.value)}")
-    old_name = rename_keys(document)
+    of_run = (path.parent / "config.json").is_file()
+    old_name = rename_keys(document, silent=of_run)
     first = [override for override in overrides if _decides_inheritance(key_of(override))]
     for override in first:
         apply_override(document, override)
         if key_of(override)[:2] == ("model", "init_from"):
             old_name = not override.strip().startswith("model.init_from")
-    if not (path.parent / "config.json").is_file():  # the recipe of a run is whole
+    if not of_run:  # the recipe of a run is whole
         inherit_model(document, only_bodiless=old_name)  # under the old name nothing else was taken from the run
     for override in overrides:
         if override not in first:
             apply_override(document, override)
+    rename_keys(document)  # in the values of overrides
     return _validated(document, path)
 
 
