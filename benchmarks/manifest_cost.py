@@ -32,7 +32,7 @@ def timed(run: Path, *, check: bool) -> float:
         with (
             patch("sightline.run.verified_later", unchecked),
             patch("sightline.run_folder.verify", lambda run: None),
-            patch("sightline.data.preparation.verify", lambda run: None),
+            patch("sightline.data.locate.verify", lambda run: None),
         ):
             Run.load(run, device="cpu")
     return time.perf_counter() - started

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.sources import DataError, read_lines
+from sightline.data.text_files import DataError, read_lines
 from sightline.files import open_bytes, packed
 
 SUFFIXES = [".gz", ".bz2", ".xz", ".zst"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.data.preparation import run_recipe
+from sightline.data.locate import load_run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.alignment import align_outputs
 from sightline.inspection.numpy_script import recompute
@@ -22,7 +22,7 @@ from sightline.recipe.loading import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.tasks.seq2seq import Seq2SeqTask
-from sightline.text.copying import Forms, with_unknown
+from sightline.text.copying import CopyForms, with_unknown
 from sightline.training.resolve import open_recipe
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -172,8 +172,8 @@ def test_perplexity_is_of_the_words_that_are_copied_as_in_training(run: Run) -> 
     pairs = [(source, reference) for source, (reference,) in zip(test.sources, test.references, strict=True)]
     texts = [list(side) for side in zip(*pairs, strict=True)]
     read, written = vocabulary.source.encode_many(texts[0]), vocabulary.target.encode_many(texts[1])
-    forms = Forms.of(vocabulary.source.all_pieces)
-    read, written = with_unknown(vocabulary.source, pairs, read, written, forms)  # as data/ingredients.py has them
+    forms = CopyForms.of(vocabulary.source.all_pieces)
+    read, written = with_unknown(vocabulary.source, pairs, read, written, forms)  # as data/store.py has them
     assert any(number >= vocabulary.target.size for ids in written for number in ids)
     logs = log_probabilities(run.model, read, written)
     wanted = np.exp(-logs.sum() / sum(len(ids) + 1 for ids in written))
@@ -228,7 +228,7 @@ def test_a_run_of_an_older_version_copies_as_it_has_learned_to(run: Run, tmp_pat
     assert config.pop("copying") == "forms" and run.recipe.copies_forms
     (older / "config.json").write_text(json.dumps(config))
     (older / "manifest.json").unlink()  # older runs have none
-    assert run_recipe(older).model.copying == "exact" and not run_recipe(older).copies_forms
+    assert load_run_recipe(older).model.copying == "exact" and not load_run_recipe(older).copies_forms
 
 
 def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(run: Run) -> None:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import sightline
+from sightline.data.preparation import copied_share, measure
 from sightline.data.sources import Example
-from sightline.data.text_size import copied_share, measure
 from sightline.recipe import Recipe
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
 from sightline.recipe.loading import load_recipe, shipped_recipes

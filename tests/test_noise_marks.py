@@ -16,7 +16,7 @@ from sightline.inspection.beam import record_beam
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.run import Run
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.reward import expected_reward
 from sightline.training.validation import TextValidator
 

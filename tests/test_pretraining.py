@@ -32,7 +32,7 @@ from sightline.recipe.conflicts import check_trainable
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.tasks.masked_lm import best_fillings
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.objectives import batch_loss
 from watched_runs import Silent, own_cache
 

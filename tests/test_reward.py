@@ -16,8 +16,7 @@ import torch
 import yaml
 
 import sightline
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
 from sightline.evaluation.gleu import gleu_of
@@ -151,10 +150,10 @@ def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], m
     """Outputs of no word or one; every one of them and its probability can be written down."""
     model, gradients = toy(build_model, marks, samples=20_000, temperature=temperature)
     source, reference = np.array([5, 6]), np.array([6])
-    batch = padded_batch(translation([source], [reference]), np.arange(1))
+    batch = padded_batch(seq2seq_ids([source], [reference]), np.arange(1))
     outputs = [[], *([word] for word in (1, 4, 5, 6, 7, 8) if word not in range(4, 4 + marks))]
     every = pair_batch([(source, output) for output in outputs])
-    logits = model.logits(model(every.source, every.source_layout, every.given, every.target_layout))
+    logits = model.logits(model(every.source, every.source_layout, every.decoder_input, every.decoder_layout))
     silent = torch.isin(torch.arange(logits.shape[-1]), torch.tensor([PAD, START, *range(4, 4 + marks)]))
     logs = (logits / temperature).masked_fill(silent, float("-inf")).log_softmax(-1)
     firsts = torch.stack([logs[row, 0, output[0] if output else END] for row, output in enumerate(outputs)])
@@ -178,10 +177,10 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
     model, gradients = toy(build_model, 2, samples=3, temperature=0.5, mix=0.25)
     outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
     monkeypatch.setattr(gradients, "draw", lambda sources: ([outputs], [cut]))
-    batch = padded_batch(translation([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
+    batch = padded_batch(seq2seq_ids([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
     factors = torch.tensor(advantages(np.array([gleu_of(outputs, [6, 7])])))[0] / 3
     every = pair_batch([([5, 6], output) for output in outputs])
-    logits = model.logits(model(every.source, every.source_layout, every.given, every.target_layout)) / 0.5
+    logits = model.logits(model(every.source, every.source_layout, every.decoder_input, every.decoder_layout)) / 0.5
     logits[..., [PAD, START, 4, 5]] = float("-inf")
     logs = logits.log_softmax(-1)
     loss = 0.25 * batch_loss(model, batch, 0.0).total
@@ -199,7 +198,7 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
 
 def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2Seq]) -> None:
     model, gradients = toy(build_model, samples=2, mix=0.5)
-    batch = padded_batch(translation([np.array([5])], [np.array([4, 5, 6])]), np.arange(1))
+    batch = padded_batch(seq2seq_ids([np.array([5])], [np.array([4, 5, 6])]), np.arange(1))
     torch.manual_seed(3)
     loss = gradients([batch])
     with torch.no_grad():
@@ -214,7 +213,7 @@ def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2
 def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2Seq]) -> None:
     """Not what is differentiated in its place, which says nothing of how good the outputs are."""
     _, gradients = toy(build_model, samples=8, mix=0.5)
-    batch = padded_batch(translation([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
+    batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
     drawn, _ = gradients.draw([[5], [6]])
     rewards = [gleu_of(several, [right]) for several, right in zip(drawn, (4, 6), strict=True)]
@@ -229,7 +228,7 @@ def test_a_model_that_came_to_no_numbers_is_told_by_its_loss(build_model: Callab
     model, gradients = toy(build_model, samples=4, mix=0.5)
     with torch.no_grad():
         model.output.bias.fill_(float("nan"))
-    batch = padded_batch(translation([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
+    batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     assert torch.isnan(gradients([batch]).total)
 
 
@@ -253,7 +252,7 @@ def test_where_all_outputs_are_worth_the_same_nothing_is_learned_from_them(
     build_model: Callable[..., Seq2Seq],
 ) -> None:
     model, gradients = toy(build_model, samples=4)
-    batch = padded_batch(translation([np.array([5])], [np.array([11, 12])]), np.arange(1))  # never written
+    batch = padded_batch(seq2seq_ids([np.array([5])], [np.array([11, 12])]), np.arange(1))  # never written
     gradients([batch])
     assert all(part.grad is None or not part.grad.any() for part in model.parameters())
     assert gradients.spent == 1  # drawing alone: a third of the cost of 3 that every batch is said to have

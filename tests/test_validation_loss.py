@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.data.collate import sides_of
+from sightline.data.collate import collate_fn
 from sightline.data.preparation import prepare_data
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
@@ -65,7 +65,7 @@ def test_where_no_label_is_given_the_loss_is_no_number(tmp_path: Path) -> None:
 
 def test_texts_of_like_lengths_are_read_together(tmp_path: Path) -> None:
     _, validator = validated(tmp_path, "recurrent", LABELLED * 4)
-    show = sides_of(validator.recipe)
+    show = collate_fn(validator.recipe)
     spans = []
     for part in validator._alike():
         side = show([validator.sources[at] for at in part], [validator.targets[at] for at in part]).source

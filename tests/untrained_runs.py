@@ -12,7 +12,7 @@ from shared_models import shared
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.run import Run
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 
 PAIRS = [
     ("Ein Hund bellt laut.", "A dog barks loudly."),

@@ -188,30 +188,21 @@ def file_lock(path: Path, *, wait: Callable[[], bool]) -> Iterator[None]:
 
     While another process holds it, `wait` is called: True tries again, False raises BlockingIOError.
     """
-    with open_growing(path) as file:
-        while not _locked(file):
+    from filelock import FileLock, Timeout  # slow to import
+
+    refuse_link(path)
+    lock = FileLock(path)
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout as error:
             if not wait():
-                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path))
-        yield
-
-
-def _locked(file: IO[bytes]) -> bool:
-    """Whether the lock of a file could be had."""
+                raise BlockingIOError(errno.EAGAIN, "locked by another process", str(path)) from error
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-            return False
-        raise
-    return True
+        yield
+    finally:
+        lock.release()
 
 
 def unfinished(path: Path) -> list[Path]:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from sightline.data.preparation import data_folder, line_bound, run_recipe, with_preprocessing
-from sightline.data.sources import Example, read
+from sightline.data.locate import data_folder, load_run_recipe
+from sightline.data.preparation import with_preprocessing
+from sightline.data.sources import Example, line_limit, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
 from sightline.decoding.ensemble import Ensemble, Mean, check_alike
@@ -46,7 +47,8 @@ from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.tasks.tagging import TaggingTask
-from sightline.text.tokenizer import END, SPECIALS, Vocabulary
+from sightline.text.tokenizer import END, SPECIALS
+from sightline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sightline.inspection.alignment import Alignment
@@ -141,7 +143,7 @@ class Run:
     def _described_unloaded(self) -> str:
         """The same from the files of the folder."""
         try:
-            recipe, parameters = run_recipe(self.folder), read_config(self.folder).get("parameters") or 0
+            recipe, parameters = load_run_recipe(self.folder), read_config(self.folder).get("parameters") or 0
         except (ValueError, OSError):
             return "not loaded yet"
         size = f", {parameters:,} parameters" if parameters else ""
@@ -190,7 +192,7 @@ class Run:
         if (baseline := config.get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
         need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
-        recipe = run_recipe(run)
+        recipe = load_run_recipe(run)
         vocabulary = with_preprocessing(recipe, Vocabulary.load(run, recipe.task_spec.labels))
         weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
@@ -458,7 +460,7 @@ class Run:
         if name != "validation" and name not in data.tests:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
         labelled = self.recipe.task_spec.labels == "words"
-        bound = line_bound(self.recipe)
+        bound = line_limit(self.recipe)
         return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled, bound=bound)
 
     def test_set(self, name: str) -> TestSet:

@@ -1,20 +1,22 @@
-"""Text on its way to a terminal: control characters of recipes, corpora and file names are shown, never obeyed.
+"""Text for a person: control characters escaped, long text truncated, counts with the right plural.
 
-A terminal obeys escape sequences in whatever it displays: a line of a corpus could recolour, overwrite or hide what
-stands around it (and some terminals take a new title or clipboard from it). Everything that a command prints for a
-person passes through `printable_output`; tables and progress bars, whose own sequences are wanted, through `console`.
+A terminal obeys escape sequences in whatever it displays: a line of a corpus could recolour, overwrite or hide what is
+around it (and some terminals take a new title or clipboard from it). All that a command prints for a person passes
+through `printable_output`; tables and progress bars, whose own sequences are wanted, through `console`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 # C0 but tab and newline, DEL, C1, line and paragraph separators, embeddings, overrides and isolates of direction
 # (Unicode TR36), and lone surrogates, which no encoding has (they stand for undecodable bytes of file names).
@@ -82,3 +84,32 @@ def console(**options: Any) -> Console:
 def plural(number: int, thing: str) -> str:
     """1 line, 2,048 lines; of several words the last is counted: 1 source word, 3 source words."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+_MOST = 400  # characters
+
+
+def truncate(text: str) -> str:
+    """A text to be shown beside what was made of it: of a long one (an article), how it begins, and …"""
+    return text if len(text) <= _MOST else text[: _MOST - 1].rstrip() + "…"
+
+
+def escape_newlines(text: str) -> str:
+    """A text with its newlines and tabs as signs."""
+    return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
+
+
+def short(line: str) -> str:
+    """A line of a file as an error shows it, in quotes, cut where it grows long."""
+    return repr(line if len(line) <= 60 else line[:57] + "...")
+
+
+def visible(token: str) -> str:
+    """A token as a label: what cannot be seen gets a sign, a lone combining mark gets a circle to sit on."""
+    if not token:
+        return "∅"
+    signs = {" ": "␣", "\n": "⏎", "\t": "⇥", "\u00a0": "⍽"}
+    if token.isspace():
+        return "".join(signs.get(character, "␣") for character in token)
+    label = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(token.split()))
+    return "◌" + label if unicodedata.category(label[0]).startswith("M") else label

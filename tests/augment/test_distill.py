@@ -23,8 +23,7 @@ from sightline.augment.backtranslation import Limits, sentence_scorer
 from sightline.augment.distillation import FILE, Distilling, distill, student_recipe
 from sightline.cli.app import app
 from sightline.cli.searching import load_together
-from sightline.data.preparation import other_direction
-from sightline.data.sources import MovedFolder
+from sightline.data.locate import MovedFolder, is_reverse_direction
 from sightline.recipe.loading import load_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
@@ -294,10 +293,10 @@ def test_where_the_files_of_another_machine_lie_is_asked_of_two_directions_alone
         load_recipe(translator / "recipe.yaml", ["data.folder=/server/pairs", f"data.swap={swap}"])
         for swap in ("false", "true")
     )
-    assert not other_direction(one, one)
+    assert not is_reverse_direction(one, one)
     assert not recwarn.list  # nothing is read
     with pytest.warns(MovedFolder):
-        assert other_direction(one, back)
+        assert is_reverse_direction(one, back)
 
 
 def test_sources_of_different_weights_are_refused(

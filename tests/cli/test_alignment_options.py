@@ -12,7 +12,7 @@ from sightline.cli.app import app
 from sightline.evaluation.alignment_error import measure_alignments, read_gold
 from sightline.inspection.alignment import HeadSelection, align_outputs, align_pairs, intersection
 from sightline.run import Run
-from sightline.text.natural import learn_casing
+from sightline.text.word_pieces import learn_casing
 from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = ["Ein Hund bellt laut.", "", "Die Kinder lachen über den Hund 🙂."]
@@ -160,7 +160,7 @@ def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
-    monkeypatch.setattr("sightline.data.preparation.training_examples", lambda recipe: iter(PAIRS))
+    monkeypatch.setattr("sightline.data.sources.training_examples", lambda recipe: iter(PAIRS))
     whole = align_pairs
     monkeypatch.setattr(
         "sightline.inspection.alignment.align_pairs",

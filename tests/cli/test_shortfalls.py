@@ -15,7 +15,8 @@ from sightline.run import Run
 from sightline.tasks.base import Prediction, Task
 from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.masked_lm import MaskedLMTask
-from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.vocabulary import Vocabulary
 
 
 class Answering:

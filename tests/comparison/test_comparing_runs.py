@@ -26,7 +26,7 @@ from sightline.comparison.sentences import answers, footnotes
 from sightline.comparison.tables import differences_table, luck_table, main_table
 from sightline.comparison.terminal import plain_text
 from sightline.comparison.where import Frequencies, find_where
-from sightline.data.sources import MovedFolder
+from sightline.data.locate import MovedFolder
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
 from sightline.evaluation.significance import mcnemar

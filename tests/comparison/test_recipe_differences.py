@@ -9,7 +9,7 @@ import pytest
 
 from sightline.comparison.recipe_differences import differ_only_in_seed, differences
 from sightline.comparison.wording import NOTHING, UNSET
-from sightline.data.sources import MovedFolder
+from sightline.data.locate import MovedFolder
 from sightline.recipe import Recipe
 from sightline.recipe.loading import load_recipe
 

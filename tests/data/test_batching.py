@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.data.batching import (
-    Indices,
-    order,
-    packed_batches,
-    packing_waste,
-    padded_batches,
-    padding_waste,
-)
+from sightline.data.batch_order import Indices, order, packed_batches, packing_waste, padded_batches, padding_waste
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=200)
 

@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 from sightline.cli.app import app
 from sightline.data.corpora import catalogue as catalogues
 from sightline.data.corpora import checking, europarl
-from sightline.data.corpora.catalogue import Corpus, CorpusError, Original, Product, catalogue, corpus
+from sightline.data.corpora.catalogue import Corpus, CorpusError, Original, Product, catalogue, corpora_folders, corpus
 from sightline.data.corpora.checking import BLOCK, difference, digests
 from sightline.data.corpora.conversion import CONVERSIONS, convert
+from sightline.data.corpora.conversion import synopses as make_synopses
 from sightline.data.corpora.download import download
-from sightline.data.corpora.places import corpora_folders
-from sightline.data.corpora.synopses import make as make_synopses
-from sightline.data.sources import DataError, resolve_folder, source_files
+from sightline.data.locate import resolve_folder, source_files
+from sightline.data.text_files import DataError
 from sightline.recipe.data import TextSource
 from sightline.recipe.loading import load_recipe, shipped_recipes
 

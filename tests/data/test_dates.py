@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.dates import forms_of
-from sightline.data.sources import DataError, read
-from sightline.data.splitting import part_of
+from sightline.data.sources import part_of, read
+from sightline.data.synthetic import date_formats
+from sightline.data.text_files import DataError
 from sightline.recipe.data import DatesSource
 
 DAY = datetime.date(2015, 3, 3)
 
 
 def test_dates_are_written_as_people_do() -> None:
-    written = {name: [form.write(DAY) for form in forms_of(name)] for name in ("de", "en_US", "en_GB", "ja")}
+    written = {name: [form.write(DAY) for form in date_formats(name)] for name in ("de", "en_US", "en_GB", "ja")}
     assert "Dienstag, 3. März 2015" in written["de"]
     assert "03.03.2015" in written["de"]
     assert {"March 3, 2015", "Mar 3, 2015", "March 3rd, 2015", "3rd of March 2015"} <= set(written["en_US"])
@@ -28,14 +28,14 @@ def test_dates_are_written_as_people_do() -> None:
 @pytest.mark.parametrize("day", [1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 30, 31])
 def test_english_ordinals_are_right(day: int) -> None:
     ending = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}.get(day, "th")
-    written = {form.write(datetime.date(2015, 1, day)) for form in forms_of("en_US")}
+    written = {form.write(datetime.date(2015, 1, day)) for form in date_formats("en_US")}
     assert f"January {day}{ending}, 2015" in written
 
 
 def test_no_form_leaves_day_and_month_to_guess() -> None:
     names = set(DatesSource(split="train").locales) | {"ja", "ko", "fi", "cs", "ru", "hu", "tr"}
     for name in names:
-        for form in forms_of(name):
+        for form in date_formats(name):
             text = form.write(datetime.date(2015, 4, 3))
             assert "2015" in text
             assert re.search(r"[^\W\d]{3}|年|월", text) or re.fullmatch(r"(\w+ )?0?3\. ?0?4\. ?2015", text), text

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.data.ingredients import Dropped, Ingredients
-from sightline.data.links import members, piece_links
-from sightline.data.sources import DataError
-from sightline.data.store import Store, prepare
+from sightline.data.store import BpeDropout, Store, StoreSpec, load_or_build_store
+from sightline.data.text_files import DataError
+from sightline.data.word_alignments import members, piece_links
 from sightline.recipe.data import BpeTokenizer, Data
-from sightline.text.tokenizer import SPACE, Vocabulary
+from sightline.text.tokenizer import SPACE
+from sightline.text.vocabulary import Vocabulary
 
 PAIRS = [
     ("ein Hund bellt", "a dog barks"),
@@ -37,16 +37,16 @@ def store(folder: Path, lines: list[str], *, dropout: float = 0.0, variant: int 
         }
     )
     vocabulary = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS))
-    ingredients = Ingredients(
+    ingredients = StoreSpec(
         data.train,
         vocabulary,
         folder,
         clean=data.clean,
         limit=limit,
-        dropped=Dropped(dropout, variant, 0) if dropout else None,
+        dropped=BpeDropout(dropout, variant, 0) if dropout else None,
         links=folder / "links.txt",
     )
-    return prepare(ingredients, cache=folder / "cache")
+    return load_or_build_store(ingredients, cache=folder / "cache")
 
 
 def linked_words(found: Store, number: int) -> set[tuple[int, int]]:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 import lzma
 import os
+import sys
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import mido
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data import sources
-from sightline.data.music import (
-    Chorale,
-    read_chorales,
-    salvage_events,
-    to_events,
-    transposed,
-    write_midi,
-)
-from sightline.data.sources import DataError
+from sightline.data.music import Chorale, parse_events, read_chorales, to_events, transpose, write_midi
+from sightline.data.text_files import DataError
 from sightline.recipe.data import ChoralesSource
 
 FULL = [67, 62, 59, 43]
@@ -157,7 +152,7 @@ def test_the_corpus_is_read_whole() -> None:
         "valid": 589,
         "test": 284,
     }
-    assert all(salvage_events(to_events(piece)).chorale == piece for pieces in parts.values() for piece in pieces)
+    assert all(parse_events(to_events(piece)).chorale == piece for pieces in parts.values() for piece in pieces)
 
 
 # Words
@@ -170,31 +165,31 @@ def test_a_piece_is_a_line_of_four_words_a_step() -> None:
 @given(CHORALES)
 def test_words_and_pieces_are_inverses(chorale: Chorale) -> None:
     text = to_events(chorale)
-    salvage = salvage_events(text)
+    salvage = parse_events(text)
     assert (salvage.chorale, salvage.dropped) == (chorale, 0)
     assert to_events(salvage.chorale) == text
 
 
 def test_what_a_model_wrote_is_used_as_far_as_it_goes_and_the_rest_is_counted() -> None:
-    salvage = salvage_events("67 <unk> 59 43 128 62 -5 43 067 62 59 43 67 blah")
+    salvage = parse_events("67 <unk> 59 43 128 62 -5 43 067 62 59 43 67 blah")
     assert salvage.chorale.steps == ((67, None, 59, 43), (None, 62, None, 43), (None, 62, 59, 43))
     assert (salvage.unknown, salvage.outside, salvage.unfinished, salvage.dropped) == (2, 2, 2, 6)
 
 
 def test_a_wrong_word_does_not_move_the_notes_after_it_to_another_voice() -> None:
-    assert salvage_events("x 62 59 43 67 62 59 43").chorale.steps[1] == (67, 62, 59, 43)
+    assert parse_events("x 62 59 43 67 62 59 43").chorale.steps[1] == (67, 62, 59, 43)
 
 
 @given(st.lists(st.sampled_from(["67", "_", "0", "127", "128", "x", "-1"])))
 def test_every_word_of_a_generated_text_is_used_or_counted(words: list[str]) -> None:
-    salvage = salvage_events(" ".join(words))
+    salvage = parse_events(" ".join(words))
     assert len(salvage.chorale.steps) * 4 + salvage.unfinished == len(words)
     usable = sum(word in ("67", "_", "0", "127") for word in words[: len(words) // 4 * 4])
     assert usable + salvage.dropped == len(words)
 
 
 def test_nothing_is_the_empty_piece() -> None:
-    assert salvage_events(" \n").chorale == Chorale(())
+    assert parse_events(" \n").chorale == Chorale(())
     assert to_events(Chorale(())) == ""
 
 
@@ -209,16 +204,16 @@ def test_a_chorale_has_four_voices_that_midi_can_play() -> None:
 
 
 def test_a_piece_moves_with_its_rests() -> None:
-    assert to_events(transposed(PIECE, 2)) == "69 64 61 45 69 64 _ 45 71 64 _ 45 71 62 59 _"
-    assert transposed(transposed(PIECE, -5), 5) == PIECE
+    assert to_events(transpose(PIECE, 2)) == "69 64 61 45 69 64 _ 45 71 64 _ 45 71 62 59 _"
+    assert transpose(transpose(PIECE, -5), 5) == PIECE
 
 
 def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
-    assert transposed(PIECE, 58).steps[2][0] == 127
+    assert transpose(PIECE, 58).steps[2][0] == 127
     with pytest.raises(ValueError, match=r"step 3, soprano: 69 moved by 59 semitones is 128"):
-        transposed(PIECE, 59)
+        transpose(PIECE, 59)
     with pytest.raises(ValueError, match=r"step 1, bass: 43 moved by -44 semitones is -1"):
-        transposed(PIECE, -44)
+        transpose(PIECE, -44)
 
 
 def test_a_piece_that_cannot_be_moved_as_a_recipe_wants_is_named(tmp_path: Path) -> None:
@@ -232,130 +227,79 @@ def test_a_piece_that_cannot_be_moved_as_a_recipe_wants_is_named(tmp_path: Path)
 
 
 class Note(NamedTuple):
-    """A note as it is heard, in ticks."""
+    """A note in ticks from the start."""
 
     start: int
     stop: int
     pitch: int
 
 
-class Track(NamedTuple):
-    """What a reader of MIDI files finds in a track."""
-
-    meta: dict[int, bytes]
-    program: int | None
-    notes: list[Note]
-    length: int
-
-
-def number_at(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length number and where it ends."""
-    value = 0
-    for count in range(1, 5):
-        value = value * 128 + data[at] % 128
-        at += 1
-        if data[at - 1] < 128:
-            assert count == 1 or value >= 128 ** (count - 1), "longer than it need be"
-            return value, at
-    raise AssertionError("a number of more than four bytes")
+def notes_of(track: mido.MidiTrack) -> list[Note]:
+    """The notes of a voice, which sings one at a time."""
+    time, started, notes = 0, dict[int, int](), list[Note]()
+    for message in track:
+        time += message.time
+        if message.type == "note_on":
+            assert not started
+            started[message.note] = time
+        elif message.type == "note_off":
+            notes.append(Note(started.pop(message.note), time, message.note))
+    assert not started
+    return notes
 
 
-def parse_track(data: bytes) -> Track:
-    meta: dict[int, bytes] = {}
-    program, time, at = None, 0, 0
-    sounding: dict[int, int] = {}
-    notes: list[Note] = []
-    while at < len(data):
-        assert 0x2F not in meta, "something follows the end of the track"
-        delta, at = number_at(data, at)
-        time += delta
-        status = data[at]
-        if status == 0xFF:
-            length, start = number_at(data, at + 2)
-            meta[data[at + 1]] = data[start : start + length]
-            at = start + length
-        elif status >> 4 == 0xC:
-            program, at = data[at + 1], at + 2
-        else:
-            pitch, velocity = data[at + 1], data[at + 2]
-            assert max(pitch, velocity) < 128
-            if status >> 4 == 0x9 and velocity:
-                assert not sounding, "a voice sings one note at a time"
-                sounding[pitch] = time
-            else:
-                assert status >> 4 == 0x8
-                notes.append(Note(sounding.pop(pitch), time, pitch))
-            at += 3
-    assert not sounding
-    assert meta[0x2F] == b""
-    return Track(meta, program, notes, time)
-
-
-def parse(data: bytes) -> tuple[int, list[Track]]:
-    """The ticks of a quarter note, and the tracks."""
-    assert data[:8] == b"MThd\0\0\0\x06"
-    kind, count, division = (int.from_bytes(data[at : at + 2], "big") for at in (8, 10, 12))
-    assert kind == 1
-    tracks, at = [], 14
-    while at < len(data):
-        assert data[at : at + 4] == b"MTrk"
-        stop = at + 8 + int.from_bytes(data[at + 4 : at + 8], "big")
-        tracks.append(parse_track(data[at + 8 : stop]))
-        at = stop
-    assert at == len(data)
-    assert len(tracks) == count
-    return division, tracks
-
-
-def written(chorale: Chorale, folder: Path) -> tuple[int, list[Track]]:
+def written(chorale: Chorale, folder: Path) -> mido.MidiFile:
     path = folder / "piece.mid"
     write_midi(chorale, path)
     assert [found.name for found in folder.iterdir()] == ["piece.mid"]
-    return parse(path.read_bytes())
+    return mido.MidiFile(path)
 
 
 def test_the_first_track_has_the_tempo_and_the_others_a_voice_each(tmp_path: Path) -> None:
-    _, tracks = written(PIECE, tmp_path)
-    assert int.from_bytes(tracks[0].meta[0x51], "big") == 750_000
-    assert tracks[0].meta[0x58][:2] == bytes([4, 2])
-    assert tracks[0].notes == []
-    assert [track.meta[0x03] for track in tracks[1:]] == [b"Soprano", b"Alto", b"Tenor", b"Bass"]
-    assert [track.program for track in tracks[1:]] == [52] * 4
+    tempo, *voices = written(PIECE, tmp_path).tracks
+    assert [message.tempo for message in tempo if message.type == "set_tempo"] == [750_000]
+    assert [(each.numerator, each.denominator) for each in tempo if each.type == "time_signature"] == [(4, 4)]
+    assert notes_of(tempo) == []
+    assert [track.name for track in voices] == ["Soprano", "Alto", "Tenor", "Bass"]
+    assert [each.program for track in voices for each in track if each.type == "program_change"] == [52] * 4
 
 
 def test_a_pitch_that_repeats_is_one_held_note(tmp_path: Path) -> None:
-    division, (_, soprano, alto, tenor, bass) = written(PIECE, tmp_path)
-    sixteenth = division // 4
-
-    def in_steps(track: Track) -> list[tuple[float, float, int]]:
-        return [(note.start / sixteenth, note.stop / sixteenth, note.pitch) for note in track.notes]
-
-    assert in_steps(soprano) == [(0, 2, 67), (2, 4, 69)]
-    assert in_steps(alto) == [(0, 3, 62), (3, 4, 60)]
-    assert in_steps(tenor) == [(0, 1, 59), (3, 4, 57)]
-    assert in_steps(bass) == [(0, 3, 43)]
+    piece = written(PIECE, tmp_path)
+    sixteenth = piece.ticks_per_beat // 4
+    voices = [
+        [(note.start / sixteenth, note.stop / sixteenth, note.pitch) for note in notes_of(track)]
+        for track in piece.tracks[1:]
+    ]
+    assert voices == [[(0, 2, 67), (2, 4, 69)], [(0, 3, 62), (3, 4, 60)], [(0, 1, 59), (3, 4, 57)], [(0, 3, 43)]]
 
 
 @given(chorale=CHORALES.filter(lambda chorale: bool(chorale.steps)))
 def test_a_midi_file_holds_every_note_and_no_other(tmp_path_factory: pytest.TempPathFactory, chorale: Chorale) -> None:
-    division, tracks = written(chorale, tmp_path_factory.mktemp("midi"))
-    for index, track in enumerate(tracks[1:]):
-        heard: list[int | None] = [None] * len(chorale.steps)
-        for note in track.notes:
-            for step in range(note.start * 4 // division, note.stop * 4 // division):
-                assert heard[step] is None
-                heard[step] = note.pitch
-        assert heard == chorale.voice(index)
-        assert len(track.notes) == sum(pitch is not None for pitch, _ in groupby(heard))
+    piece = written(chorale, tmp_path_factory.mktemp("midi"))
+    for index, track in enumerate(piece.tracks[1:]):
+        sung: list[int | None] = [None] * len(chorale.steps)
+        notes = notes_of(track)
+        for note in notes:
+            for step in range(note.start * 4 // piece.ticks_per_beat, note.stop * 4 // piece.ticks_per_beat):
+                assert sung[step] is None
+                sung[step] = note.pitch
+        assert sung == chorale.voice(index)
+        assert len(notes) == sum(pitch is not None for pitch, _ in groupby(sung))
 
 
 def test_a_piece_lasts_as_long_as_its_steps(tmp_path: Path) -> None:
     silence = ((None,) * 4,) * 200
-    chorale = Chorale(silence + PIECE.steps * 4000 + silence)  # long enough for times of one, two, three bytes
-    division, tracks = written(chorale, tmp_path)
-    beat = int.from_bytes(tracks[0].meta[0x51], "big") / 1e6
-    for track in tracks:
-        assert track.length / division * beat == pytest.approx(len(chorale.steps) / 4 * 60 / 80, rel=1e-6)
+    chorale = Chorale(silence + PIECE.steps * 400 + silence)
+    piece = written(chorale, tmp_path)
+    assert piece.length == pytest.approx(len(chorale.steps) / 4 * 60 / 80, rel=1e-6)
+    assert {sum(message.time for message in track) for track in piece.tracks} == {len(chorale.steps) * 120}
+
+
+def test_without_mido_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mido", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'sightline\[viz\]'"):
+        write_midi(PIECE, tmp_path / "piece.mid")
 
 
 def test_a_piece_without_steps_is_not_written(tmp_path: Path) -> None:

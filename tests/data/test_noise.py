@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.noise import Chance, Pieces, corrupt_spans, denoise, mask_words, span_places
+from sightline.data.noise import NoiseRandom, PieceTable, corrupt_spans, corrupt_text, mask_tokens, span_places
 from sightline.recipe.data import (
     MASK,
     AnyTokenizer,
@@ -37,8 +37,8 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(BpeTokenizer(size=190, min_count=1), LINES * 3, (*SPANS.marks, MASK))
 
 
-def pieces(*marks: str) -> Pieces:
-    return Pieces.of(tokenizer(), marks or (MASK,))
+def pieces(*marks: str) -> PieceTable:
+    return PieceTable.of(tokenizer(), marks or (MASK,))
 
 
 @cache
@@ -66,14 +66,14 @@ def word_numbers(ids: np.ndarray) -> np.ndarray:
 
 
 def test_the_same_key_draws_the_same_and_another_something_else() -> None:
-    assert (Chance(1, 2, 3).raw(5) == Chance(1, 2, 3).raw(5)).all()
-    assert (Chance(1, 2, 3).raw(5) != Chance(1, 2, 4).raw(5)).all()
+    assert (NoiseRandom(1, 2, 3).raw(5) == NoiseRandom(1, 2, 3).raw(5)).all()
+    assert (NoiseRandom(1, 2, 3).raw(5) != NoiseRandom(1, 2, 4).raw(5)).all()
 
 
 def test_every_set_is_drawn_as_often() -> None:
     counts = np.zeros((4, 4))
     for key in range(3_000):
-        low, high = Chance(key).some(2, 4)
+        low, high = NoiseRandom(key).some(2, 4)
         counts[low, high] += 1
     assert counts[np.triu_indices(4, 1)] == pytest.approx(500, abs=100)
     assert counts.sum() == counts[np.triu_indices(4, 1)].sum()
@@ -84,7 +84,7 @@ def test_every_set_is_drawn_as_often() -> None:
 
 def masked(noise: MaskNoise, length: int = 128, repeats: int = 40) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     return [
-        (window, *mask_words(window, noise, pieces(), Chance(repeat, number)))
+        (window, *mask_tokens(window, noise, pieces(), NoiseRandom(repeat, number)))
         for repeat in range(repeats)
         for number, window in enumerate(windows(length))
     ]
@@ -122,7 +122,7 @@ def test_where_no_spaces_are_set_a_piece_is_a_word() -> None:
     ids = np.array(cutter.encode(line))
     assert len(ids) > 30
     shares = [
-        np.count_nonzero(mask_words(ids, MaskNoise(), Pieces.of(cutter, (MASK,)), Chance(key))[1]) / len(ids)
+        np.count_nonzero(mask_tokens(ids, MaskNoise(), PieceTable.of(cutter, (MASK,)), NoiseRandom(key))[1]) / len(ids)
         for key in range(200)
     ]
     assert min(shares) > 0.1 and max(shares) < 0.2  # not a clause as a whole, nor a mark of punctuation alone
@@ -144,7 +144,7 @@ def test_specials_are_never_chosen_while_there_is_text() -> None:
 @given(length=st.integers(1, 80), rate=st.floats(0.01, 0.95), key=st.integers(0, 1_000))
 def test_something_is_always_wanted_and_never_more_than_there_is_room_for(length: int, rate: float, key: int) -> None:
     noise = MaskNoise(rate=rate)
-    _, wanted = mask_words(text()[key : key + length], noise, pieces(), Chance(key))
+    _, wanted = mask_tokens(text()[key : key + length], noise, pieces(), NoiseRandom(key))
     assert 1 <= np.count_nonzero(wanted) <= noise.most(length)
 
 
@@ -155,7 +155,7 @@ def test_something_is_always_wanted_and_never_more_than_there_is_room_for(length
 def test_spans_are_placed_in_order_and_apart(lengths: list[int], rest: int, key: int) -> None:
     rest = max(rest, len(lengths) - 1)
     units = sum(lengths) + rest
-    starts = span_places(units, np.array(lengths, np.int64), Chance(key))
+    starts = span_places(units, np.array(lengths, np.int64), NoiseRandom(key))
     stops = starts + np.array(lengths, np.int64)
     assert (starts[1:] > stops[:-1]).all()
     assert not len(starts) or (starts[0] >= 0 and stops[-1] <= units)
@@ -177,7 +177,7 @@ def test_every_token_is_in_the_source_or_in_the_target_of_span_corruption(
     length: int, rate: float, mean: float, key: int
 ) -> None:
     noise, window = SpanNoise(rate=rate, mean_span_length=mean), text()[key : key + length]
-    source, target = (each.tolist() for each in corrupt_spans(window, noise, pieces(*noise.marks), Chance(key)))
+    source, target = (each.tolist() for each in corrupt_spans(window, noise, pieces(*noise.marks), NoiseRandom(key)))
     marks = [tokenizer().mark(mark) for mark in noise.marks]
     plain = window[window != END]
     if len(plain):
@@ -196,7 +196,7 @@ def test_spans_cover_fifteen_percent_with_three_tokens_each_wherever_they_stand(
     plain = text()[text() != END]
     for key in range(400):
         at = (key * 37) % (len(plain) - 120)
-        source, target = corrupt_spans(plain[at : at + 120], SPANS, pieces(*SPANS.marks), Chance(key))
+        source, target = corrupt_spans(plain[at : at + 120], SPANS, pieces(*SPANS.marks), NoiseRandom(key))
         spots = np.flatnonzero(np.isin(target, marks))
         own = np.diff(np.append(spots, len(target))) - 1
         lengths += own.tolist()
@@ -224,7 +224,7 @@ def test_denoising_without_anything_else_changes_only_the_order_of_sentences() -
     noise = InfillingNoise(rate=0.001)
     moved = 0
     for number, window in enumerate(windows(120)):
-        source, target = denoise(window, noise, pieces(), Chance(number))
+        source, target = corrupt_text(window, noise, pieces(), NoiseRandom(number))
         plain = window[window != END]
         assert (target == plain).all()
         assert sorted(source.tolist()) == sorted(plain.tolist())
@@ -265,7 +265,7 @@ def test_sentences_are_moved_whole_where_full_stops_stand_inside_them(section: A
     sentences = ["Itweighs3.5kg.", "Mr.Smithmetz.B.E.coli.", "Isit?", "Yes!", "这是书。", "那也是。", "Noend"]
     orders = set()
     for key in range(60):
-        source, _ = denoise(window, InfillingNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))
+        source, _ = corrupt_text(window, InfillingNoise(rate=0.001), PieceTable.of(cutter, (MASK,)), NoiseRandom(key))
         rest, order = "".join(cutter.pieces(source.tolist())).replace(SPACE, ""), list[str]()
         while rest:
             order.append(next(each for each in sentences if rest.startswith(each)))
@@ -279,7 +279,11 @@ def test_broken_lines_are_no_sentences() -> None:
     cutter = Tokenizer.train(CharacterTokenizer(spaces="keep"), ["to be\nor not. That\nis"], (MASK,))
     window = np.array(cutter.encode("to be\nor not. That\nis"))
     found = {
-        cutter.decode(denoise(window, InfillingNoise(rate=0.001), Pieces.of(cutter, (MASK,)), Chance(key))[0].tolist())
+        cutter.decode(
+            corrupt_text(window, InfillingNoise(rate=0.001), PieceTable.of(cutter, (MASK,)), NoiseRandom(key))[
+                0
+            ].tolist()
+        )
         for key in range(20)
     }
     assert found == {"to be\nor not. That\nis", " That\nisto be\nor not."}
@@ -292,7 +296,7 @@ def test_spans_of_denoising_are_of_whole_words_with_poisson_lengths() -> None:
         window = text()[key * 11 : key * 11 + 150]
         plain = window[window != END]
         words = word_numbers(plain)
-        source, _ = denoise(window, noise, pieces(), Chance(key))
+        source, _ = corrupt_text(window, noise, pieces(), NoiseRandom(key))
         own, at = [], 0
         marks = np.flatnonzero(source == mask)
         bounds = np.append(marks, len(source))
@@ -324,9 +328,9 @@ def test_deletion_leaves_masks_and_takes_its_share_of_the_rest() -> None:
     mask, masks, kept, plain_kept = tokenizer().mark(MASK), 0, 0, 0
     for key in range(100):
         window = text()[key * 13 : key * 13 + 150]
-        with_all, _ = denoise(window, InfillingNoise(permute_sentences=False), pieces(), Chance(key))
-        with_less, _ = denoise(
-            window, InfillingNoise(permute_sentences=False, deletion_ratio=0.2), pieces(), Chance(key)
+        with_all, _ = corrupt_text(window, InfillingNoise(permute_sentences=False), pieces(), NoiseRandom(key))
+        with_less, _ = corrupt_text(
+            window, InfillingNoise(permute_sentences=False, deletion_ratio=0.2), pieces(), NoiseRandom(key)
         )
         assert np.count_nonzero(with_all == mask) == np.count_nonzero(with_less == mask)
         masks += np.count_nonzero(with_all == mask)
@@ -346,5 +350,5 @@ def test_a_denoising_source_is_never_longer_than_its_text(
     length: int, rate: float, mean: float, delete: float, key: int
 ) -> None:
     noise, window = InfillingNoise(rate=rate, mean_span_length=mean, deletion_ratio=delete), text()[key : key + length]
-    source, target = denoise(window, noise, pieces(), Chance(key))
+    source, target = corrupt_text(window, noise, pieces(), NoiseRandom(key))
     assert len(source) <= len(target) <= length

@@ -7,23 +7,24 @@ import re
 
 import pytest
 
-from sightline.data.phrases import Phrase, phrases
+from sightline.data.phrases import AnnotatedPair, phrases
 from sightline.data.phrases.lexicon import FIRST_NAMES, GRAMMAR_VERSION, ambiguous, nouns, verbs
-from sightline.data.sources import DataError, read
+from sightline.data.sources import read
+from sightline.data.text_files import DataError
 from sightline.recipe.data import PhrasesSource
 
 SENTENCES = list(phrases(PhrasesSource(split="train", examples=2_000)))
 FIRST = {name for names in FIRST_NAMES.values() for name in names}
 
 
-def found(pattern: str) -> list[Phrase]:
+def found(pattern: str) -> list[AnnotatedPair]:
     """The sentences whose English matches; some must."""
     matching = [phrase for phrase in SENTENCES if re.search(pattern, phrase.english)]
     assert matching, pattern
     return matching
 
 
-def linked(phrase: Phrase, word: int) -> list[str]:
+def linked(phrase: AnnotatedPair, word: int) -> list[str]:
     """The German words an English one is linked to."""
     german = phrase.german.split()
     return [german[j] for i, j in sorted(phrase.links) if i == word]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.preparation import training_examples
-from sightline.data.sources import DataError
+from sightline.data.sources import training_examples
+from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sightline.data.ingredients import _identity
-from sightline.data.sources import DataError, read, source_files
-from sightline.data.splitting import part_of
+from sightline.data.locate import source_files
+from sightline.data.sources import part_of, read
+from sightline.data.store import _identity
+from sightline.data.text_files import DataError
 from sightline.recipe.data import SequencesSource
 
 

@@ -14,17 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sightline.data import sources, splitting, text_lines
-from sightline.data.sources import (
-    DataError,
-    Example,
-    MovedFolder,
-    folder_here,
-    read,
-    read_lines,
-    resolve_folder,
-)
-from sightline.data.splitting import part_of, place
+from sightline.data import sources, text_files
+from sightline.data.locate import MovedFolder, folder_here, resolve_folder
+from sightline.data.sources import Example, part_of, read, split_position
+from sightline.data.text_files import DataError, read_lines
 from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, PlainSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")
@@ -218,7 +211,7 @@ def test_a_part_of_a_text_is_counted_in_its_lines_or_in_its_letters(tmp_path: Pa
 def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", size)
+    monkeypatch.setattr(text_files, "_BLOCK", size)
     write(tmp_path, a_txt="\ufeffabcd\n\ufeffxy\nz\n")  # 3 + 5 bytes, then another mark
     assert list(read_lines(tmp_path / "a.txt")) == ["abcd", "\ufeffxy", "z"]
 
@@ -226,7 +219,7 @@ def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
 def test_a_line_far_into_a_file_is_named_by_its_number_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", 6)
+    monkeypatch.setattr(text_files, "_BLOCK", 6)
     write(tmp_path, a_txt=b"a\nb\nc\nd\n\xff\ne\n", b_txt=b"a\nb\nc\n\x1f\x8b\x08\x00\n")
     with pytest.raises(DataError, match=r"a.txt, line 5: byte 1 \(0xff\) is not UTF-8; convert the file"):
         list(read_lines(tmp_path / "a.txt"))
@@ -236,15 +229,14 @@ def test_a_line_far_into_a_file_is_named_by_its_number_in_the_file(
 
 def test_what_falls_between_two_shares_belongs_to_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_tsv="0.25\tlow\n0.5\tmiddle\n0.75\thigh\n")
-    monkeypatch.setattr(sources, "place", float)
+    monkeypatch.setattr(sources, "split_position", float)
     assert examples(TsvSource(file="a.tsv", share=(0.25, 0.5)), tmp_path) == [("0.25", "low")]
     assert examples(TsvSource(file="a.tsv", share=(0.5, 0.75)), tmp_path) == [("0.5", "middle")]
-    monkeypatch.setattr(splitting, "place", float)
     assert [part_of(text) for text in ("0.0", "0.8", "0.9")] == ["train", "validation", "test"]
 
 
 def test_a_text_keeps_its_place_for_ever() -> None:
-    assert place("Satz") == place(" Satz ") == pytest.approx(0.9503143899796342, abs=1e-12)
+    assert split_position("Satz") == split_position(" Satz ") == pytest.approx(0.9503143899796342, abs=1e-12)
 
 
 def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from sightline.data.preparation import with_defaults
-from sightline.data.text_size import marks_spans
+from sightline.data.preparation import marks_spans, with_defaults
 from sightline.recipe import Recipe
 
 

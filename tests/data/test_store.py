@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sightline.data import ingredients, store
-from sightline.data.cache import cache_folder
-from sightline.data.ingredients import Dropped, Ingredients, content_hash
-from sightline.data.sources import DataError, Example
-from sightline.data.store import Store, prepare
+from sightline.data import store
+from sightline.data import store as ingredients
+from sightline.data.corpora.catalogue import cache_folder
+from sightline.data.sources import Example
+from sightline.data.store import BpeDropout, Store, StoreSpec, content_hash, load_or_build_store
+from sightline.data.text_files import DataError
 from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, JsonLinesSource, TsvSource
-from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.vocabulary import Vocabulary
 
 PAIRS = [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("der Hund läuft", "the dog runs"), ("", "nothing"), ("", "")]
 VOCABULARY = Vocabulary.train(BpeTokenizer(size=80, min_count=1), lambda: iter([Example(*pair) for pair in PAIRS]))
@@ -40,8 +42,8 @@ def write(folder: Path, pairs: Sequence[tuple[str, str]], name: str = "a.tsv") -
 
 
 def make(folder: Path, *sources: AnySource, progress: Callable[[int], None] | None = None, **options: Any) -> Store:
-    made = Ingredients(sources or (TsvSource(file="a.tsv"),), VOCABULARY, folder)
-    return prepare(replace(made, **options), cache=folder / "cache", progress=progress)
+    made = StoreSpec(sources or (TsvSource(file="a.tsv"),), VOCABULARY, folder)
+    return load_or_build_store(replace(made, **options), cache=folder / "cache", progress=progress)
 
 
 def texts(made: Store) -> list[tuple[str, str]]:
@@ -52,7 +54,7 @@ def texts(made: Store) -> list[tuple[str, str]]:
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute on, for whoever asks how old a file is."""
-    monkeypatch.setattr("sightline.data.ingredients.time", SimpleNamespace(time=lambda: time.time() + 60))
+    monkeypatch.setattr("sightline.data.store.time", SimpleNamespace(time=lambda: time.time() + 60))
 
 
 def stores(folder: Path) -> list[str]:
@@ -95,7 +97,7 @@ def test_examples_that_are_not_there_are_refused(place: Path) -> None:
 
 
 def test_where_each_word_has_a_label_a_line_with_too_few_is_named(place: Path) -> None:
-    made = Ingredients((TsvSource(file="a.tsv"),), replace(VOCABULARY, labels="words"), place)
+    made = StoreSpec((TsvSource(file="a.tsv"),), replace(VOCABULARY, labels="words"), place)
     with pytest.raises(DataError, match=r"a\.tsv, line 4: "):
         list(made.examples())
 
@@ -109,7 +111,7 @@ def test_of_long_pairsfewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest
     handed: list[int] = []
     tokenize = store._tokenize
 
-    def watched(ingredients: Ingredients, schema: Any, numbered: Any) -> Any:
+    def watched(ingredients: StoreSpec, schema: Any, numbered: Any) -> Any:
         handed.append(sum(len(source) + len(target) for _, (source, target), _ in numbered[1]))
         return tokenize(ingredients, schema, numbered)
 
@@ -219,9 +221,9 @@ def test_all_that_goes_in_makes_another_store(place: Path) -> None:
     make(place, clean=Clean())
     make(place, clean=Clean(max_tokens=20))
     make(place, TsvSource(file="a.tsv", columns=(2, 1)))
-    make(place, dropped=Dropped(0.1, 1, 0))
-    make(place, dropped=Dropped(0.1, 2, 0))
-    make(place, dropped=Dropped(0.1, 1, 1))
+    make(place, dropped=BpeDropout(0.1, 1, 0))
+    make(place, dropped=BpeDropout(0.1, 2, 0))
+    make(place, dropped=BpeDropout(0.1, 1, 1))
     make(place, vocabulary=Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS)))
     assert len(stores(place)) == 10
     write(place, PAIRS[:3])
@@ -240,7 +242,7 @@ def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monke
         {"vocabulary": replace(VOCABULARY, target=other.target)},
         {"sources": (TsvSource(file="a.tsv"), TsvSource(file="a.tsv"))},
     ]
-    plain = Ingredients((TsvSource(file="a.tsv"),), VOCABULARY, place)
+    plain = StoreSpec((TsvSource(file="a.tsv"),), VOCABULARY, place)
     names = {replace(plain, **change).key(place / "cache") for change in changes}
     assert len(names) == len(changes)
     (place / "a.gz").write_bytes((place / "a.tsv").read_bytes())  # the same bytes, to be read otherwise
@@ -250,7 +252,7 @@ def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monke
 
 
 def test_the_dates_of_another_babel_are_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Ingredients((DatesSource(split="train", examples=1),), VOCABULARY, None)
+    made = StoreSpec((DatesSource(split="train", examples=1),), VOCABULARY, None)
     before = made.key(tmp_path)
     monkeypatch.setattr(ingredients, "version", lambda name: "another")
     assert made.key(tmp_path) != before
@@ -292,7 +294,7 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
     write(tmp_path, PAIRS[:3] * 20)
 
     def cut(variant: int) -> list[list[int]]:
-        made = make(tmp_path, dropped=Dropped(0.5, variant, 3))
+        made = make(tmp_path, dropped=BpeDropout(0.5, variant, 3))
         assert texts(made) == PAIRS[:3] * 20
         return [row.tolist() for row in made.take(range(60))[0]]
 
@@ -304,7 +306,7 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
 
 
 def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
-    plain, pairs = Ingredients((), VOCABULARY, None), [Example("der Hund läuft", "the dog runs"), Example("ein", "a")]
+    plain, pairs = StoreSpec((), VOCABULARY, None), [Example("der Hund läuft", "the dog runs"), Example("ein", "a")]
     (whole, short), targets, cut = plain.encode(pairs, 0)
     assert cut == [False, False] and len(whole) > len(short)
     assert replace(plain, longest_source=len(whole)).encode(pairs, 0) == ([whole, short], targets, [False, False])
@@ -313,7 +315,7 @@ def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
 
 
 def test_dropout_cuts_each_chunk_and_each_side_differently() -> None:
-    made = Ingredients((), VOCABULARY, None, dropped=Dropped(0.5, 0, 0))
+    made = StoreSpec((), VOCABULARY, None, dropped=BpeDropout(0.5, 0, 0))
     text = "der Hund läuft a dog runs"
     chunks = [made.encode([Example(text, text)], number)[:2] for number in range(4)]
     assert len({tuple(ids) for sides in chunks for (ids,) in sides}) == 8
@@ -391,8 +393,8 @@ def test_bad_input_is_named_through_the_store(place: Path) -> None:
 
 
 def test_the_dates_need_no_folder(tmp_path: Path) -> None:
-    ingredients = Ingredients((DatesSource(split="test", examples=5),), VOCABULARY, None)
-    assert len(prepare(ingredients, cache=tmp_path)) == 5
+    ingredients = StoreSpec((DatesSource(split="test", examples=5),), VOCABULARY, None)
+    assert len(load_or_build_store(ingredients, cache=tmp_path)) == 5
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

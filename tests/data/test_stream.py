@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data import store as stores
-from sightline.data.ingredients import Ingredients
-from sightline.data.store import Store, prepare
-from sightline.data.stream import FullWindows, TextStream, full_windows
-from sightline.data.windows import stream_of
+from sightline.data.store import Store, StoreSpec, load_or_build_store
+from sightline.data.windows import FullWindows, TokenStream, full_windows, token_stream
 from sightline.recipe.data import CharacterTokenizer, PlainSource, TsvSource
-from sightline.text.tokenizer import END, Vocabulary
+from sightline.text.tokenizer import END
+from sightline.text.vocabulary import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +30,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("", "abcdef")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "_CHUNK", 7)
-        return prepare(Ingredients(sources, vocabulary, folder, text_alone=True), cache=folder / "cache")
+        return load_or_build_store(StoreSpec(sources, vocabulary, folder, text_alone=True), cache=folder / "cache")
 
 
 def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: Store) -> None:
-    stream, whole = TextStream(store), stream_of(store)
+    stream, whole = TokenStream(store), token_stream(store)
     assert len(stream) == len(whole)
     for start in range(len(whole)):
         for stop in (start, start + 1, start + 13, len(whole)):
@@ -43,13 +42,13 @@ def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: 
 
 
 def test_each_source_has_its_own_part_of_the_stream(store: Store) -> None:
-    stream = TextStream(store)
-    ends = np.flatnonzero(stream_of(store) == END)
+    stream = TokenStream(store)
+    ends = np.flatnonzero(token_stream(store) == END)
     assert stream.bounds.tolist() == [0, ends[39] + 1, len(stream)]
 
 
 def test_behind_the_end_of_a_source_comes_its_beginning(store: Store) -> None:
-    stream, whole = TextStream(store), stream_of(store)
+    stream, whole = TokenStream(store), token_stream(store)
     for source in (0, 1):
         low, high = (int(bound) for bound in stream.bounds[source : source + 2])
         assert stream.around(high - 3, 8, source).tolist() == [*whole[high - 3 : high], *whole[low : low + 5]]
@@ -114,6 +113,8 @@ def test_windows_are_known_by_their_places_in_the_epoch(store: Store) -> None:
 def test_pairs_read_as_text_leave_their_sources_out(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("aaa\tbcd\nfff\tde\n")
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("abcdef", "abcdef")]))
-    made = prepare(Ingredients((TsvSource(file="pairs.tsv"),), vocabulary, tmp_path, text_alone=True), cache=tmp_path)
+    made = load_or_build_store(
+        StoreSpec((TsvSource(file="pairs.tsv"),), vocabulary, tmp_path, text_alone=True), cache=tmp_path
+    )
     assert made.source_lengths.tolist() == [0, 0]
     assert made.target_lengths.tolist() == [3, 2]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.sources import DataError, Example, read
-from sightline.data.tables import SkippedHeader, csv_columns
+from sightline.data.sources import Example, read
+from sightline.data.text_files import DataError, SkippedHeader, csv_columns
 from sightline.recipe.data import CsvSource, TsvSource
 
 ROWS = "a good film\tpositive\na bad one\tnegative\ngood\tpositive\n"

@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.sources import DataError, Example
-from sightline.data.tagged import Block, form_of, joined, read_columns, read_conllu, sentences, words_of
-from sightline.data.word_lines import Form
+from sightline.data.conll import (
+    TaggedFormat,
+    TaggedSentence,
+    format_of,
+    join_words,
+    read_columns,
+    read_conllu,
+    split_words,
+    tagged_sentences,
+)
+from sightline.data.sources import Example
+from sightline.data.text_files import DataError
 
 CONLLU = """\
 # sent_id = 1
@@ -52,8 +61,8 @@ def row(*cells: str, id_: int | str = 1) -> str:
     return "\t".join([str(id_), *cells, *"_" * (9 - len(cells))])
 
 
-def blocks(content: str, form: Form, word: int = 1) -> list[Block]:
-    return list(sentences(content.split("\n"), form, word, name="a"))
+def blocks(content: str, form: TaggedFormat, word: int = 1) -> list[TaggedSentence]:
+    return list(tagged_sentences(content.split("\n"), form, word, name="a"))
 
 
 def test_conllu_gives_words_and_their_labels(tmp_path: Path) -> None:
@@ -174,20 +183,20 @@ def test_a_word_can_be_anything(tmp_path: Path, word: str) -> None:
     assert list(read_conllu(write(tmp_path, f"{row('x', '_', 'X')}\n{row(word, '_', 'Y', id_=2)}\n"))) == twice
     assert list(read_columns(write(tmp_path, f"x\tX\n{word}\tY\n", "a.tsv"))) == twice
     assert list(read_columns(write(tmp_path, f"x X\n{word} Y\n", "a.col"))) == twice
-    assert words_of(twice[0].source) == ["x", word]
+    assert split_words(twice[0].source) == ["x", word]
 
 
 def test_words_are_joined_by_spaces_and_hide_their_own() -> None:
-    assert joined(["New York", "is", "\u200b"]) == "New\u00a0York is \u200b"
-    assert words_of("New\u00a0York is \u200b") == ["New\u00a0York", "is", "\u200b"]
-    assert joined([]) == "" and words_of("") == []
+    assert join_words(["New York", "is", "\u200b"]) == "New\u00a0York is \u200b"
+    assert split_words("New\u00a0York is \u200b") == ["New\u00a0York", "is", "\u200b"]
+    assert join_words([]) == "" and split_words("") == []
     with pytest.raises(ValueError, match="word 2 of 3 is empty"):
-        joined(["a", "", "b"])
+        join_words(["a", "", "b"])
 
 
 @given(st.lists(st.text(min_size=1)))
 def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
-    assert words_of(joined(words)) == [word.replace(" ", "\u00a0") for word in words]
+    assert split_words(join_words(words)) == [word.replace(" ", "\u00a0") for word in words]
 
 
 @pytest.mark.parametrize(
@@ -209,12 +218,12 @@ def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
     ],
 )
 def test_a_suffix_tells_the_form(name: str, form: str | None) -> None:
-    assert form_of(Path("folder.conllu") / name) == form
+    assert format_of(Path("folder.conllu") / name) == form
 
 
 def test_only_the_label_column_of_conllu_changes() -> None:
     first, second = blocks(CONLLU.removesuffix("\n"), "conllu")
-    assert [joined(first.words), joined(second.words)] == CONLLU_WORDS
+    assert [join_words(first.words), join_words(second.words)] == CONLLU_WORDS
     changed = first.tagged(list("ABCDEF"), "xpos") + second.tagged("G", "xpos")
     expected = CONLLU
     for old, new in zip(["\tV\t", "\tP\t", "\tE\t", "\tD\t", "\tN\t", "\tM\t", "\tS\t"], "ABCDEFG", strict=True):
@@ -250,7 +259,7 @@ def test_a_label_that_has_not_changed_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns")])
-def test_labels_that_do_not_fit_are_refused(content: str, form: Form) -> None:
+def test_labels_that_do_not_fit_are_refused(content: str, form: TaggedFormat) -> None:
     block = next(block for block in blocks(content.removesuffix("\n"), form) if block.words)
     count = len(block.words)
     with pytest.raises(ValueError, match=rf"a, line \d: {count + 1} labels for {count} words"):
@@ -272,16 +281,16 @@ def test_a_column_that_cannot_be_is_refused() -> None:
 
 def test_a_sentence_is_given_out_before_the_next_is_read() -> None:
     lines = iter(["a\tX", "", "b\tY", "", "c\tZ"])
-    stream = sentences(lines, "columns")
+    stream = tagged_sentences(lines, "columns")
     assert next(stream).words == ("a",)
     assert next(lines) == "b\tY"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize(("content", "form"), [(CONLLU, "conllu"), (CONLL_2003, "columns")])
-def test_lines_keep_their_ends(content: str, form: Form, end: str) -> None:
+def test_lines_keep_their_ends(content: str, form: TaggedFormat, end: str) -> None:
     lines = content.replace("\n", end).splitlines(keepends=True)
-    again = [block.tagged(["new"] * len(block.words)) for block in sentences(lines, form)]
+    again = [block.tagged(["new"] * len(block.words)) for block in tagged_sentences(lines, form)]
     column = {"conllu": 3, "columns": 1}[form]
     for old, new in zip(lines, chain.from_iterable(again), strict=True):
         assert new.endswith(end)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.data.sources import DataError
-from sightline.data.tagged import sentences
-from sightline.data.tagged_forms import check_columns, detect_form
+from sightline.data.conll import check_columns, detect_format, tagged_sentences
+from sightline.data.text_files import DataError
 
 LABELS = {"O", "B-PER", "I-PER", "Noun", "Verb"}
 CONLLU = [
@@ -36,11 +35,11 @@ CONLLU = [
     ],
 )
 def test_the_content_says_which_form_it_is(lines: list[str], form: str | None) -> None:
-    assert detect_form(lines, 1, 2, LABELS) == form
+    assert detect_format(lines, 1, 2, LABELS) == form
 
 
 def test_plain_text_is_refused_as_columns() -> None:
-    blocks = list(sentences(["the dog sees\n", "old cats run\n"], "columns", name="in.txt"))
+    blocks = list(tagged_sentences(["the dog sees\n", "old cats run\n"], "columns", name="in.txt"))
     for label in (2, 3, 4):
         with pytest.raises(DataError, match=r"in\.txt, line 1: '\w+' would be a label .*--format text .*--column"):
             check_columns(blocks, label, LABELS)
@@ -50,4 +49,4 @@ def test_plain_text_is_refused_as_columns() -> None:
     "rows", [["Anna B-PER", "sings O"], ["Anna Noun", "x NNP"], ["a ?", "b _"], ["a\tdog", "b\tcat"]]
 )
 def test_labels_and_what_looks_like_one_are_columns(rows: list[str]) -> None:
-    check_columns(list(sentences([row + "\n" for row in rows], "columns")), 2, LABELS)
+    check_columns(list(tagged_sentences([row + "\n" for row in rows], "columns")), 2, LABELS)

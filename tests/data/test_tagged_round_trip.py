@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.tagged import joined, read_conllu, sentences, words_of
+from sightline.data.conll import join_words, read_conllu, split_words, tagged_sentences
 
 EWT = Path(os.environ.get("SIGHTLINE_CORPORA") or "nowhere") / "ud-ewt"  # asked now: fixtures of others hide it later
 
@@ -55,7 +55,7 @@ def column_lines(draw: st.DrawFn) -> list[str]:
 
 @given(lines=conllu_lines(), column=st.sampled_from(["form", "lemma", "upos", "xpos", "feats", "deprel"]))
 def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: str) -> None:
-    parts = list(sentences(lines, "conllu"))
+    parts = list(tagged_sentences(lines, "conllu"))
     assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
     assert [line for block in parts for line in block.lines] == lines
 
@@ -64,7 +64,7 @@ def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: s
     lines=conllu_lines(), label=DENSE.filter(lambda label: label == label.strip("\u00a0"))
 )  # at an end it is padding
 def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: list[str], label: str) -> None:
-    tagged = [line for block in sentences(lines, "conllu") for line in block.tagged([label] * len(block.words))]
+    tagged = [line for block in tagged_sentences(lines, "conllu") for line in block.tagged([label] * len(block.words))]
     for old, new in zip(lines, tagged, strict=True):
         before, after = old.split("\t"), new.split("\t")
         if len(before) == 10 and before[0].isdigit():
@@ -75,9 +75,9 @@ def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: l
 
 @given(lines=column_lines(), column=st.integers(1, 2))
 def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], column: int) -> None:
-    parts = list(sentences(lines, "columns"))
+    parts = list(tagged_sentences(lines, "columns"))
     assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
-    assert all(words_of(joined(block.words)) == list(block.words) for block in parts)
+    assert all(split_words(join_words(block.words)) == list(block.words) for block in parts)
 
 
 @pytest.mark.corpora
@@ -89,11 +89,11 @@ def test_the_english_web_treebank_is_read_whole_and_comes_back_exactly(part: str
     path = EWT / f"{part}.conllu.xz"
     examples = list(read_conllu(path))
     assert len(examples) == count
-    assert sum(len(words_of(example.source)) for example in examples) == words
-    assert all(len(words_of(example.source)) == len(words_of(example.target)) for example in examples)
-    assert len({label for example in examples for label in words_of(example.target)}) == 17
+    assert sum(len(split_words(example.source)) for example in examples) == words
+    assert all(len(split_words(example.source)) == len(split_words(example.target)) for example in examples)
+    assert len({label for example in examples for label in split_words(example.target)}) == 17
     with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
         content = file.read()
-    parts = list(sentences(content.split("\n"), "conllu"))
+    parts = list(tagged_sentences(content.split("\n"), "conllu"))
     for column in ("upos", "feats"):
         assert "\n".join(line for block in parts for line in block.tagged(block.labels(column), column)) == content

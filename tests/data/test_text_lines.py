@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data import text_lines
+from sightline.data import text_files
 from sightline.data.sources import Example, read
-from sightline.data.text_lines import Bound, DataError, LongLine, lines_of_stream, read_lines
+from sightline.data.text_files import DataError, LineLimit, LongLine, lines_of_stream, read_lines
 from sightline.recipe.data import Clean, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 MEGABYTE = 1 << 20
@@ -22,7 +22,7 @@ MEGABYTE = 1 << 20
 def texts(content: bytes, most: int, block: int) -> list[str | int]:
     stream = io.BytesIO(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "_BLOCK", block)
+        patch.setattr(text_files, "_BLOCK", block)
         found = list(lines_of_stream(stream.read, "a.txt", most))
     return [line.size if isinstance(line, LongLine) else line for line in found]
 
@@ -59,7 +59,7 @@ def test_a_compressed_bomb_takes_no_memory(tmp_path: Path, opener: type[gzip.Gzi
     with pytest.warns(
         UserWarning, match=r"a\.txt\..., line 1: 67,108,864 bytes, more than the 100,000 a line may have"
     ):
-        assert list(read_lines(path, Bound(100_000, drop=True))) == ["", "b"]
+        assert list(read_lines(path, LineLimit(100_000, drop=True))) == ["", "b"]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 24 * MEGABYTE  # the dictionary of xz alone has 8
@@ -83,9 +83,9 @@ def test_a_line_of_a_corpus_that_is_too_long_is_named(tmp_path: Path, kind: str)
         "".join(f'{{"source": "{a}", "target": "{b}"}}\n' for a, b in [("one", 1), (long, 2), ("three", 3)])
     )
     with pytest.raises(DataError, match=r"line 2: 5,0\d\d bytes, more than the 4,096 a line may have; shorten it"):
-        list(read(SOURCES[kind], tmp_path, bound=Bound(4_096, remedy="shorten it")))
+        list(read(SOURCES[kind], tmp_path, bound=LineLimit(4_096, remedy="shorten it")))
     with pytest.warns(UserWarning, match=r"line 2: 5,0\d\d bytes, .*; dropped"):
-        found = list(read(SOURCES[kind], tmp_path, bound=Bound(4_096, drop=True)))
+        found = list(read(SOURCES[kind], tmp_path, bound=LineLimit(4_096, drop=True)))
     assert found == [Example("one", "1"), Example("", ""), Example("three", "3")]
     assert [isinstance(each.source, LongLine) for each in found] == [False, True, False]
 
@@ -94,7 +94,7 @@ def test_of_many_long_lines_a_few_are_named(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("xxxx\n" * 100)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert len(list(read_lines(tmp_path / "a", Bound(3, drop=True)))) == 100
+        assert len(list(read_lines(tmp_path / "a", LineLimit(3, drop=True)))) == 100
     assert len(caught) == 6 and "as are more of this file" in str(caught[-1].message)
 
 
@@ -109,7 +109,7 @@ def test_a_file_of_carriage_returns_alone_is_refused_with_their_count(tmp_path: 
     (tmp_path / "mac.txt").write_bytes(content)
     count = content.rstrip(b"\r").count(b"\r")
     with pytest.raises(DataError, match=rf"mac\.txt has no newline but {count:,}|mac\.txt has no newline but 100,000"):
-        list(read_lines(tmp_path / "mac.txt", Bound(1_000)))
+        list(read_lines(tmp_path / "mac.txt", LineLimit(1_000)))
 
 
 @pytest.mark.parametrize(

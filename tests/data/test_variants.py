@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from sightline.data import store
-from sightline.data.ingredients import Ingredients
-from sightline.data.sources import DataError
-from sightline.data.store import Stopped, prepare
-from sightline.data.variants import Variants
+from sightline.data.store import Stopped, StoreSpec, StoreVariants, load_or_build_store
+from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.dry_run import dry_run
 from sightline.training.train import train
 from sightline.training.world import Interrupted
@@ -41,7 +39,7 @@ def test_the_next_copy_is_cut_while_one_is_learned_from_and_each_only_once() -> 
             ahead.set()
         return f"copy {variant}"
 
-    variants = Variants(make, 2)
+    variants = StoreVariants(make, 2)
     assert variants(0) == "copy 0"
     assert ahead.wait(10)
     assert [variants(epoch) for epoch in range(5)] == ["copy 0", "copy 1", "copy 0", "copy 1", "copy 0"]
@@ -59,7 +57,7 @@ def test_whoever_closes_them_waits_for_no_cut_and_keeps_what_is_there() -> None:
                 raise Stopped
         return f"copy {variant}"
 
-    variants, started = Variants(make, 3), time.monotonic()
+    variants, started = StoreVariants(make, 3), time.monotonic()
     variants(0)
     assert begun.wait(10)
     variants.close()
@@ -75,7 +73,7 @@ def test_what_goes_wrong_ahead_of_time_is_told_when_its_turn_comes() -> None:
             raise DataError("the disk is gone")
         return f"copy {variant}"
 
-    variants = Variants(make, 2)
+    variants = StoreVariants(make, 2)
     assert variants(0) == "copy 0"
     with pytest.raises(DataError, match="the disk is gone"):
         variants(1)
@@ -108,9 +106,9 @@ def recipe(folder: Path) -> Recipe:
     )
 
 
-def ingredients(folder: Path) -> Ingredients:
+def ingredients(folder: Path) -> StoreSpec:
     vocabulary = Vocabulary.train(recipe(folder).tokenizer, lambda: iter([("number", "numero")]), "none")
-    return Ingredients((TsvSource(file="train.tsv"),), vocabulary, folder)
+    return StoreSpec((TsvSource(file="train.tsv"),), vocabulary, folder)
 
 
 def test_a_store_is_given_up_between_two_chunks_and_nothing_is_left_of_it(corpus: Path) -> None:
@@ -122,10 +120,10 @@ def test_a_store_is_given_up_between_two_chunks_and_nothing_is_left_of_it(corpus
             stop.set()
 
     with pytest.raises(Stopped):
-        prepare(ingredients(corpus), cache=corpus, progress=progress, stop=stop)
+        load_or_build_store(ingredients(corpus), cache=corpus, progress=progress, stop=stop)
     assert told == [1, 2, 3, 4, 5]
     assert [path.suffix for path in (corpus / "stores").iterdir()] == [".lock"]
-    assert len(prepare(ingredients(corpus), cache=corpus, stop=threading.Event())) == LINES
+    assert len(load_or_build_store(ingredients(corpus), cache=corpus, stop=threading.Event())) == LINES
 
 
 def test_who_waits_for_another_to_build_a_store_can_give_up_too(corpus: Path) -> None:
@@ -136,8 +134,8 @@ def test_who_waits_for_another_to_build_a_store_can_give_up_too(corpus: Path) ->
         fcntl.flock(file, fcntl.LOCK_EX)
         threading.Timer(0.2, stop.set).start()
         with pytest.raises(Stopped):
-            prepare(made, cache=corpus, stop=stop)
-    assert len(prepare(made, cache=corpus, stop=threading.Event())) == LINES
+            load_or_build_store(made, cache=corpus, stop=stop)
+    assert len(load_or_build_store(made, cache=corpus, stop=threading.Event())) == LINES
 
 
 # --- trainings that end early ------------------------------------------------------------------------------------
@@ -146,15 +144,15 @@ def test_who_waits_for_another_to_build_a_store_can_give_up_too(corpus: Path) ->
 @pytest.fixture
 def slow(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """All copies but the first are cut slowly; the lines of them that were cut."""
-    encode, cut = Ingredients.encode, list[int]()
+    encode, cut = StoreSpec.encode, list[int]()
 
-    def slowly(self: Ingredients, texts: Any, number: int) -> Any:
+    def slowly(self: StoreSpec, texts: Any, number: int) -> Any:
         if self.dropped is not None and self.dropped.variant > 0:
             cut.append(number)
             time.sleep(SLOW)
         return encode(self, texts, number)
 
-    monkeypatch.setattr(Ingredients, "encode", slowly)
+    monkeypatch.setattr(StoreSpec, "encode", slowly)
     return cut
 
 

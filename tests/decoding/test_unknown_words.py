@@ -28,7 +28,8 @@ from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
 from sightline.run_folder import RunError
 from sightline.tasks.base import Task, build_task
-from sightline.text.tokenizer import END, UNK, Tokenizer, Vocabulary
+from sightline.text.tokenizer import END, UNK, Tokenizer
+from sightline.text.vocabulary import Vocabulary
 
 # --- links ----------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from harness import Called, Wrong, call, fuzz
 from mutations import changed_value, damaged, options
 
 from sightline.data.sources import Example, read
-from sightline.data.text_lines import Bound, LongLine
+from sightline.data.text_files import LineLimit, LongLine
 from sightline.recipe import Recipe
 from sightline.recipe.data import Clean
 from sightline.recipe.loading import RecipeError, load_recipe, shipped_recipes
@@ -112,7 +112,7 @@ def test_recipes(tmp_path: Path) -> None:
 # --- data ----------------------------------------------------------------------------------------------------------
 
 PAIRS = [("ein Hund", "a dog"), ("zwei Männer – laut", "two men"), ("", ""), ("漢字 🙂", "x"), ("a b c", "c b a")]
-_BOUND = Bound(4_096)
+_BOUND = LineLimit(4_096)
 
 
 def corpora() -> dict[str, tuple[dict[str, Any], dict[str, str]]]:

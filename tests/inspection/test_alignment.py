@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sightline.inspection.alignment import Alignment
 from sightline.plots.figures import MissingGlyphs
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 DATE = [*"Donnerstag, der 23. September 2021", "</s>"]
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from sightline.inspection.attention import Head, find_head, head_names, heads_table, trace_heads
 from sightline.layers.tap import TapModule
 from sightline.plots.heads import draw_head_grid
-from sightline.text.shown import visible
+from sightline.terminal import visible
 from untrained_runs import MODELS, untrained
 
 TEXT = "Ein Hund lacht über 漢字 🙂."

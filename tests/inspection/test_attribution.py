@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import labels, tags, translation, windows
+from sightline.data.collate import classification_ids, language_model_ids, padded_batch, seq2seq_ids, tagging_ids
 from sightline.data.sources import Example
 from sightline.inspection.attribution import Attribution, AttributionInput, Method, TokenNames, attribute
 from sightline.inspection.samples import example_batch, sample_batches
@@ -50,7 +49,7 @@ class Copier(nn.Module):
 
 
 def question(source: list[int], target: list[int]) -> AttributionInput:
-    return AttributionInput.of(padded_batch(translation([np.array(source)], [np.array(target)]), np.arange(1)))
+    return AttributionInput.of(padded_batch(seq2seq_ids([np.array(source)], [np.array(target)]), np.arange(1)))
 
 
 def numbered(asked: AttributionInput) -> TokenNames:
@@ -105,16 +104,16 @@ def built(kind: str) -> tuple[nn.Module, AttributionInput]:
     source, target = [np.array([4, 5, 6, 7])], [np.array([8, 9, 10])]
     if kind == "lm":
         model: nn.Module = LanguageModel(section(decoder=TRANSFORMER), SIZE)
-        sides = windows([], [np.array([2, 4, 5, 6, 7, 8])])
+        sides = language_model_ids([], [np.array([2, 4, 5, 6, 7, 8])])
     elif kind == "tagger":
-        model, sides = Tagger(section(encoder=RECURRENT), pieces, SIZE), tags(source, [np.array([4, 0, 5, 6])])
+        model, sides = Tagger(section(encoder=RECURRENT), pieces, SIZE), tagging_ids(source, [np.array([4, 0, 5, 6])])
     elif kind == "classifier":
         model = Classifier(section(encoder=TRANSFORMER, pooling={"kind": "mean"}), pieces, SIZE)
-        sides = labels(source, [np.array([5])])
+        sides = classification_ids(source, [np.array([5])])
     else:
         bodies = {"tied": (TRANSFORMER, TRANSFORMER), "lstm": (RECURRENT, WRITER)}[kind]
         recipe = section(encoder=bodies[0], decoder=bodies[1], tie="all" if kind == "tied" else "none")
-        model, sides = Seq2Seq(recipe, SIZE, SIZE), translation(source, target)
+        model, sides = Seq2Seq(recipe, SIZE, SIZE), seq2seq_ids(source, target)
     return model, AttributionInput.of(padded_batch(sides, np.arange(1)))
 
 
@@ -173,7 +172,7 @@ def test_an_occluded_token_is_unknown() -> None:
 
 def test_a_batch_of_two_is_refused() -> None:
     with pytest.raises(ValueError, match="this batch has 2"):
-        AttributionInput.of(padded_batch(translation([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
+        AttributionInput.of(padded_batch(seq2seq_ids([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
 
 
 def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() -> None:

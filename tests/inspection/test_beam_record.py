@@ -24,7 +24,8 @@ from sightline.run import Run
 from sightline.tasks.base import Prediction
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.copying import ReadSource
-from sightline.text.tokenizer import END, Tokenizer, Vocabulary
+from sightline.text.tokenizer import END, Tokenizer
+from sightline.text.vocabulary import Vocabulary
 from untrained_runs import READER, WRITER, untrained
 
 TEXTS = ["Ein Hund lacht über 漢字 🙂.", "Zwei Männer", "Die Kinder spielen Schach und der Hund bellt laut."]

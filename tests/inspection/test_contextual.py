@@ -18,7 +18,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
 from sightline.recipe.bodies import PositionsConfig, RecurrentDecoderConfig, TransformerConfig
 from sightline.text.tokenizer import END, START
-from sightline.text.word_pieces import cut_text
+from sightline.text.word_pieces import align_words
 from untrained_runs import MODELS, WIDTHS, untrained
 
 TEXTS = ["Ein Hund bellt laut.", "", "Zwei Männer spielen Schach, 漢字 und mehr.", "Hund"]
@@ -103,7 +103,7 @@ def test_the_vectors_of_a_recurrent_language_model_are_the_states_of_its_layers(
 def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
     run = untrained("transformer")
     text, word = "Ein Hund bellt laut.", "Hund"
-    first, second, *_ = cut_text(run.vocabulary.source, text).members.sum(axis=0).tolist()
+    first, second, *_ = align_words(run.vocabulary.source, text).members.sum(axis=0).tolist()
     clean = run.recipe.data.clean.model_copy(update={"truncate_source": first + second})
     recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
     asked = replace(run.task, recipe=recipe)
@@ -153,7 +153,7 @@ def test_words_are_pooled_over_their_own_pieces(name: str) -> None:
         run.embed_units(["Zwei Männer"]),
         run.embed_units(["Zwei Männer"], pooling="mean", words=True),
     )
-    members = cut_text(run.vocabulary.source, "Zwei Männer").members
+    members = align_words(run.vocabulary.source, "Zwei Männer").members
     assert words.units == ["Zwei", "Männer"]
     for number in range(2):
         np.testing.assert_allclose(pieces.vectors[members[:, number]].mean(0), words.vectors[number], atol=1e-5)

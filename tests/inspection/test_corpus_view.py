@@ -32,7 +32,8 @@ from sightline.plots import lines
 from sightline.plots.lines import Panel
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
-from sightline.text.tokenizer import END, Vocabulary
+from sightline.text.tokenizer import END
+from sightline.text.vocabulary import Vocabulary
 
 EXAMPLES = [Example("ein hund", "a dog"), Example("hund", "dog"), Example("ein hund ein hund", "a dog a dog")]
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation, windows
+from sightline.data.collate import TrainingBatch, language_model_ids, padded_batch, seq2seq_ids
 from sightline.inspection.gradients import Curve, GradientFlow, flow_lines, gradient_flow, keep_states
 from sightline.layers.embedding import Embedding
 from sightline.layers.recurrent import Hidden, Recurrence
@@ -26,13 +25,15 @@ SIZE = 20
 
 def texts(*lengths: int) -> TrainingBatch:
     draw = np.random.default_rng(1)
-    return padded_batch(windows([], [draw.integers(4, SIZE, size=n + 1) for n in lengths]), np.arange(len(lengths)))
+    return padded_batch(
+        language_model_ids([], [draw.integers(4, SIZE, size=n + 1) for n in lengths]), np.arange(len(lengths))
+    )
 
 
 def pairs(*lengths: tuple[int, int]) -> TrainingBatch:
     draw = np.random.default_rng(1)
     sources, targets = ([draw.integers(4, SIZE, size=n) for n in side] for side in zip(*lengths, strict=True))
-    return padded_batch(translation(sources, targets), np.arange(len(lengths)))
+    return padded_batch(seq2seq_ids(sources, targets), np.arange(len(lengths)))
 
 
 def language_model(**decoder: Any) -> LanguageModel:
@@ -139,12 +140,12 @@ def test_a_window_model_knows_nothing_beyond_its_window() -> None:
 )
 def test_keeping_states_changes_no_output(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
     model, batch = translator(encoder, decoder).eval(), pairs((7, 5), (4, 9), (1, 1))
-    given = (batch.source, batch.source_layout, batch.given, batch.target_layout)
+    given = (batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     with torch.no_grad():
         plain = model(*given)
     with keep_states(model) as kept:
         found = model(*given)
-    mask = (batch.wanted != 0)[..., None]
+    mask = (batch.labels != 0)[..., None]
     torch.testing.assert_close(found * mask, plain * mask, atol=1e-5, rtol=1e-5)
     assert kept.layers("encoder") and kept.layers("decoder")
     torch.testing.assert_close(model(*given) * mask, plain * mask, atol=1e-5, rtol=1e-5)  # and nothing stays behind
@@ -168,8 +169,8 @@ def test_gradients_of_an_encoder_state_are_those_of_finite_differences() -> None
     model = translator({**BOTH_WAYS, "layers": 1}, {**writer("additive"), "layers": 1}).double().eval()
     batch = pairs((5, 4))
     with keep_states(model) as kept:
-        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
-    loss = -model.logits(features[0, 3]).log_softmax(-1)[batch.wanted[0, 3]]
+        features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
+    loss = -model.logits(features[0, 3]).log_softmax(-1)[batch.labels[0, 3]]
     states = kept.layers("encoder")["layer 1"]
     found = torch.autograd.grad(loss, states.tensors, allow_unused=True)
     norms = states.norms(list(found), 6)
@@ -196,9 +197,9 @@ def _moved_loss(model: Seq2Seq, batch: TrainingBatch, *, place: int, size: float
 
     layer.__dict__["advance"] = advance
     with keep_states(model):
-        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+        features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     del layer.__dict__["advance"]
-    return float(-model.logits(features[0, 3]).log_softmax(-1)[batch.wanted[0, 3]].detach()), size
+    return float(-model.logits(features[0, 3]).log_softmax(-1)[batch.labels[0, 3]].detach()), size
 
 
 def test_a_padded_sentence_has_the_gradients_it_has_alone() -> None:
@@ -207,8 +208,8 @@ def test_a_padded_sentence_has_the_gradients_it_has_alone() -> None:
     draw = np.random.default_rng(1)
     first = [draw.integers(4, SIZE, size=4), draw.integers(4, SIZE, size=3)]
     longer = [draw.integers(4, SIZE, size=9), draw.integers(4, SIZE, size=8)]
-    batch = padded_batch(translation([first[0], longer[0]], [first[1], longer[1]]), np.arange(2))
-    only_longer = gradient_flow(model, [padded_batch(translation([longer[0]], [longer[1]]), np.arange(1))], points=3)
+    batch = padded_batch(seq2seq_ids([first[0], longer[0]], [first[1], longer[1]]), np.arange(2))
+    only_longer = gradient_flow(model, [padded_batch(seq2seq_ids([longer[0]], [longer[1]]), np.arange(1))], points=3)
     both = gradient_flow(model, [batch], points=3)
     for side in ("encoder", "decoder"):
         expected, found = (_totals(alone, side), _totals(only_longer, side)), _totals(both, side)

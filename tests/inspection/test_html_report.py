@@ -21,7 +21,7 @@ from sightline.models.build import build_model
 from sightline.recipe import Recipe, Sampling
 from sightline.report.page import gather, report, write_report
 from sightline.run import Run
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from untrained_runs import MODELS, OTHERS, untrained
 
 TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."

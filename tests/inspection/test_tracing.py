@@ -26,8 +26,8 @@ from sightline.recipe.data import WordTokenizer
 from sightline.recipe.tasks import task_spec
 from sightline.run import Run
 from sightline.tasks.language_model import LanguageModelTask
-from sightline.text.labels import label_tokenizer
-from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
+from sightline.text.tokenizer import END, START, Tokenizer
+from sightline.text.vocabulary import Vocabulary, label_tokenizer
 from untrained_runs import untrained
 from watched_runs import Silent
 

@@ -18,8 +18,6 @@ from sightline.inspection.alignment import (
     align_outputs,
     align_pairs,
     chosen_heads,
-    cut_pieces,
-    cut_text,
     grow_diag_final_and,
     intersection,
     pharaoh,
@@ -28,6 +26,7 @@ from sightline.inspection.alignment import (
     word_weights,
 )
 from sightline.run import Run
+from sightline.text.word_pieces import align_pieces, align_words
 from untrained_runs import LOOKING, untrained
 
 CPU = torch.device("cpu")
@@ -41,7 +40,7 @@ TARGETS = ["A dog barks loudly.", "nothing", "The children laugh about the dog �
 @pytest.mark.parametrize("text", [*SOURCES, "  Zwei   Männer,\tdie  漢字 ü 🙂", "Don't 'go'", "a\u0301 b"])
 def test_each_piece_of_a_text_belongs_to_the_word_it_stands_in(text: str) -> None:
     tokenizer = untrained("transformer").vocabulary.source
-    cut = cut_text(tokenizer, text)
+    cut = align_words(tokenizer, text)
     assert cut.words == text.split()
     assert cut.ids == tokenizer.encode(text)
     assert cut.members.shape == (len(cut.ids), len(cut.words))
@@ -52,23 +51,23 @@ def test_each_piece_of_a_text_belongs_to_the_word_it_stands_in(text: str) -> Non
 
 def test_words_may_be_cut_otherwise_and_written_in_another_case() -> None:
     tokenizer = untrained("transformer").vocabulary.source
-    cut = cut_text(tokenizer, "Ein Hund bellt laut.", ["ein", "hund", "bellt", "la", "ut", "."])
+    cut = align_words(tokenizer, "Ein Hund bellt laut.", ["ein", "hund", "bellt", "la", "ut", "."])
     pieces = tokenizer.pieces(cut.ids)
     last = [piece for piece, own in zip(pieces, cut.members, strict=True) if own[5]]
     assert last == ["."]
     with pytest.raises(ValueError, match="line 7: the words 'ein katze' do not spell the text 'Ein Hund'"):
-        cut_text(tokenizer, "Ein Hund", ["ein", "katze"], 7)
+        align_words(tokenizer, "Ein Hund", ["ein", "katze"], 7)
 
 
 def test_a_piece_that_reaches_into_two_words_counts_for_both() -> None:
     tokenizer = untrained("transformer").vocabulary.source
-    cut = cut_text(tokenizer, "Hund", list("Hund"))
+    cut = align_words(tokenizer, "Hund", list("Hund"))
     assert len(cut.ids) < 4
     assert cut.members.any(axis=0).all() and (cut.members.sum(axis=1) > 1).any()
 
 
 def test_pieces_spell_their_words() -> None:
-    cut = cut_pieces([4, 5, 6, 7, 8], ["▁A", "▁d", "og", "▁", "!"])
+    cut = align_pieces([4, 5, 6, 7, 8], ["▁A", "▁d", "og", "▁", "!"])
     assert cut.words == ["A", "dog", "!"]
     expected = [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert cut.members.astype(int).tolist() == expected
@@ -116,8 +115,8 @@ def test_the_attention_is_that_of_alignments_of_pieces(name: str) -> None:
 
 def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() -> None:
     run = untrained("transformer")
-    source = cut_text(run.vocabulary.source, SOURCES[0])
-    target = cut_text(run.vocabulary.target, TARGETS[0])
+    source = align_words(run.vocabulary.source, SOURCES[0])
+    target = align_words(run.vocabulary.target, TARGETS[0])
     ((weights,),) = source_attention(run, [source.ids], [target.ids], chosen_heads(run.model, ()))
     (plain,) = align_pairs(run, SOURCES[:1], TARGETS[:1])
     (shifted,) = align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(shift=True))

@@ -11,8 +11,7 @@ import torch
 from random_beams import joined_at_random
 from torch import Tensor
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.decoding.ensemble import Ensemble
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request
@@ -23,7 +22,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import ModelConfig
-from sightline.text.copying import Forms
+from sightline.text.copying import CopyForms
 from sightline.text.tokenizer import SPECIALS
 from sightline.training.objectives import batch_loss, copying_loss
 
@@ -66,7 +65,7 @@ def begin(model: CopyingSeq2Seq, sources: list[list[int]]) -> Any:
 
 def batch_of() -> TrainingBatch:
     sources, targets = ([np.asarray(ids) for ids in side] for side in ([s[:-1] for s in SOURCES], TARGETS))
-    return padded_batch(translation(sources, targets), np.arange(len(SOURCES)))
+    return padded_batch(seq2seq_ids(sources, targets), np.arange(len(SOURCES)))
 
 
 def written_out(logits: Tensor, gate: float, weights: Tensor, source: list[int], size: int) -> list[float]:
@@ -169,9 +168,9 @@ def test_label_smoothing_evens_out_what_is_written_and_not_what_is_copied(copier
     batch = batch_of()
     with torch.no_grad():
         state = copier.begin(copier.encode(batch.source, batch.source_layout))
-        features, _, _ = copier.look(batch.given, state, batch.target_layout)
+        features, _, _ = copier.look(batch.decoder_input, state, batch.decoder_layout)
         scores = torch.nn.functional.linear(features, copier.output.weight, copier.output.bias)
-        uniform = -scores.log_softmax(-1).mean(-1)[batch.wanted != 0].sum()
+        uniform = -scores.log_softmax(-1).mean(-1)[batch.labels != 0].sum()
         plain, smooth = copying_loss(copier, batch, 0.0), copying_loss(copier, batch, 0.2)
     assert float(smooth.total) == pytest.approx(float(0.8 * plain.total + 0.2 * uniform), rel=1e-5)
     assert float(smooth.nll) == pytest.approx(float(plain.nll))
@@ -290,7 +289,7 @@ def with_forms() -> CopyingSeq2Seq:
     torch.manual_seed(0)
     encoder, decoder = BODIES["lstm"]
     recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
-    return CopyingSeq2Seq(recipe, SIZE, Forms.of(PIECES)).eval()
+    return CopyingSeq2Seq(recipe, SIZE, CopyForms.of(PIECES)).eval()
 
 
 def test_each_position_is_copied_with_a_space_and_without() -> None:
@@ -333,7 +332,7 @@ def test_with_forms_cached_is_uncached_and_the_loss_is_minus_the_log_of_the_mixt
         found.append(logs)
     torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
     pairs = ([np.asarray(source[:-1]) for source in sources], [np.asarray(target) for target in targets])
-    loss = copying_loss(model, padded_batch(translation(*pairs), np.arange(2)), 0.0)
+    loss = copying_loss(model, padded_batch(seq2seq_ids(*pairs), np.arange(2)), 0.0)
     scored = log_probabilities(model, [source[:-1] for source in sources], targets)
     assert float(loss.total) == pytest.approx(-scored.sum(), abs=1e-4)
     assert np.isfinite(scored).all() and scored.min() > -60

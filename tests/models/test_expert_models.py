@@ -14,8 +14,7 @@ from silent_parameters import silent_parameters
 from torch import Tensor
 
 from shared_models import own_copy, shared
-from sightline.data.batches import StaticShape, packed_batch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import StaticShape, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.experts import Experts
 from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
@@ -143,7 +142,7 @@ def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four
 
 def test_in_every_layout_each_real_token_is_counted_once_for_each_of_its_experts(model: Seq2Seq) -> None:
     sources, targets = ([np.array(side) for side in sides] for sides in (SOURCES, TARGETS))
-    sides, examples = translation(sources, targets), np.arange(3)
+    sides, examples = seq2seq_ids(sources, targets), np.arange(3)
     batches = [padded_batch(sides, examples), packed_batch(sides, examples)]
     if "recurrent" not in type(model.decoder).__name__.lower():  # which never has a static shape
         batches.append(packed_batch(sides, examples, StaticShape(40, 20, 9)))
@@ -160,7 +159,7 @@ def test_in_every_layout_each_real_token_is_counted_once_for_each_of_its_experts
 
 
 def test_the_gradient_reaches_every_parameter(model: Seq2Seq) -> None:
-    sides = translation([np.array(SOURCES[0])] * 30, [np.array(TARGETS[1])] * 30)
+    sides = seq2seq_ids([np.array(SOURCES[0])] * 30, [np.array(TARGETS[1])] * 30)
     model.train()
     loss = batch_loss(model, padded_batch(sides, np.arange(30)), 0.1)
     silent = silent_parameters(model, loss.total)

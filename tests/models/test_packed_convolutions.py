@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import StaticShape, TrainingBatch, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.convolutional.bytenet import unfold, unfold_packed
@@ -57,16 +56,16 @@ def sentences(seed: int) -> list[np.ndarray]:
 
 def batches() -> tuple[TrainingBatch, TrainingBatch, TrainingBatch]:
     """The same examples padded, packed, and packed to a static shape with dummies of several tokens and of none."""
-    examples, sides = np.arange(COUNT), translation(sentences(1), sentences(2)[::-1])
+    examples, sides = np.arange(COUNT), seq2seq_ids(sentences(1), sentences(2)[::-1])
     shape = StaticShape(tokens=100, sequences=COUNT + 12, longest=LONGEST)
     return padded_batch(sides, examples), packed_batch(sides, examples), packed_batch(sides, examples, shape)
 
 
 def loss_of(model: Seq2Seq, batch: TrainingBatch) -> Tensor:
     """In float64, which the loss of a training step is not."""
-    features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+    features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     logits = model.logits(features).flatten(0, -2)
-    return torch.nn.functional.cross_entropy(logits, batch.wanted.flatten(), ignore_index=PAD, reduction="sum")
+    return torch.nn.functional.cross_entropy(logits, batch.labels.flatten(), ignore_index=PAD, reduction="sum")
 
 
 def learned(model: Seq2Seq, loss: Tensor) -> list[Tensor]:
@@ -87,7 +86,7 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_the_padded_one(model: 
 @torch.no_grad()
 def test_features_of_real_tokens_do_not_know_of_dummies(model: Seq2Seq) -> None:
     _, packed, static = batches()
-    wanted, found = (model(b.source, b.source_layout, b.given, b.target_layout) for b in (packed, static))
+    wanted, found = (model(b.source, b.source_layout, b.decoder_input, b.decoder_layout) for b in (packed, static))
     torch.testing.assert_close(found[: len(wanted)], wanted, **EXACT)
     assert len(found) == 100
     assert bool(found.isfinite().all())
@@ -97,12 +96,12 @@ def test_features_of_real_tokens_do_not_know_of_dummies(model: Seq2Seq) -> None:
 def test_sequences_end_to_end_do_not_reach_into_each_other(model: Seq2Seq) -> None:
     """What becomes of a sequence is the same whoever stands beside it."""
     _, batch, _ = batches()
-    source, given = batch.source.clone(), batch.given.clone()
-    before = model(source, batch.source_layout, given, batch.target_layout)
+    source, given = batch.source.clone(), batch.decoder_input.clone()
+    before = model(source, batch.source_layout, given, batch.decoder_layout)
     first, last = batch.source_layout.offsets.tolist()[2:4]
-    start, end = batch.target_layout.offsets.tolist()[2:4]
+    start, end = batch.decoder_layout.offsets.tolist()[2:4]
     source[first:last], given[start:end] = 12, 12
-    after = model(source, batch.source_layout, given, batch.target_layout)
+    after = model(source, batch.source_layout, given, batch.decoder_layout)
     torch.testing.assert_close(after[:start], before[:start], **EXACT)
     torch.testing.assert_close(after[end:], before[end:], **EXACT)
     assert (after[start:end] - before[start:end]).abs().max() > 1e-3
@@ -117,12 +116,12 @@ def test_who_listens_hears_where_packed_gated_convolutions_look(
     for batch in (padded, packed if layout == "packed" else static):
         found: list[Tapped] = []
         with on_taps(model, found.append, only=model.cross_attention_paths), torch.no_grad():
-            model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+            model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
         heard.append([tapped.tensor for tapped in found if tapped.name.endswith(".weights")])
     assert len(heard[0]) == len(heard[1]) == 2
     for wanted, ours in zip(*heard, strict=True):
         assert ours.shape[1] == 1
-        for row, (s, t) in enumerate(zip(padded.source_layout.lengths, padded.target_layout.lengths, strict=True)):
+        for row, (s, t) in enumerate(zip(padded.source_layout.lengths, padded.decoder_layout.lengths, strict=True)):
             torch.testing.assert_close(ours[row, 0, :t, :s], wanted[row, 0, :t, :s], **EXACT)
 
 

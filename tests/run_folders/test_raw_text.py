@@ -12,9 +12,9 @@ import yaml
 
 import sightline
 from ordered_commands import Server
-from sightline.data.preparation import run_recipe
+from sightline.data.locate import load_run_recipe
 from sightline.run import Run, UnevenSources
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from watched_runs import Silent
 
 WORDS = ["Abandon", "Bead", "Dab", "Ebb on", "Noah", "Band"]
@@ -78,7 +78,7 @@ def test_a_file_of_raw_words_scores_like_the_test_set(run: Path, command: Server
 def test_a_run_whose_tokenizer_does_not_spell_takes_it_from_its_recipe(run: Path, tmp_path: Path) -> None:
     older = Path(shutil.copytree(run, tmp_path / "run"))
     assert not Vocabulary.load(older).source.spells  # as earlier versions saved it
-    assert run_recipe(older).data.spelled_side == "source"
+    assert load_run_recipe(older).data.spelled_side == "source"
     assert Run.load(older, device="cpu").vocabulary.source.spells
 
 

@@ -21,8 +21,8 @@ from sightline.tasks.language_model import LanguageModelTask, _Beginning, _Growi
 from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.tasks.seq2seq import check_written
 from sightline.tasks.tagging import TaggingTask
-from sightline.text.labels import label_tokenizer
-from sightline.text.tokenizer import END, START, Tokenizer, Vocabulary
+from sightline.text.tokenizer import END, START, Tokenizer
+from sightline.text.vocabulary import Vocabulary, label_tokenizer
 
 TEXT = {"kind": "text", "source": "a", "target": "b"}
 MBR = {"utility": "chrf", "candidates": 4}

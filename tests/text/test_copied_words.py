@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
-from sightline.text.copying import Forms, ReadSource, number_copied, read_sources, with_unknown
+from sightline.text.copying import CopyForms, ReadSource, number_copied, read_sources, with_unknown
 from sightline.text.tokenizer import UNK, Tokenizer
 
 KNOWN = ["the cat sat on the mat ( again ) ."] * 2
@@ -32,7 +32,7 @@ def tokenizer(**changes: bool) -> Tokenizer:
     return Tokenizer.train(WordTokenizer(size=100, min_count=2, **changes), KNOWN)
 
 
-def read(own: Tokenizer, text: str, forms: Forms | None = None) -> ReadSource:
+def read(own: Tokenizer, text: str, forms: CopyForms | None = None) -> ReadSource:
     (source,) = read_sources(own, [text], own.encode_many([text]), forms)
     return source
 
@@ -70,7 +70,7 @@ def test_an_older_run_copies_a_word_only_as_it_is_joined_in_the_source() -> None
 )
 def test_a_word_of_the_source_is_never_unknown_in_the_target(kind: str, source: str, target: str) -> None:
     own = trained(kind)
-    forms = Forms.of(own.all_pieces)
+    forms = CopyForms.of(own.all_pieces)
     known = read(own, source, forms)
     (ids,) = number_copied(own, [target], own.encode_many([target]), [known], forms)
     assert UNK not in ids and UNK not in known.ids
@@ -86,7 +86,7 @@ def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: 
     marks = data.draw(st.lists(st.sampled_from(["{}", "'{}'", "({})", "('{}')"]), min_size=len(words)))
     source = " ".join(words)
     target = " ".join(mark.format(word) for mark, word in zip(marks, words, strict=False))
-    forms = None if kind == "character" else Forms.of(own.all_pieces)
+    forms = None if kind == "character" else CopyForms.of(own.all_pieces)
     known = read(own, source, forms)
     (ids,) = number_copied(own, [target], own.encode_many([target]), [known], forms)
     assert UNK not in ids
@@ -101,7 +101,7 @@ def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: 
 
 def test_a_word_that_the_vocabulary_has_in_its_other_form_is_read_as_that() -> None:
     own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
-    forms = Forms.of(own.all_pieces)
+    forms = CopyForms.of(own.all_pieces)
     known = read(own, "petra (petra", forms)
     assert known.ids == [own.encode("petra")[0], own.encode("(")[0], own.encode("petra")[0]]
     (ids,) = number_copied(own, ["(petra petra"], own.encode_many(["(petra petra"]), [known], forms)
@@ -133,5 +133,5 @@ def test_words_that_were_cut_off_cannot_be_copied() -> None:
 
 def test_in_the_vocabulary_what_was_copied_is_the_piece_of_the_source() -> None:
     own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
-    known = read(own, "petra zorba", Forms.of(own.all_pieces))
+    known = read(own, "petra zorba", CopyForms.of(own.all_pieces))
     assert known.known([own.size + 1, own.size + 3, 5], own.size) == [known.ids[0], UNK, 5]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sightline.recipe.data import BpeTokenizer, WordTokenizer
-from sightline.text.dropout import MergeDropout
-from sightline.text.tokenizer import Tokenizer, TokenizerError, Vocabulary
+from sightline.text.bpe_dropout import BpeDropoutEncoder
+from sightline.text.tokenizer import Tokenizer, TokenizerError
+from sightline.text.vocabulary import Vocabulary
 
 LINES = ["low lower lowest", "new newer newest wide wider widest", "the lowest newest widest!"] * 3
 TOKENIZER = Tokenizer.train(BpeTokenizer(size=60), LINES)
@@ -44,7 +45,7 @@ def test_every_occurrence_of_a_word_is_cut_anew() -> None:
 def test_cuts_come_as_often_as_the_paper_says() -> None:
     """a b c with merges ab, then (ab)c and bc: worked out by hand for one step at a time."""
     vocabulary = {"?": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5, "abc": 6}
-    merges = MergeDropout(vocabulary=vocabulary, merges=[("a", "b"), ("b", "c"), ("ab", "c")], unknown=0)
+    merges = BpeDropoutEncoder(vocabulary=vocabulary, merges=[("a", "b"), ("b", "c"), ("ab", "c")], unknown=0)
     p, total = 0.3, 20_000
     counts = Counter(tuple(cut) for cut in merges.cut([["abc"]] * total, dropout=p, seed=5))
     expected = {
@@ -65,11 +66,11 @@ def test_each_side_of_a_pair_is_cut_by_a_seed_of_its_own() -> None:
     assert found[0] != found[1]
 
 
-def merging(*pairs: tuple[str, str]) -> tuple[MergeDropout, list[str]]:
+def merging(*pairs: tuple[str, str]) -> tuple[BpeDropoutEncoder, list[str]]:
     """These merges in their order, and the pieces by their ids."""
     pieces = ["?", *"abcd", *(left + right for left, right in pairs)]
     vocabulary = {piece: number for number, piece in enumerate(pieces)}
-    return MergeDropout(vocabulary=vocabulary, merges=pairs, unknown=0), pieces
+    return BpeDropoutEncoder(vocabulary=vocabulary, merges=pairs, unknown=0), pieces
 
 
 def test_pieces_that_grew_one_after_the_other_still_meet() -> None:
@@ -93,7 +94,7 @@ def test_a_merge_that_was_left_out_has_another_chance_after_the_next() -> None:
 
 def test_the_table_of_cuts_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     merges, _ = merging(("a", "b"))
-    monkeypatch.setattr("sightline.text.dropout._TABLE", 3)
+    monkeypatch.setattr("sightline.text.bpe_dropout._TABLE", 3)
     for words in (["ab", "ba", "aab"], ["abb", "bab", "aa", "bb"]):
         list(merges.cut([words], dropout=0.5, seed=1))
         assert len(merges._table) <= 3
@@ -105,7 +106,7 @@ def test_long_words_are_cut_as_the_table_would_have_them(texts: list[list[str]],
     cuts = []
     for long in (0, 10, 1_000):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sightline.text.dropout._LONG", long)
+            patch.setattr("sightline.text.bpe_dropout._LONG", long)
             merges = Tokenizer.parse(TOKENIZER.content)._merges
             cuts.append(list(merges.cut(texts, dropout=0.3, seed=seed)))
     assert cuts[0] == cuts[1] == cuts[2]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.text.labels import label_tokenizer
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, UNK, Tokenizer, TokenizerError
+from sightline.text.vocabulary import label_tokenizer
 
 ODD = [
     "▁", "▁NOUN", "NOUN", "noun", "##x", "B\u00a0LOC", "\u00a0", "é", "e\u0301", "ﬁ", "B-PER", ".", ",", "n't",

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
-from sightline.text import long_texts
-from sightline.text.long_texts import encode_texts, parts
-from sightline.text.tokenizer import Tokenizer
+from sightline.text import tokenizer
+from sightline.text.tokenizer import Tokenizer, encode_texts, parts
 
 LINES = [
     "The dog runs over the meadow, 1.5 km away.",
@@ -54,17 +53,17 @@ def test_parts_are_the_text_and_cut_no_word(text: str, longest: int) -> None:
 
 def test_the_library_is_never_handed_more_than_so_much_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[int] = []
-    encode = long_texts._encode
+    encode = tokenizer._encode
 
     def watched(inner: tokenizers.Tokenizer, texts: Any) -> list[list[int]]:
         handed.append(sum(map(len, texts)))
         return encode(inner, texts)
 
-    monkeypatch.setattr(long_texts, "_encode", watched)
+    monkeypatch.setattr(tokenizer, "_encode", watched)
     text = "The dog runs. " * 800_000  # 11 million characters
-    tokenizer = Tokenizer.train(SECTIONS["bpe"], LINES)
-    (found,) = tokenizer.encode_many([text])
-    assert len(found) == 800_000 * len(tokenizer.encode("The dog runs."))
+    made = Tokenizer.train(SECTIONS["bpe"], LINES)
+    (found,) = made.encode_many([text])
+    assert len(found) == 800_000 * len(made.encode("The dog runs."))
     assert max(handed) < 5_000_000
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
-from sightline.text.gaps import between, encode_gaps, fill_spans
+from sightline.text.infilling import encode_masked, fill_spans, split_at_masks
 from sightline.text.tokenizer import SPECIALS, Tokenizer, TokenizerError
 
 LINES = ["the cat sat on the mat .", "the dog, the mat and the cats", "<mask> is text here"] * 4
@@ -69,7 +69,7 @@ def test_marks_take_their_places_out_of_the_size() -> None:
 def test_a_gap_is_one_mark_and_the_text_around_it_is_cut_as_ever(section: AnyTokenizer, text: str) -> None:
     made = Tokenizer.train(section, LINES, MARKS)
     words = section.kind != "character"
-    ids = encode_gaps(made, text, [4], words=words)
+    ids = encode_masked(made, text, [4], words=words)
     assert ids.count(4) == text.count("[MASK]")
     if "][" in text or "\u2395" in text:
         return
@@ -87,16 +87,16 @@ def test_the_space_before_a_gap_is_part_of_it_unless_characters_are_guessed(sect
     words = section.kind != "character"
     space = [] if words else made.encode("a a")[1:2]
     behind = made.encode("the sat")[len(made.encode("the")) :]
-    ids = encode_gaps(made, "the [MASK] sat", [4], words=words)
+    ids = encode_masked(made, "the [MASK] sat", [4], words=words)
     assert ids == [*made.encode("the"), *space, 4, *behind]
 
 
 def test_several_gaps_have_marks_of_their_own_in_order() -> None:
     made = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
-    ids = encode_gaps(made, "[MASK] cat [MASK]", [5, 4], words=True)
+    ids = encode_masked(made, "[MASK] cat [MASK]", [5, 4], words=True)
     assert (ids[0], ids[-1]) == (5, 4)
     with pytest.raises(ValueError, match=r"3 gaps .*knows 2"):
-        encode_gaps(made, "[MASK] [MASK] [MASK]", [5, 4], words=True)
+        encode_masked(made, "[MASK] [MASK] [MASK]", [5, 4], words=True)
 
 
 def test_a_source_is_filled_with_what_follows_each_mark() -> None:
@@ -106,5 +106,5 @@ def test_a_source_is_filled_with_what_follows_each_mark() -> None:
 
 
 def test_what_stands_around_gaps_is_told_without_them() -> None:
-    assert between([10, 4, 11, 12, 5], [4, 5]) == [[10], [11, 12], []]
-    assert between([10], [4, 5]) == [[10]]
+    assert split_at_masks([10, 4, 11, 12, 5], [4, 5]) == [[10], [11, 12], []]
+    assert split_at_masks([10], [4, 5]) == [[10]]

@@ -7,12 +7,12 @@ import unicodedata
 
 import pytest
 
-from sightline.data.noise import Pieces
+from sightline.data.noise import PieceTable
 from sightline.decoding.phrases import occurrences
 from sightline.evaluation import rouge, word_differences
 from sightline.inspection.word_senses import places_of
 from sightline.recipe.data import CharacterTokenizer
-from sightline.text.scripts import unspaced
+from sightline.text.sentences import unspaced
 from sightline.text.tokenizer import Tokenizer
 
 NAMES = ("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO")
@@ -36,7 +36,7 @@ def test_whoever_counts_words_takes_such_text_letter_by_letter(text: str) -> Non
     assert len(word_differences.words(text)) == marked
     assert occurrences(text[0], text * 2) and places_of(text, text * 2)
     tokenizer = Tokenizer.train(CharacterTokenizer(kind="character"), [text])
-    begins = Pieces.of(tokenizer, ()).begins
+    begins = PieceTable.of(tokenizer, ()).begins
     assert begins[tokenizer.encode(text)].all()
 
 

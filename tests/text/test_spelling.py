@@ -14,8 +14,8 @@ from sightline.recipe.data import (
     WhitespaceTokenizer,
     WordTokenizer,
 )
-from sightline.text.spelling import spelled, unspelled_places
-from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.tokenizer import Tokenizer, spell_out, unspelled_offsets
+from sightline.text.vocabulary import Vocabulary
 
 SECTIONS: list[AnyTokenizer] = [
     WordTokenizer(min_count=1, lowercase=True),
@@ -28,11 +28,11 @@ TEXTS = ["abandon", "Ab  xy", "a", "", " ", "to be?", "e\u0301a", "a b c", "æ—¥æ
 
 
 def test_spelled_text_stays_as_it_is() -> None:
-    assert spelled("to be") == "t o b e"
+    assert spell_out("to be") == "t o b e"
     for text in TEXTS:
-        assert spelled(spelled(text)) == spelled(text)
-        places = unspelled_places(text)
-        letters = [(character, text[at]) for character, at in zip(spelled(text), places, strict=False)]
+        assert spell_out(spell_out(text)) == spell_out(text)
+        places = unspelled_offsets(text)
+        letters = [(character, text[at]) for character, at in zip(spell_out(text), places, strict=False)]
         assert all(one == other or one == " " for one, other in letters)
         assert places[-1] == len(text)
 
@@ -42,12 +42,12 @@ def test_raw_text_is_cut_as_spelled_text_is(section: AnyTokenizer) -> None:
     plain = Tokenizer.train(section, ["a b a n d o n t e x y", "A B ?"] * 2)
     spelling = plain.with_spelling(True)
     for text in TEXTS:
-        assert spelling.encode(text) == spelling.encode(spelled(text)) == plain.encode(spelled(text))
-        assert spelling.encode_many([text]) == [plain.encode(spelled(text))]
-        assert spelling.unknown(text) == plain.unknown(spelled(text))
-        assert spelling.written([text]) == plain.written([spelled(text)])
-        assert spelling.words(text) == plain.words(spelled(text))
-        assert spelling.normalize(text) == plain.normalize(spelled(text))
+        assert spelling.encode(text) == spelling.encode(spell_out(text)) == plain.encode(spell_out(text))
+        assert spelling.encode_many([text]) == [plain.encode(spell_out(text))]
+        assert spelling.unknown(text) == plain.unknown(spell_out(text))
+        assert spelling.written([text]) == plain.written([spell_out(text)])
+        assert spelling.words(text) == plain.words(spell_out(text))
+        assert spelling.normalize(text) == plain.normalize(spell_out(text))
     assert spelling.with_spelling(True) is spelling
     assert Tokenizer.parse(spelling.content).spells and not plain.spells
     assert spelling.with_spelling(False).encode_many(TEXTS) == plain.encode_many(TEXTS)

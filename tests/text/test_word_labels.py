@@ -15,7 +15,8 @@ from sightline.layers.layout import Padded
 from sightline.models.build import build_model
 from sightline.recipe import Decoding, Recipe
 from sightline.tasks.base import build_task
-from sightline.text.tokenizer import PAD, UNK, TokenizerError, Vocabulary
+from sightline.text.tokenizer import PAD, UNK, TokenizerError
+from sightline.text.vocabulary import Vocabulary
 
 PAIRS = [
     ("the cat sat on the mat .", "DET NOUN VERB ADP DET NOUN PUNCT"),

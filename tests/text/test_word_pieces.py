@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.text.word_pieces import cut_pieces, word_groups
+from sightline.text.word_pieces import align_pieces, word_groups
 
 
 def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
@@ -23,6 +23,6 @@ def test_a_mark_of_noise_is_no_part_of_the_word_before_it() -> None:
 
 def test_where_there_are_no_marks_groups_are_the_words_that_the_pieces_spell() -> None:
     pieces = ["▁Ein", "▁Ap", "fel", "▁", "ku", "chen"]
-    cut = cut_pieces(list(range(6)), pieces)
+    cut = align_pieces(list(range(6)), pieces)
     letters = [[place for place in group if pieces[place] != "▁"] for group in word_groups(pieces)]
     assert letters == [np.flatnonzero(column).tolist() for column in cut.members.T]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.batches import TrainingBatch
-from sightline.data.plan import EpochPlan
+from sightline.data.collate import TrainingBatch
+from sightline.data.epoch_plan import ExamplePlan
 from sightline.layers import local_attention as cuts
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
@@ -104,7 +104,7 @@ class Sentences:
         )
 
 
-def some_plan(layout: str, longest: int = 24, **training: Any) -> EpochPlan:
+def some_plan(layout: str, longest: int = 24, **training: Any) -> ExamplePlan:
     source = {"kind": "text", "source": "a", "target": "b"}
     recipe = Recipe.model_validate(
         {
@@ -114,10 +114,10 @@ def some_plan(layout: str, longest: int = 24, **training: Any) -> EpochPlan:
         }
     )
     store: Any = Sentences(20, longest)
-    return EpochPlan(recipe, None, layout, lambda epoch: store)  # type: ignore[arg-type]
+    return ExamplePlan(recipe, None, layout, lambda epoch: store)  # type: ignore[arg-type]
 
 
-def batches(plan: EpochPlan) -> Iterator[TrainingBatch]:
+def batches(plan: ExamplePlan) -> Iterator[TrainingBatch]:
     return (plan.batch(0, examples) for examples in plan.epoch(0)[:3])
 
 

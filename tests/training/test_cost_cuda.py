@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
-from sightline.data.collate import translation
-from sightline.data.plan import EpochPlan
+from sightline.data.collate import StaticShape, TrainingBatch, packed_batch, padded_batch, seq2seq_ids
+from sightline.data.epoch_plan import ExamplePlan
 from sightline.layers import scores
 from sightline.layers.attention import attend
 from sightline.layers.layout import Packed, Padded
@@ -88,8 +87,8 @@ def some_batch(layout: str, shape: StaticShape | None) -> TrainingBatch:
     random = np.random.default_rng(4)
     sources, targets = ([random.integers(4, 60, random.integers(1, 50)) for _ in range(9)] for _ in range(2))
     if layout == "padded":
-        return padded_batch(translation(sources, targets), np.arange(9))
-    return packed_batch(translation(sources, targets), np.arange(9), shape)
+        return padded_batch(seq2seq_ids(sources, targets), np.arange(9))
+    return packed_batch(seq2seq_ids(sources, targets), np.arange(9), shape)
 
 
 @pytest.mark.cuda
@@ -119,12 +118,12 @@ def test_a_step_costs_what_tiny_ones_tell(
     assert cost(batch) == step_flops(model, batch.to(cuda), plan.recipe.training, cuda)
 
 
-def a_plan(layout: str, shape: StaticShape | None, precision: str) -> EpochPlan:
+def a_plan(layout: str, shape: StaticShape | None, precision: str) -> ExamplePlan:
     """All of a plan that counting looks at; a whole one would need a store."""
     plan: Any = SimpleNamespace(
         layout=layout,
         shape=shape,
         recipe=SimpleNamespace(training=Training(precision=precision)),
-        tiny=lambda sizes: translation(*([np.full(size, 3) for size in side] for side in sizes)),
+        tiny=lambda sizes: seq2seq_ids(*([np.full(size, 3) for size in side] for side in sizes)),
     )
     return plan  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from sightline.recipe import MetricName
-from sightline.text.shown import beginning
+from sightline.terminal import truncate
 from sightline.training.loggers import sample_line, step_line, validation_line
 
 
@@ -44,8 +44,8 @@ def test_what_a_language_model_adds_stands_apart_in_one_line() -> None:
 def test_of_an_article_its_beginning_is_shown() -> None:
     shown = sample_line({"source": "word " * 2_000, "reference": "b", "output": "a summary …"})
     assert shown == f"    {'word ' * 79}word…  →  a summary …"
-    assert beginning("a" * 400) == "a" * 400
-    assert beginning("a" * 401) == "a" * 399 + "…"
+    assert truncate("a" * 400) == "a" * 400
+    assert truncate("a" * 401) == "a" * 399 + "…"
 
 
 def test_a_translation_is_shown_behind_an_arrow_even_if_it_repeats_its_source() -> None:

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import sightline
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation, windows
+from sightline.data.collate import TrainingBatch, language_model_ids, padded_batch, seq2seq_ids
 from sightline.layers.experts import collect
 from sightline.layers.losses import Loss, cross_entropy
 from sightline.models.language_model import LanguageModel
@@ -39,14 +38,14 @@ def build() -> Seq2Seq:
 def batch(number: int, rows: int = 5) -> TrainingBatch:
     random = np.random.default_rng(number)
     sides = [[random.integers(4, 13, random.integers(1, 8)) for _ in range(rows)] for _ in range(2)]
-    return padded_batch(translation(*sides), np.arange(rows))
+    return padded_batch(seq2seq_ids(*sides), np.arange(rows))
 
 
 def by_hand(model: Seq2Seq, given: TrainingBatch) -> tuple[Loss, torch.Tensor]:
     """The cross entropy, and the sum of what the layers want minimized."""
     with collect(model) as extra:
-        features = model(given.source, given.source_layout, given.given, given.target_layout)
-    own = cross_entropy(features, model.output.weight, model.output.bias, given.wanted, 0.1)
+        features = model(given.source, given.source_layout, given.decoder_input, given.decoder_layout)
+    own = cross_entropy(features, model.output.weight, model.output.bias, given.labels, 0.1)
     return own, torch.stack(extra.losses).sum()
 
 
@@ -64,8 +63,8 @@ def test_the_losses_of_layers_are_minimized_once_for_each_answer_and_not_reporte
 def test_validation_knows_nothing_of_them() -> None:
     model, given = build().eval(), batch(0)
     found = batch_loss(model, given, 0.1)
-    features = model(given.source, given.source_layout, given.given, given.target_layout)
-    own = cross_entropy(features, model.output.weight, model.output.bias, given.wanted, 0.1)
+    features = model(given.source, given.source_layout, given.decoder_input, given.decoder_layout)
+    own = cross_entropy(features, model.output.weight, model.output.bias, given.labels, 0.1)
     assert torch.equal(found.total, own.total) and found.counts is None
 
 
@@ -75,7 +74,7 @@ def test_with_rdrop_they_are_the_mean_of_both_passes() -> None:
     torch.manual_seed(1)
     with collect(model) as extra:
         for _ in range(2):
-            model(given.source, given.source_layout, given.given, given.target_layout)
+            model(given.source, given.source_layout, given.decoder_input, given.decoder_layout)
     torch.manual_seed(1)
     found = training_loss(model, given, twice)
     for module in model.modules():
@@ -109,7 +108,7 @@ def test_the_gradient_of_several_batches_has_each_ones_losses_by_its_answers() -
 def test_windows_that_go_on_have_them_too() -> None:
     decoder = {"kind": "recurrent", "layers": 2, "attention": {"kind": "none"}, "experts": EXPERTS, "dropout": 0.0}
     model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13).train()
-    given = padded_batch(windows([], [np.arange(4, 12)] * 3), np.arange(3))
+    given = padded_batch(language_model_ids([], [np.arange(4, 12)] * 3), np.arange(3))
     torch.manual_seed(1)
     found = CarriedGradients(model, TRAINING, CPU)([given])
     torch.manual_seed(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_jobs import Job, assert_equal
 
-from sightline.data.batches import TrainingBatch
+from sightline.data.collate import TrainingBatch
 from sightline.layers.dropout import Dropout
 from sightline.layers.losses import Loss
 from sightline.models.weights import parameters_of

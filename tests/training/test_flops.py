@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sightline.data.batches import TrainingBatch, packed_batch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.attention import attend, explicit_attention
 from sightline.layers.embedding import Output
 from sightline.layers.layout import Packed, Padded
@@ -290,7 +289,7 @@ def test_plain_modules_count_as_pytorch_counts_them(module: nn.Module, shape: tu
 def some_batch(make: Callable[..., TrainingBatch]) -> TrainingBatch:
     random = np.random.default_rng(3)
     sources, targets = ([random.integers(4, 13, random.integers(1, 6)) for _ in range(4)] for _ in range(2))
-    return make(translation(sources, targets), np.arange(4))
+    return make(seq2seq_ids(sources, targets), np.arange(4))
 
 
 def assert_counted_as_by_pytorch(model: Seq2Seq, batch: TrainingBatch) -> None:

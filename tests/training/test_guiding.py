@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from sightline.cli.align import align
-from sightline.data.batches import guide_of, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import alignment_targets, padded_batch, seq2seq_ids
 from sightline.inspection.alignment import HeadSelection, align_pairs
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
@@ -45,19 +44,19 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def test_the_loss_is_minus_the_log_of_what_the_linked_pieces_are_given() -> None:
     weights = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]], [[1.0, 0.0, 0.0], [0.2, 0.2, 0.6]]])
-    guide = guide_of([np.array([[0, 0], [1, 0], [1, 1]]), np.array([[2, 1]])], shift=False)
+    guide = alignment_targets([np.array([[0, 0], [1, 0], [1, 1]]), np.array([[2, 1]])], shift=False)
     expected = -(0.5 * np.log(0.5) + 0.5 * np.log(0.25) + np.log(0.8) + np.log(0.6))
     assert float(alignment_loss(weights, guide)) == pytest.approx(expected)
 
 
 def test_with_shift_a_piece_is_guided_one_step_later() -> None:
-    plain, shifted = (guide_of([np.array([[3, 0], [4, 2]])], shift=shift) for shift in (False, True))
+    plain, shifted = (alignment_targets([np.array([[3, 0], [4, 2]])], shift=shift) for shift in (False, True))
     assert plain.places.tolist() == [[0, 0], [0, 2], [3, 4]]
     assert shifted.places.tolist() == [[0, 0], [1, 3], [3, 4]]
 
 
 def test_a_batch_without_links_has_no_alignment_loss() -> None:
-    assert float(alignment_loss(torch.ones(2, 3, 4), guide_of([np.empty((0, 2))] * 2, shift=False))) == 0
+    assert float(alignment_loss(torch.ones(2, 3, 4), alignment_targets([np.empty((0, 2))] * 2, shift=False))) == 0
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -91,15 +90,15 @@ def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
 def test_a_guided_step_minimizes_its_own_loss_and_that_of_the_head_by_its_weight(
     looking_model: Seq2Seq, smoothing: float
 ) -> None:
-    sides = translation([np.array([5, 6, 7]), np.array([8])], [np.array([9, 4]), np.array([12])])
-    guide = guide_of([np.array([[0, 0], [1, 1]]), np.array([[0, 0]])], shift=False)
-    batch = replace(padded_batch(sides, np.arange(2)), guide=guide)
+    sides = seq2seq_ids([np.array([5, 6, 7]), np.array([8])], [np.array([9, 4]), np.array([12])])
+    guide = alignment_targets([np.array([[0, 0], [1, 1]]), np.array([[0, 0]])], shift=False)
+    batch = replace(padded_batch(sides, np.arange(2)), alignment=guide)
     section = GuidedAlignment(file="x", layer=0, weight=0.25)
     head = GuidedHead(looking_model, section)
     with torch.no_grad():
         with head.listening():
             plain = batch_loss(looking_model, batch, smoothing)
-        apart = alignment_loss(head.weights(batch.source_layout, batch.target_layout), guide)
+        apart = alignment_loss(head.weights(batch.source_layout, batch.decoder_layout), guide)
         unguided = training_loss(looking_model, batch, Training(label_smoothing=smoothing))
         found = training_loss(looking_model, batch, Training(label_smoothing=smoothing, guided_alignment=section))
         twice = training_loss(looking_model, batch, Training(label_smoothing=smoothing, rdrop=3.0))

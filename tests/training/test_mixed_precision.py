@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import padded_batch, seq2seq_ids
 from sightline.layers.devices import autocast
 from sightline.layers.layout import Padded
 from sightline.layers.recurrent import Recurrence
@@ -47,7 +46,7 @@ def gradients(model: Seq2Seq, device: torch.device, precision: str) -> tuple[flo
         [numbers.integers(4, 13, length).astype(np.uint16) for length in lengths]
         for lengths in ([5, 1, 9, 4], [3, 8, 2, 6])
     )
-    batch = padded_batch(translation(sources, targets), np.arange(4))
+    batch = padded_batch(seq2seq_ids(sources, targets), np.arange(4))
     batch = batch.to(device) if device.type == "cuda" else batch
     with autocast(precision, device):
         loss = batch_loss(model, batch, 0.1)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.batches import TrainingBatch
-from sightline.data.noised import NoisePlan, Spoiler, fixed_windows
-from sightline.data.preparation import Prepared, prepare_data
+from sightline.data.collate import TrainingBatch
+from sightline.data.noise import Corrupter, NoisePlan, fixed_windows
+from sightline.data.preparation import PreparedData, prepare_data
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
 from sightline.text.tokenizer import END, PAD
@@ -50,16 +50,18 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def prepared(kind: str, **how: Any) -> Prepared:
+def prepared(kind: str, **how: Any) -> PreparedData:
     return prepare_data(recipe(kind, **how))
 
 
-def plan(made: Prepared, layout: str = "packed") -> NoisePlan:
+def plan(made: PreparedData, layout: str = "packed") -> NoisePlan:
     return NoisePlan(made.recipe, made.vocabulary, layout, made.train)
 
 
 def parts(batch: TrainingBatch) -> list[list[int]]:
-    return [[] if each is None else each.flatten().tolist() for each in (batch.source, batch.given, batch.wanted)]
+    return [
+        [] if each is None else each.flatten().tolist() for each in (batch.source, batch.decoder_input, batch.labels)
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +77,7 @@ def test_a_batch_is_the_same_whoever_makes_it_and_whatever_was_made_before(kind:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_epoch_spoils_the_same_window_anew(kind: str, text: Path) -> None:
     made = prepared(kind, short=0.0)
-    spoiler, window = Spoiler(made.recipe, made.vocabulary), np.arange(120, 150)
+    spoiler, window = Corrupter(made.recipe, made.vocabulary), np.arange(120, 150)
     seen = {
         str(spoiler.training([window], seed, epoch, np.array([place])))
         for seed, epoch, place in ((1, 0, 0), (1, 1, 0), (2, 0, 0), (1, 0, 1))
@@ -87,8 +89,8 @@ def test_each_epoch_spoils_the_same_window_anew(kind: str, text: Path) -> None:
 def test_held_out_noise_is_the_same_for_every_seed_and_by_the_number_of_the_window(kind: str, text: Path) -> None:
     made = prepared(kind)
     window = np.arange(120, 150)
-    one = Spoiler(made.recipe, made.vocabulary)
-    other = Spoiler(made.recipe.model_copy(update={"seed": 7}), made.vocabulary)
+    one = Corrupter(made.recipe, made.vocabulary)
+    other = Corrupter(made.recipe.model_copy(update={"seed": 7}), made.vocabulary)
     assert str(one.held_out([window, window], 3)) == str(other.held_out([window, window], 3))
     assert str(one.held_out([window], 4)[0][0]) == str(one.held_out([window, window], 3)[0][1])
     assert str(one.held_out([window], 4)) != str(one.held_out([window], 3))
@@ -96,7 +98,7 @@ def test_held_out_noise_is_the_same_for_every_seed_and_by_the_number_of_the_wind
 
 def test_some_windows_are_cut_short_to_any_length(text: Path) -> None:
     made = prepared("mask", short=0.5)
-    spoiler = Spoiler(made.recipe, made.vocabulary)
+    spoiler = Corrupter(made.recipe, made.vocabulary)
     read, _ = spoiler.training([np.arange(120, 150)] * 400, 1, 0, np.arange(400))
     lengths = np.array([len(each) for each in read])
     assert np.mean(lengths == 30) == pytest.approx(0.5, abs=0.1)
@@ -166,9 +168,14 @@ def test_static_batches_have_one_shape_and_take_every_window(kind: str, tokens: 
     for epoch in (0, 1):
         for examples in made.epoch(epoch):
             batch = made.batch(epoch, examples)
-            layouts = [each for each in (batch.source_layout, batch.target_layout) if each is not None]
+            layouts = [each for each in (batch.source_layout, batch.decoder_layout) if each is not None]
             shapes.add(
-                (batch.source.shape, batch.given.shape, batch.wanted.shape, *((x.batch, x.longest) for x in layouts))  # type: ignore[union-attr]
+                (
+                    batch.source.shape,
+                    batch.decoder_input.shape,
+                    batch.labels.shape,
+                    *((x.batch, x.longest) for x in layouts),
+                )  # type: ignore[union-attr]
             )
             seen += len(examples)
     assert len(shapes) == 1
@@ -178,21 +185,21 @@ def test_static_batches_have_one_shape_and_take_every_window(kind: str, tokens: 
 def test_the_decoder_of_span_corruption_is_not_filled_up_to_the_length_of_the_source(text: Path) -> None:
     made = plan(prepared("span-corruption", tokens=1_024), "static")
     batch = made.batch(0, made.epoch(0)[0])
-    assert batch.source is not None and batch.given is not None
-    assert batch.given.numel() < batch.source.numel() / 2
+    assert batch.source is not None and batch.decoder_input is not None
+    assert batch.decoder_input.numel() < batch.source.numel() / 2
 
 
 def test_answers_are_picked_where_words_were_hidden(text: Path) -> None:
     made = plan(prepared("mask"), "static")
     batch = made.batch(0, made.epoch(0)[0])
-    assert batch.given is not None and batch.source is not None and made.shape is not None
-    real = batch.wanted != PAD
+    assert batch.decoder_input is not None and batch.source is not None and made.shape is not None
+    real = batch.labels != PAD
     assert int(real.sum()) == batch.tokens
-    assert len(batch.wanted) == made.shape.answers
+    assert len(batch.labels) == made.shape.labels
     hidden = made.vocabulary.source.mark("<mask>")
     masks = int((batch.source == hidden).sum())
-    assert int((batch.source[batch.given[real]] == hidden).sum()) == masks > 0
-    assert END not in batch.wanted.tolist()
+    assert int((batch.source[batch.decoder_input[real]] == hidden).sum()) == masks > 0
+    assert END not in batch.labels.tolist()
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed", "static"])

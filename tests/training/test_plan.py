@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.plan import EpochPlan, choose_layout
+from sightline.data.epoch_plan import ExamplePlan, choose_layout
 from sightline.recipe import Recipe
 
 
@@ -45,7 +45,7 @@ def recipe(tokens: int) -> Recipe:
 
 def test_the_batches_of_an_epoch_are_put_together_once() -> None:
     store: Any = Examples(np.full(40, 7), np.full(40, 9))
-    plan = EpochPlan(recipe(64), None, "padded", lambda epoch: store)  # type: ignore[arg-type]
+    plan = ExamplePlan(recipe(64), None, "padded", lambda epoch: store)  # type: ignore[arg-type]
     first = plan.epoch(0)
     assert plan.epoch(0) is first
     other = plan.epoch(1)
@@ -60,13 +60,13 @@ def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str)
     if shorter != "neither":
         (source if shorter == "source" else target)[:] = 1
     store: Any = Examples(source, target)
-    plan = EpochPlan(recipe(512), None, "static", lambda epoch: store)  # type: ignore[arg-type]
+    plan = ExamplePlan(recipe(512), None, "static", lambda epoch: store)  # type: ignore[arg-type]
     assert plan.shape is not None
     seen = []
     for examples in plan.epoch(0):
         batch = plan.batch(0, examples)
-        assert batch.source.shape == batch.given.shape == batch.wanted.shape == (512,)
-        assert len(batch.source_layout.lengths) == len(batch.target_layout.lengths) == plan.shape.sequences
+        assert batch.source.shape == batch.decoder_input.shape == batch.labels.shape == (512,)
+        assert len(batch.source_layout.lengths) == len(batch.decoder_layout.lengths) == plan.shape.sequences
         seen += examples.tolist()
     assert sorted(seen) == list(range(400))
 
@@ -126,12 +126,12 @@ def test_one_recurrent_body_pads_what_convolutions_would_not(device: str) -> Non
     assert choose_layout(Recipe.model_validate(sections), torch.device(device)) == "padded"
 
 
-def plan_of(task: str, model: dict[str, Any], tokens: int, layout: str = "padded") -> EpochPlan:
+def plan_of(task: str, model: dict[str, Any], tokens: int, layout: str = "padded") -> ExamplePlan:
     """Of a text of nine tokens with one answer (a tagger has one for each), and a shorter one."""
     sections = recipe(tokens).model_dump()
     sections |= {"task": task, "model": {"width": 8, **model}, "evaluation": {}}
     store: Any = Examples(np.array([3, 9]), np.array([3, 9]) if task == "tagging" else np.array([1, 1]))
-    return EpochPlan(Recipe.model_validate(sections), None, layout, lambda epoch: store)  # type: ignore[arg-type]
+    return ExamplePlan(Recipe.model_validate(sections), None, layout, lambda epoch: store)  # type: ignore[arg-type]
 
 
 ROOMS: dict[str, tuple[str, dict[str, Any], int, str]] = {

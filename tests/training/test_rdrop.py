@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.data.batches import TrainingBatch, packed_batch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.dropout import Dropout
 from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.layers.losses import Loss
@@ -51,7 +50,7 @@ def by_formula(first: Tensor, second: Tensor, targets: Tensor, smoothing: float,
 
 def a_batch(make: Callable[..., TrainingBatch] = padded_batch, twice: bool = False) -> TrainingBatch:
     texts = [np.array([5, 6, 7]), np.array([8]), np.array([9, 10, 11, 4])] * (2 if twice else 1)
-    return make(translation(texts, [text[::-1].copy() for text in texts]), np.arange(len(texts)))
+    return make(seq2seq_ids(texts, [text[::-1].copy() for text in texts]), np.arange(len(texts)))
 
 
 def a_model(build_model: Callable[..., Seq2Seq], dropout: float = 0.3) -> Seq2Seq:
@@ -125,15 +124,15 @@ def test_the_two_passes_of_a_step_are_those_the_seed_gives(
 ) -> None:
     model, batch = a_model(build_model), a_batch(make)
     torch.manual_seed(7)
-    passes = [model(batch.source, batch.source_layout, batch.given, batch.target_layout) for _ in range(2)]
+    passes = [model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout) for _ in range(2)]
     assert not torch.equal(*passes)
     logits = [model.logits(features).reshape(-1, 13) for features in passes]
-    expected = by_formula(*logits, batch.wanted.reshape(-1), 0.1, 5.0)
+    expected = by_formula(*logits, batch.labels.reshape(-1), 0.1, 5.0)
     torch.manual_seed(7)
     loss = training_loss(model, batch, Training(rdrop=5.0))
     assert (loss.total.item(), loss.nll.item()) == pytest.approx(expected, rel=1e-5)
     with torch.no_grad():  # where the logits are held
-        again = rdrop(*passes, model.output.weight, model.output.bias, batch.wanted, 0.1, 5.0)
+        again = rdrop(*passes, model.output.weight, model.output.bias, batch.labels, 0.1, 5.0)
     torch.testing.assert_close(again.total, loss.total.detach(), rtol=1e-5, atol=0)
 
 

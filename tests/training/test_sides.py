@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.batches import packed_batch, padded_batch
 from sightline.data.collate import (
-    Side,
-    Sides,
-    labels,
-    labels_with_class_token,
-    one_sequence,
-    sides_of,
-    tags,
-    translation,
-    windows,
+    ExampleIds,
+    TokenSequences,
+    class_token_ids,
+    classification_ids,
+    collate_fn,
+    decoder_only_ids,
+    language_model_ids,
+    packed_batch,
+    padded_batch,
+    seq2seq_ids,
+    tagging_ids,
 )
 from sightline.decoding.request import Request, make_batch
 from sightline.recipe import Decoding, Recipe
@@ -31,7 +32,7 @@ READER = {"kind": "recurrent"}
 WRITER = {"kind": "recurrent", "attention": {"kind": "none"}}
 
 
-def rows(side: Side | None) -> list[list[int]] | None:
+def rows(side: TokenSequences | None) -> list[list[int]] | None:
     """Each sequence with its marks."""
     if side is None:
         return None
@@ -39,8 +40,8 @@ def rows(side: Side | None) -> list[list[int]] | None:
     return [part.tolist() for part in np.split(side.joined(), ends[:-1])]
 
 
-def shown(sides: Sides) -> tuple[Any, Any, Any]:
-    return rows(sides.source), rows(sides.given), rows(sides.wanted)
+def shown(sides: ExampleIds) -> tuple[Any, Any, Any]:
+    return rows(sides.source), rows(sides.decoder_input), rows(sides.labels)
 
 
 def both(*sequences: list[int]) -> list[np.ndarray]:
@@ -48,7 +49,7 @@ def both(*sequences: list[int]) -> list[np.ndarray]:
 
 
 def test_a_translator_reads_the_source_and_is_given_the_target_a_token_late() -> None:
-    assert shown(translation(both(SOURCE, []), both(TARGET, [4]))) == (
+    assert shown(seq2seq_ids(both(SOURCE, []), both(TARGET, [4]))) == (
         [[5, 6, 7, END], [END]],
         [[START, 8, 9], [START, 4]],
         [[8, 9, END], [4, END]],
@@ -56,7 +57,7 @@ def test_a_translator_reads_the_source_and_is_given_the_target_a_token_late() ->
 
 
 def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only() -> None:
-    assert shown(one_sequence(both(SOURCE, []), both(TARGET, [4]))) == (
+    assert shown(decoder_only_ids(both(SOURCE, []), both(TARGET, [4]))) == (
         None,
         [[5, 6, 7, END, START, 8, 9], [END, START, 4]],
         [[PAD, PAD, PAD, PAD, 8, 9, END], [PAD, 4, END]],
@@ -65,57 +66,63 @@ def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only(
 
 def test_a_decoder_alone_is_given_in_training_what_a_search_gives_it() -> None:
     batch = make_batch(Request([SOURCE]), Decoding(), "cpu")
-    (trained,) = rows(one_sequence(both(SOURCE), both(TARGET)).given) or []
+    (trained,) = rows(decoder_only_ids(both(SOURCE), both(TARGET)).decoder_input) or []
     assert batch.source[0].tolist() == trained[: batch.source.shape[1]]
     assert trained[batch.source.shape[1]] == START  # which every search begins with
 
 
 def test_a_classifier_reads_the_source_and_answers_once() -> None:
-    assert shown(labels(both(SOURCE, [4]), both([8], [9]))) == ([[5, 6, 7, END], [4, END]], None, [[8], [9]])
-    assert shown(labels_with_class_token(both(SOURCE), both([8]))) == ([[START, 5, 6, 7, END]], None, [[8]])
+    assert shown(classification_ids(both(SOURCE, [4]), both([8], [9]))) == (
+        [[5, 6, 7, END], [4, END]],
+        None,
+        [[8], [9]],
+    )
+    assert shown(class_token_ids(both(SOURCE), both([8]))) == ([[START, 5, 6, 7, END]], None, [[8]])
 
 
 def test_a_tagger_reads_pieces_and_answers_at_the_first_of_each_word() -> None:
-    assert shown(tags(both(SOURCE), both([8, PAD, 9]))) == ([[5, 6, 7]], None, [[8, PAD, 9]])
+    assert shown(tagging_ids(both(SOURCE), both([8, PAD, 9]))) == ([[5, 6, 7]], None, [[8, PAD, 9]])
 
 
 def test_a_language_model_is_given_each_window_but_its_last_token_and_wants_each_but_its_first() -> None:
-    assert shown(windows([], both([START, 5, 6], [4, 7]))) == (None, [[START, 5], [4]], [[5, 6], [7]])
+    assert shown(language_model_ids([], both([START, 5, 6], [4, 7]))) == (None, [[START, 5], [4]], [[5, 6], [7]])
 
 
 @pytest.mark.parametrize(
     ("task", "model", "wanted"),
     [
-        ("seq2seq", {"encoder": READER, "decoder": WRITER}, translation),
-        ("seq2seq", {"decoder": WRITER}, one_sequence),
-        ("classification", {"encoder": READER, "pooling": {"kind": "max"}}, labels),
-        ("classification", {"encoder": READER, "pooling": {"kind": "class"}}, labels_with_class_token),
-        ("tagging", {"encoder": READER}, tags),
-        ("language-model", {"decoder": WRITER}, windows),
+        ("seq2seq", {"encoder": READER, "decoder": WRITER}, seq2seq_ids),
+        ("seq2seq", {"decoder": WRITER}, decoder_only_ids),
+        ("classification", {"encoder": READER, "pooling": {"kind": "max"}}, classification_ids),
+        ("classification", {"encoder": READER, "pooling": {"kind": "class"}}, class_token_ids),
+        ("tagging", {"encoder": READER}, tagging_ids),
+        ("language-model", {"decoder": WRITER}, language_model_ids),
     ],
 )
 def test_a_recipe_says_which(task: str, model: dict[str, Any], wanted: Any) -> None:
     data = {"train": [TEXTS], "validation": TEXTS}
-    assert sides_of(Recipe.model_validate({"task": task, "data": data, "model": model})) is wanted
+    assert collate_fn(Recipe.model_validate({"task": task, "data": data, "model": model})) is wanted
 
 
 IDS = st.lists(st.integers(4, 99), min_size=1, max_size=5)
 
 
-@given(pairs=st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5), kind=st.sampled_from([translation, one_sequence]))
+@given(
+    pairs=st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5), kind=st.sampled_from([seq2seq_ids, decoder_only_ids])
+)
 def test_padded_and_packed_want_the_same_answers_and_count_them(pairs: list[Any], kind: Any) -> None:
     sides = kind(both(*(left for left, _ in pairs)), both(*(right for _, right in pairs)))
     padded, packed = (make(sides, np.arange(len(pairs))) for make in (padded_batch, packed_batch))
     wanted = [token for _, right in pairs for token in [*right, END]]
     for batch in (padded, packed):
-        assert batch.wanted[batch.wanted != PAD].tolist() == wanted
+        assert batch.labels[batch.labels != PAD].tolist() == wanted
         assert batch.tokens == len(wanted)
-        assert batch.given.shape == batch.wanted.shape  # an answer stands where what it follows from is given
+        assert batch.decoder_input.shape == batch.labels.shape  # an answer stands where what it follows from is given
 
 
 def test_one_answer_for_each_text_needs_no_padding() -> None:
-    batch = padded_batch(labels(both(SOURCE, [4]), both([8], [9])), np.arange(2))
-    assert batch.given is None
-    assert batch.wanted.tolist() == [[8], [9]]
+    batch = padded_batch(classification_ids(both(SOURCE, [4]), both([8], [9])), np.arange(2))
+    assert batch.decoder_input is None
+    assert batch.labels.tolist() == [[8], [9]]
     assert batch.tokens == 2
-    assert packed_batch(labels(both(SOURCE, [4]), both([8], [9])), np.arange(2)).wanted.tolist() == [8, 9]
+    assert packed_batch(classification_ids(both(SOURCE, [4]), both([8], [9])), np.arange(2)).labels.tolist() == [8, 9]

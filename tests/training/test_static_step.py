@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import StaticShape, TrainingBatch, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.adapters import add_adapters, is_adapter
 from sightline.layers.devices import autocast
 from sightline.models.seq2seq import Seq2Seq
@@ -80,8 +79,8 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
     sources, targets = sentences(21), sentences(21)[::-1]
     examples = np.arange(21)
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
-    padded = padded_batch(translation(sources, targets), examples).to(cuda)
-    static = packed_batch(translation(sources, targets), examples, shape).to(cuda)
+    padded = padded_batch(seq2seq_ids(sources, targets), examples).to(cuda)
+    static = packed_batch(seq2seq_ids(sources, targets), examples, shape).to(cuda)
     exact = batch_loss(model, padded, 0.1)  # float32
     exact.total.backward()
     wanted = gradients(model)
@@ -117,7 +116,7 @@ def test_a_replayed_graph_of_convolutions_is_the_compiled_step(cuda: torch.devic
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     graphed, compiled = GraphedGradients(model, TRAINING, cuda), compiled_loss(model, TRAINING)
     for count in (21, 9, 14):
-        sides, examples = translation(sentences(count), sentences(count)[::-1]), np.arange(count)
+        sides, examples = seq2seq_ids(sentences(count), sentences(count)[::-1]), np.arange(count)
         with (
             torch.no_grad()
         ):  # a graph alive here would bind the parameters to this stream, which is not the recorded one
@@ -143,7 +142,7 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
     plain = PlainGradients(model, training, cuda, compiled_loss(model, training))
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     batches = [
-        packed_batch(translation(sentences(count), sentences(count)[::-1]), np.arange(count), shape).to(cuda)
+        packed_batch(seq2seq_ids(sentences(count), sentences(count)[::-1]), np.arange(count), shape).to(cuda)
         for count in (21, 9, 14)
     ]
 
@@ -166,7 +165,7 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
 def test_a_compiled_step_of_r_drop_is_the_plain_one(cuda: torch.device) -> None:
     model = small_transformer("pre", "rotary", "relu").to(cuda).train()
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
-    batch = packed_batch(translation(sentences(21), sentences(21)[::-1]), np.arange(21), shape).to(cuda)
+    batch = packed_batch(seq2seq_ids(sentences(21), sentences(21)[::-1]), np.arange(21), shape).to(cuda)
     with autocast("bf16", cuda):
         plain = training_loss(model, batch, RDROP)
     plain.total.backward()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.plan import EpochPlan
-from sightline.data.preparation import Prepared
+from sightline.data.epoch_plan import ExamplePlan
+from sightline.data.preparation import PreparedData
 from sightline.data.windows import WindowPlan
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
@@ -97,7 +97,7 @@ class Sized:
         return [str(number) for number in ids]
 
 
-def prepared(task: str, model: dict[str, Any], layout: str, context: int = 16, tokens: int = 64) -> Prepared:
+def prepared(task: str, model: dict[str, Any], layout: str, context: int = 16, tokens: int = 64) -> PreparedData:
     source = {"kind": "text", "source": "a", "target": "b"}
     clean = {} if task == "language-model" else {"clean": {"max_tokens": 24}}
     recipe = Recipe.model_validate(
@@ -109,7 +109,7 @@ def prepared(task: str, model: dict[str, Any], layout: str, context: int = 16, t
         }
     )
     store: Any = Examples(task)
-    return Prepared(recipe, Sized(13), lambda epoch: store, store, [])  # type: ignore[arg-type]
+    return PreparedData(recipe, Sized(13), lambda epoch: store, store, [])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -168,14 +168,14 @@ def test_static_batches_take_every_example_of_each_task(case: str, longest: int)
     store: Any = made.train(0)
     for lengths in (store.source_lengths, store.target_lengths):
         np.minimum(lengths, longest, out=lengths)
-    plan: Any = (WindowPlan if "language" in case else EpochPlan)(made.recipe, None, "static", made.train)
+    plan: Any = (WindowPlan if "language" in case else ExamplePlan)(made.recipe, None, "static", made.train)
     model = build_model(made.recipe, made.vocabulary)
     cost, seen = step_cost(model, plan, CPU), []
     for number in (0, 1):
         for examples in plan.epoch(number):
             batch = plan.batch(number, examples)
-            side = batch.source if batch.given is None else batch.given
-            assert side.shape == batch.wanted.shape == (plan.shape.tokens,)
+            side = batch.source if batch.decoder_input is None else batch.decoder_input
+            assert side.shape == batch.labels.shape == (plan.shape.tokens,)
             seen += examples.tolist() if number == 0 else []
     assert sorted(seen) == list(range(len(seen)))
     assert "language" in case or len(seen) == 20

@@ -12,8 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.batches import StaticShape, TrainingBatch, ahead, packed_batch, padded_batch
-from sightline.data.collate import Side, labels, masked_words, tags, translation, windows
+from sightline.data.collate import (
+    StaticShape,
+    TokenSequences,
+    TrainingBatch,
+    classification_ids,
+    language_model_ids,
+    masked_lm_ids,
+    packed_batch,
+    padded_batch,
+    prefetch,
+    seq2seq_ids,
+    tagging_ids,
+)
 from sightline.layers.layout import Packed, Padded
 
 PAD, START, END = 0, 2, 3
@@ -27,7 +38,7 @@ def arrays(sequences: list[list[int]]) -> list[np.ndarray]:
 @given(sequences=SEQUENCES, before=st.booleans(), behind=st.booleans())
 def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], before: bool, behind: bool) -> None:
     wanted = [token for s in sequences for token in [*[START] * before, *s, *[END] * behind]]
-    joined = Side(arrays(sequences), START if before else None, END if behind else None).joined()
+    joined = TokenSequences(arrays(sequences), START if before else None, END if behind else None).joined()
     assert joined.tolist() == wanted
     assert joined.dtype == np.int64
 
@@ -36,21 +47,21 @@ def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], befor
 def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tuple[list[int], list[int]]]) -> None:
     sources, targets = ([list(side) for side in sides] for sides in zip(*pairs, strict=True))
     examples = np.arange(len(pairs))
-    padded = padded_batch(translation(arrays(sources), arrays(targets)), examples)
-    packed = packed_batch(translation(arrays(sources), arrays(targets)), examples)
+    padded = padded_batch(seq2seq_ids(arrays(sources), arrays(targets)), examples)
+    packed = packed_batch(seq2seq_ids(arrays(sources), arrays(targets)), examples)
     assert isinstance(padded.source_layout, Padded)
     assert isinstance(packed.source_layout, Packed)
-    rows = zip(padded.source.tolist(), padded.given.tolist(), padded.wanted.tolist(), pairs, strict=True)
+    rows = zip(padded.source.tolist(), padded.decoder_input.tolist(), padded.labels.tolist(), pairs, strict=True)
     for source, given_, wanted, (left, right) in rows:
         assert source == [*left, END] + [PAD] * (padded.source.shape[1] - len(left) - 1)
-        assert given_ == [START, *right] + [PAD] * (padded.given.shape[1] - len(right) - 1)
-        assert wanted == [*right, END] + [PAD] * (padded.wanted.shape[1] - len(right) - 1)
+        assert given_ == [START, *right] + [PAD] * (padded.decoder_input.shape[1] - len(right) - 1)
+        assert wanted == [*right, END] + [PAD] * (padded.labels.shape[1] - len(right) - 1)
     assert packed.source.tolist() == [token for left, _ in pairs for token in [*left, END]]
-    assert packed.given.tolist() == [token for _, right in pairs for token in [START, *right]]
-    assert packed.wanted.tolist() == [token for _, right in pairs for token in [*right, END]]
+    assert packed.decoder_input.tolist() == [token for _, right in pairs for token in [START, *right]]
+    assert packed.labels.tolist() == [token for _, right in pairs for token in [*right, END]]
     for batch in (padded, packed):
         assert batch.source_layout.lengths.tolist() == [len(left) + 1 for left, _ in pairs]
-        assert batch.target_layout.lengths.tolist() == [len(right) + 1 for _, right in pairs]
+        assert batch.decoder_layout.lengths.tolist() == [len(right) + 1 for _, right in pairs]
         assert batch.tokens == sum(len(right) + 1 for _, right in pairs)
         assert batch.examples is examples
 
@@ -60,11 +71,13 @@ def test_speed_counts_target_tokens_or_where_answers_are_labels_source_tokens(
     make: Callable[..., TrainingBatch],
 ) -> None:
     texts, answers = arrays([[5, 6, 7], [8]]), arrays([[4], [5]])
-    assert make(labels(texts, answers), np.arange(2)).processed == 6  # an end mark each
-    assert make(tags(texts, arrays([[4, 4, PAD], [5]])), np.arange(2)).processed == 4
-    assert make(masked_words(texts, arrays([[PAD, 6, PAD], [PAD]])), np.arange(2)).processed == 8  # between two marks
-    assert make(translation(texts, arrays([[9, 9], [9]])), np.arange(2)).processed == 5
-    assert make(windows([], texts[:1]), np.arange(1)).processed == 2
+    assert make(classification_ids(texts, answers), np.arange(2)).processed_tokens == 6  # an end mark each
+    assert make(tagging_ids(texts, arrays([[4, 4, PAD], [5]])), np.arange(2)).processed_tokens == 4
+    assert (
+        make(masked_lm_ids(texts, arrays([[PAD, 6, PAD], [PAD]])), np.arange(2)).processed_tokens == 8
+    )  # between two marks
+    assert make(seq2seq_ids(texts, arrays([[9, 9], [9]])), np.arange(2)).processed_tokens == 5
+    assert make(language_model_ids([], texts[:1]), np.arange(1)).processed_tokens == 2
 
 
 PAIRS = [([5, 6], [7]), ([8], [9, 10, 11, 12]), ([5, 5, 5, 5, 5], [6, 6])]
@@ -75,16 +88,16 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
     shape = StaticShape(tokens=tokens, sequences=16, longest=8)
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     for count in (1, 2, 3):
-        batch = packed_batch(translation(sources[:count], targets[:count]), np.arange(count), shape)
-        plain = packed_batch(translation(sources[:count], targets[:count]), np.arange(count))
-        parts = (batch.source, batch.given, batch.wanted)
-        for part, real in zip(parts, (plain.source, plain.given, plain.wanted), strict=True):
+        batch = packed_batch(seq2seq_ids(sources[:count], targets[:count]), np.arange(count), shape)
+        plain = packed_batch(seq2seq_ids(sources[:count], targets[:count]), np.arange(count))
+        parts = (batch.source, batch.decoder_input, batch.labels)
+        for part, real in zip(parts, (plain.source, plain.decoder_input, plain.labels), strict=True):
             assert part.shape == (tokens,)
             assert torch.equal(part[: len(real)], real)
             assert not part[len(real) :].any()  # PAD is 0
         for layout, real in (
             (batch.source_layout, plain.source_layout),
-            (batch.target_layout, plain.target_layout),
+            (batch.decoder_layout, plain.decoder_layout),
         ):
             assert layout.batch == 16
             assert layout.longest == 8
@@ -92,7 +105,7 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
             assert layout.lengths[:count].tolist() == real.lengths.tolist()
             assert int(layout.lengths.max()) <= 8
         # a filler must have keys where it has queries, or its rows would see nothing
-        assert ((batch.target_layout.lengths > 0) <= (batch.source_layout.lengths > 0)).all()
+        assert ((batch.decoder_layout.lengths > 0) <= (batch.source_layout.lengths > 0)).all()
         assert batch.tokens == plain.tokens
 
 
@@ -106,7 +119,7 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
 def test_a_batch_that_does_not_fit_its_static_shape_is_an_error_that_says_so(shape: StaticShape) -> None:
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     with pytest.raises(ValueError, match=r"a batch of 3 examples, 11 \+ 10 tokens does not fit into StaticShape"):
-        packed_batch(translation(sources, targets), np.arange(3), shape)
+        packed_batch(seq2seq_ids(sources, targets), np.arange(3), shape)
 
 
 # --- ahead -------------------------------------------------------------------------------------------------------
@@ -117,13 +130,13 @@ def workers() -> list[threading.Thread]:
 
 
 def test_what_is_made_ahead_comes_in_order() -> None:
-    assert list(ahead(range(50), lambda n: n * n, depth=3)) == [n * n for n in range(50)]
+    assert list(prefetch(range(50), lambda n: n * n, depth=3)) == [n * n for n in range(50)]
     assert workers() == []
 
 
 def test_no_more_than_asked_for_is_made_ahead() -> None:
     made: list[int] = []
-    results = ahead(range(100), lambda n: made.append(n) or n, depth=2)
+    results = prefetch(range(100), lambda n: made.append(n) or n, depth=2)
     assert next(results) == 0
     deadline = time.monotonic() + 2
     while len(made) < 4 and time.monotonic() < deadline:
@@ -139,7 +152,7 @@ def test_an_error_while_making_is_raised_where_the_result_is_wanted() -> None:
             raise KeyError("the third")
         return n
 
-    results = ahead(range(9), make)
+    results = prefetch(range(9), make)
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError, match="the third"):
         next(results)
@@ -151,14 +164,14 @@ def test_an_error_of_what_is_iterated_is_raised_too() -> None:
         yield 1
         raise OSError("the disk is gone")
 
-    results = ahead(items(), lambda n: n)
+    results = prefetch(items(), lambda n: n)
     assert next(results) == 1
     with pytest.raises(OSError, match="the disk is gone"):
         next(results)
 
 
 def test_closing_early_ends_the_thread() -> None:
-    results = ahead(range(10**9), lambda n: n)
+    results = prefetch(range(10**9), lambda n: n)
     next(results)
     assert len(workers()) == 1
     results.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.data.batches import TrainingBatch
+from sightline.data.collate import TrainingBatch
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
 from sightline.recipe.model import ModelConfig
@@ -47,7 +47,7 @@ def cut(rows: Tensor, *, first: bool = True) -> list[TrainingBatch]:
             rows[:, at + 1 : at + 1 + CONTEXT],
             ROWS * CONTEXT,
             torch.arange(ROWS).numpy(),
-            goes_on=at > 0 or not first,
+            continues=at > 0 or not first,
         )
         for at in range(0, rows.shape[1] - 1, CONTEXT)
     ]

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.data.windows import WindowPlan, stream_of
+from sightline.data.windows import WindowPlan, token_stream
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import RecurrentDecoderConfig
 from sightline.recipe.recipe import carries
@@ -80,7 +80,7 @@ def test_weighted_sources_come_as_often_as_their_weights_say() -> None:
     store: Any = Documents([[5] * 79, [6] * 79])
     store.origin = np.array([0, 1], np.uint16)
     plan = WindowPlan(recipe, None, "packed", lambda epoch: store)  # type: ignore[arg-type]
-    wanted = np.concatenate([plan.batch(1, examples).wanted.numpy() for examples in plan.epoch(1)])
+    wanted = np.concatenate([plan.batch(1, examples).labels.numpy() for examples in plan.epoch(1)])
     assert len(wanted) == 160 + 40
     assert np.isin(wanted, [5, END]).sum() - np.count_nonzero(wanted == END) == 158
     carried = recipe.model_copy(update={"model": recipe.model.model_copy(update={"decoder": recurrent()})})
@@ -110,7 +110,7 @@ def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
     found = []
     for examples in plan.epoch(epoch):
         batch = plan.batch(epoch, examples)
-        rows = zip(batch.given, batch.wanted, batch.target_layout.lengths.tolist(), strict=True)
+        rows = zip(batch.decoder_input, batch.labels, batch.decoder_layout.lengths.tolist(), strict=True)
         for given_, wanted, length in rows:
             assert given_[:length].tolist() == [START, *wanted[: length - 1].tolist()]
             found.append(wanted[:length].tolist())
@@ -119,13 +119,13 @@ def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
 
 def test_documents_stand_one_after_the_other_each_with_its_end_mark() -> None:
     store: Any = Documents([[5, 6], [], [7]])
-    assert stream_of(store).tolist() == [5, 6, END, END, 7, END]
+    assert token_stream(store).tolist() == [5, 6, END, END, 7, END]
 
 
 def test_no_documents_are_no_text() -> None:
     store: Any = Documents([])
     with pytest.raises(ValueError, match=r"there is no text to model; check data\.train and data\.validation"):
-        stream_of(store)
+        token_stream(store)
 
 
 # --- windows in random order -----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_an_epoch_is_a_function_of_seed_and_number_alone(body: str) -> None:
     for epoch in (2, 0):
         assert [each.tolist() for each in one.epoch(epoch)] == [each.tolist() for each in same.epoch(epoch)]
         for mine, theirs in zip(one.epoch(epoch), same.epoch(epoch), strict=True):
-            assert torch.equal(one.batch(epoch, mine).wanted, same.batch(epoch, theirs).wanted)
+            assert torch.equal(one.batch(epoch, mine).labels, same.batch(epoch, theirs).labels)
     if body == "transformer":
         assert texts_of(one, 2) != texts_of(other, 2)
 
@@ -176,11 +176,11 @@ def test_a_static_shape_takes_every_batch(size: tuple[int, int, int], epoch: int
     assert shape is not None
     for examples in static.epoch(epoch):
         batch, plain = static.batch(epoch, examples), packed.batch(epoch, examples)
-        assert batch.given.shape == batch.wanted.shape == (shape.tokens,)
-        assert batch.target_layout.batch == shape.sequences
-        assert int(batch.target_layout.lengths.max()) <= shape.longest
-        assert batch.tokens == plain.tokens == int(batch.wanted.count_nonzero())
-        for ours, real in ((batch.given, plain.given), (batch.wanted, plain.wanted)):
+        assert batch.decoder_input.shape == batch.labels.shape == (shape.tokens,)
+        assert batch.decoder_layout.batch == shape.sequences
+        assert int(batch.decoder_layout.lengths.max()) <= shape.longest
+        assert batch.tokens == plain.tokens == int(batch.labels.count_nonzero())
+        for ours, real in ((batch.decoder_input, plain.decoder_input), (batch.labels, plain.labels)):
             assert torch.equal(ours[: len(real)], real)
             assert not ours[len(real) :].any()
 
@@ -204,22 +204,22 @@ def test_a_row_goes_on_where_it_ended(size: tuple[int, int, int], epoch: int) ->
     plan = plan_of(*size, body="recurrent")
     stream = text_of(plan, epoch)
     batches = [plan.batch(epoch, examples) for examples in plan.epoch(epoch)]
-    assert [batch.goes_on for batch in batches] == [False] + [True] * (len(batches) - 1)
-    given_ = torch.cat([batch.given for batch in batches], dim=1).tolist()
-    wanted = torch.cat([batch.wanted for batch in batches], dim=1).tolist()
+    assert [batch.continues for batch in batches] == [False] + [True] * (len(batches) - 1)
+    given_ = torch.cat([batch.decoder_input for batch in batches], dim=1).tolist()
+    wanted = torch.cat([batch.labels for batch in batches], dim=1).tolist()
     assert len(wanted) == rows
     whole = [token for row in wanted for token in row]
     at = stream.index(whole[0])
     assert whole == stream[at : at + len(whole)]  # contiguous in a row, and from row to row
     assert [token for row in given_ for token in row] == stream[at - 1 : at - 1 + len(whole)]
     assert len(stream) - 1 - len(whole) < rows  # no more is left over than one token a row
-    assert all(batch.wanted.shape[1] == context for batch in batches[:-1])
+    assert all(batch.labels.shape[1] == context for batch in batches[:-1])
     assert sum(batch.tokens for batch in batches) == len(whole)
 
 
 def test_what_is_left_over_is_another_part_each_epoch() -> None:
     plan = plan_of(40, 3, 12, body="recurrent")  # 39 tokens in four rows: three too many
-    firsts = [int(plan.batch(epoch, plan.epoch(epoch)[0]).wanted[0, 0]) for epoch in range(5)]
+    firsts = [int(plan.batch(epoch, plan.epoch(epoch)[0]).labels[0, 0]) for epoch in range(5)]
     assert firsts == [5, 6, 7, 8, 5]
 
 
@@ -233,7 +233,7 @@ def test_rows_can_be_looked_at_as_text() -> None:
         plan.vocabulary = type("Vocabulary", (), {"target": Spelled()})()
         examples = plan.epoch(1)[1]
         shown = [row["text"] for row in plan.texts(1, examples)]
-        assert shown == [" ".join(map(str, row)) for row in plan.batch(1, examples).wanted.tolist()]
+        assert shown == [" ".join(map(str, row)) for row in plan.batch(1, examples).labels.tolist()]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.layers.losses import Loss
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.weights import parameters_of
@@ -59,7 +58,7 @@ class TinyPlan:
             random = np.random.default_rng([int(example), side])
             return random.integers(4, 13, random.integers(1, 6)).astype(np.uint16)
 
-        return padded_batch(translation([text(e, 0) for e in examples], [text(e, 1) for e in examples]), examples)
+        return padded_batch(seq2seq_ids([text(e, 0) for e in examples], [text(e, 1) for e in examples]), examples)
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         return [{"source": f"source {example}", "target": f"target {example}"} for example in examples]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sightline.augment.corpus import Corpus, Part, fingerprint, part_size
-from sightline.data.sources import read_lines
+from sightline.data.text_files import read_lines
 from sightline.decoding.ensemble import Ensemble
 from sightline.files import checksum
 from sightline.progress import Progress, silent

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sightline.data.origins import summary_of
+from sightline.data.locate import provenance_file
 from sightline.files import (
     BROKEN,
     atomic_file,
@@ -85,7 +85,7 @@ class Corpus(Generic[Item]):
 
     @property
     def summary(self) -> Path:
-        return summary_of(self.file)
+        return provenance_file(self.file)
 
     def make(
         self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, progress: Progress

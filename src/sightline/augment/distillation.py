@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sightline.augment.backtranslation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
 from sightline.augment.corpus import Corpus, NothingLeftError, Part, fingerprint, part_size
-from sightline.data.preparation import other_direction, training_examples
-from sightline.data.sources import Example
+from sightline.data.locate import is_reverse_direction
+from sightline.data.sources import Example, training_examples
 from sightline.progress import Progress, silent
 from sightline.recipe import Recipe
 from sightline.recipe.data import TsvSource
@@ -124,7 +124,7 @@ def _check(recipe: Recipe, how: Distilling) -> None:
 
 
 def _check_direction(teacher: Run, recipe: Recipe) -> None:
-    if other_direction(teacher.recipe, recipe):
+    if is_reverse_direction(teacher.recipe, recipe):
         raise ValueError(
             f"{teacher.folder} learned the other direction of this corpus (data.swap: "
             f"{str(teacher.recipe.data.swap).lower()}); give a teacher of the same direction"

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sightline.data.preparation import run_recipe
+from sightline.data.locate import load_run_recipe
 from sightline.files import atomic_folder
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import parameters_of
@@ -22,7 +22,7 @@ from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.loading import save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, seal, write_config
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.model_card import write_model_card
@@ -84,7 +84,7 @@ def _recipe(run: Path, out: Path) -> Recipe:
     if out.exists():
         raise RunError(f"{out} exists already; give another folder with --out")
     need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
-    return run_recipe(run)
+    return load_run_recipe(run)
 
 
 def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:

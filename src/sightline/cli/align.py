@@ -99,10 +99,10 @@ def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: In
 def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
     from itertools import zip_longest
 
-    from sightline.data.text_lines import Bound, read_lines
+    from sightline.data.text_files import LineLimit, read_lines
 
     assert source is not None and target is not None
-    bound = Bound(MOST)
+    bound = LineLimit(MOST)
     for number, (one, other) in enumerate(zip_longest(read_lines(source, bound), read_lines(target, bound)), 1):
         if one is None or other is None:
             short = source if one is None else target
@@ -115,7 +115,7 @@ def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
 
     Those that would be dropped as too long are not aligned, but have their (empty) line.
     """
-    from sightline.data.preparation import training_examples
+    from sightline.data.sources import training_examples
 
     clean, vocabulary = run.recipe.data.clean, run.vocabulary
     for example in training_examples(run.recipe):
@@ -269,13 +269,13 @@ def symmetry(asked: str | None, reverse: Path | None) -> str:
 
 def load_reverse(reverse: Path | None, run: Run) -> Run | None:
     """The run for the other direction, if there is one; refused where it learned the same as the first."""
-    from sightline.data.preparation import same_direction
+    from sightline.data.locate import is_same_direction
     from sightline.run import Run
 
     if reverse is None:
         return None
     other = Run.load(reverse, device=run.device.type)
-    if same_direction(run.recipe, other.recipe):
+    if is_same_direction(run.recipe, other.recipe):
         raise ValueError(
             f"--reverse {reverse} learned the same direction as {run.folder} (data.swap: "
             f"{str(other.recipe.data.swap).lower()}); give a run of the other one"
@@ -298,7 +298,7 @@ def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], li
 
 def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
     """The words of both sides and the links between them, line by line; what does not fit is told on standard error."""
-    from sightline.data.sources import read_lines
+    from sightline.data.text_files import read_lines
     from sightline.evaluation.alignment_error import read_gold, within
 
     sources, targets = ([line.split() for line in read_lines(path)] for path in (files.source, files.reference))
@@ -313,13 +313,13 @@ def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]],
 
 def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
     """Tokenized sentences as text, in the case that side (0: source) of the run's training text has it."""
-    from sightline.data.preparation import training_examples
-    from sightline.text.natural import detokenized, learn_casing, recased
+    from sightline.data.sources import training_examples
+    from sightline.text.word_pieces import detokenize, learn_casing, restore_case
 
     if recase:
         casing = learn_casing(pair[side] for pair in islice(training_examples(run.recipe), _CASING_LINES))
-        sentences = [recased(words, casing) for words in sentences]
-    return [detokenized(words) for words in sentences]
+        sentences = [restore_case(words, casing) for words in sentences]
+    return [detokenize(words) for words in sentences]
 
 
 def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:

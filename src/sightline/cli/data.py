@@ -28,8 +28,7 @@ def list_corpora() -> None:
 
     Example: `sightline data list`
     """
-    from sightline.data.corpora.catalogue import catalogue
-    from sightline.data.corpora.places import corpora_folders
+    from sightline.data.corpora.catalogue import catalogue, corpora_folders
 
     width = max(map(len, catalogue()))
     for name, corpus in catalogue().items():
@@ -68,8 +67,7 @@ def get(
     """
     from sightline.data.corpora.catalogue import CorpusError, corpus
     from sightline.data.corpora.checking import check
-    from sightline.data.corpora.getting import destination
-    from sightline.data.corpora.getting import get as get_corpus
+    from sightline.data.corpora.download import destination, get_corpus
     from sightline.progress import shown
 
     chosen = [corpus(name) for name in dict.fromkeys(names)]
@@ -111,9 +109,8 @@ def check(
     - `sightline data check multi30k`
     - `sightline data check --in corpora --against other/corpora`
     """
-    from sightline.data.corpora.catalogue import CorpusError, catalogue, corpus
+    from sightline.data.corpora.catalogue import CorpusError, catalogue, corpora_folders, corpus
     from sightline.data.corpora.checking import check as check_corpus
-    from sightline.data.corpora.places import corpora_folders
 
     folders = corpora_folders() if to is None else [to]
     here = {name: folder / name for folder in reversed(folders) for name in catalogue() if (folder / name).is_dir()}

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.data.cache import cache_folder
+from sightline.data.corpora.catalogue import cache_folder
 from sightline.registry import version
 
 _MARKS = {"ok": "[green]✓[/]", "note": "[yellow]•[/]", "missing": "[yellow]○[/]", "broken": "[red]✗[/]"}

@@ -11,9 +11,8 @@ from sightline.cli.lines import BOM, InputLength, Shortfalls, lines_of, named, t
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.data.music import Salvage
-    from sightline.data.tagged import Block
-    from sightline.data.word_lines import Form
+    from sightline.data.conll import TaggedFormat, TaggedSentence
+    from sightline.data.music import ParsedChorale
     from sightline.recipe import Recipe
     from sightline.run import Run
 
@@ -31,7 +30,7 @@ def is_csv(file: Path | None, form: str | None) -> bool:
 
 def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator[str]:
     """The texts of a column, newlines in them as spaces; by default of the column learned from, or the only one."""
-    from sightline.data.tables import csv_columns, read_csv
+    from sightline.data.text_files import csv_columns, read_csv
     from sightline.recipe.data import CsvSource
 
     if (path := named(file)) is None:
@@ -55,32 +54,32 @@ def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator
     return (" ".join(text.split("\n")) for _, text in cells)
 
 
-def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> Form | None:
+def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> TaggedFormat | None:
     """The form of the input: as asked for, else as its name says, else (for a run) as its content does, with a note.
 
     None: plain text, as standard input is.
     """
-    from sightline.data.tagged import form_of
+    from sightline.data.conll import format_of
 
     if asked is None:
         if (path := named(file)) is None:
             return None
-        form = form_of(path)
+        form = format_of(path)
         return form if form is not None or run is None else _detected(run, path)
-    forms: dict[str, Form | None] = {"conllu": "conllu", "columns": "columns", "text": None}
+    forms: dict[str, TaggedFormat | None] = {"conllu": "conllu", "columns": "columns", "text": None}
     if asked not in forms:
         raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
     return forms[asked]
 
 
-def _detected(run: Run, path: Path) -> Form | None:
+def _detected(run: Run, path: Path) -> TaggedFormat | None:
     """The form of a file whose name does not say it."""
     from itertools import islice
 
-    from sightline.data.tagged_forms import LOOKED_AT, detect_form
+    from sightline.data.conll import LOOKED_AT, detect_format
 
     word, label = _learned_columns(run.recipe)
-    form = detect_form(islice(lines_of(path), LOOKED_AT), word, label, known_labels(run))
+    form = detect_format(islice(lines_of(path), LOOKED_AT), word, label, known_labels(run))
     if form is not None or path.suffix.lower() != ".txt":
         said = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
         print(f"sightline: {path} is read as {said}, by its content; --format says otherwise", file=sys.stderr)
@@ -108,19 +107,21 @@ def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
 
     Tagged files are for taggers that learned from such; to others a .tsv is lines.
     """
-    from sightline.data.tagged import joined, sentences
+    from sightline.data.conll import join_words, tagged_sentences
     from sightline.recipe.data import ColumnsSource, ConlluSource
 
     learned, form = recipe.data.train[0], form_for(file, None)
     if form is None or not isinstance(learned, ConlluSource | ColumnsSource):
         return lines_of(file)
     word = learned.word if isinstance(learned, ColumnsSource) else 1
-    return (joined(block.words) for block in sentences(lines_of(file), form, word, name=str(file)) if block.words)
+    return (
+        join_words(block.words) for block in tagged_sentences(lines_of(file), form, word, name=str(file)) if block.words
+    )
 
 
-def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str | int]:
+def column_for(recipe: Recipe, form: TaggedFormat, asked: str | None) -> tuple[int, str | int]:
     """Which column holds the words (of a column file), and which one the labels: the ones that were learned."""
-    from sightline.data.tagged import CONLLU_COLUMNS
+    from sightline.data.conll import CONLLU_COLUMNS
     from sightline.recipe.data import ColumnsSource, ConlluSource
 
     learned = recipe.data.train[0]
@@ -144,13 +145,12 @@ def column_for(recipe: Recipe, form: Form, asked: str | None) -> tuple[int, str 
     )
 
 
-def tag_file(run: Run, file: Path | None, form: Form, column: str | None, longest: int | None = None) -> None:
+def tag_file(run: Run, file: Path | None, form: TaggedFormat, column: str | None, longest: int | None = None) -> None:
     """Write the file to standard output with the run's labels, sentence by sentence as they come.
 
     What of its words is unknown is told on standard error, as it is of plain text.
     """
-    from sightline.data.tagged import joined, sentences, words_of
-    from sightline.data.tagged_forms import check_columns
+    from sightline.data.conll import check_columns, join_words, split_words, tagged_sentences
 
     word, label = column_for(run.recipe, form, column)
     known = known_labels(run)
@@ -159,21 +159,21 @@ def tag_file(run: Run, file: Path | None, form: Form, column: str | None, longes
     name = "standard input" if named(file) is None else str(file)
     short, done = Shortfalls(run.task, run.recipe.decoding, unit="sentence"), 0
     limit = InputLength.of(run, longest)
-    for window in windows(sentences(_without_mark(lines), form, word, name=name)):
+    for window in windows(tagged_sentences(_without_mark(lines), form, word, name=name)):
         if form == "columns" and column is None:
             check_columns(window, int(label), known)
-        texts = [joined(block.words) for block in window]
+        texts = [join_words(block.words) for block in window]
         limit.check(texts, name, done)
         short.read(texts)
         found = run.predict_nbest(texts, first=done)
         for block, guesses in zip(window, found, strict=True):
-            out.write("".join(_tagged(block, words_of(guesses[0].text), label)).encode("utf-8"))
+            out.write("".join(_tagged(block, split_words(guesses[0].text), label)).encode("utf-8"))
         out.flush()
         done += len(window)
     tell(short.notes())
 
 
-def _tagged(block: Block, labels: list[str], column: str | int) -> list[str]:
+def _tagged(block: TaggedSentence, labels: list[str], column: str | int) -> list[str]:
     return block.tagged(labels, column) if block.words else list(block.lines)
 
 
@@ -193,6 +193,7 @@ class Pieces:
     """Takes generated texts one by one: the first becomes the file, or all become files of a folder."""
 
     def __init__(self, place: Path, recipe: Recipe) -> None:
+        from sightline.data.music import import_mido
         from sightline.files import check_place
         from sightline.recipe.data import ChoralesSource
 
@@ -204,19 +205,20 @@ class Pieces:
             raise ValueError(f"--midi {place}: name a file that ends in .mid, or a folder that exists for several")
         if not self.several:
             check_place(place)
+        import_mido()  # better before decoding than after
         self.taken = 0
 
     def take(self, text: str) -> None:
         """Write a piece, and say on standard error what of it could not be used."""
-        from sightline.data.music import salvage_events, write_midi
+        from sightline.data.music import parse_events, write_midi
 
         self.taken += 1
         if not self.several and self.taken > 1:
             return
         path = self.place / f"piece-{self.taken:04d}.mid" if self.several else self.place
-        found = salvage_events(text)
+        found = parse_events(text)
         if not found.chorale.steps:
-            what = f"{path}: the text has no whole step of four voices, so there is nothing to hear"
+            what = f"{path}: the text has no whole step of four voices, so there is nothing to write"
             if not self.several:
                 raise ValueError(f"{what}; raise --max-length, or draw again with another --seed")
             print(f"sightline: {what}; not written", file=sys.stderr)
@@ -225,7 +227,7 @@ class Pieces:
         print(f"wrote {path}: {plural(len(found.chorale.steps), 'step')}{_lost(found)}", file=sys.stderr)
 
 
-def _lost(found: Salvage) -> str:
+def _lost(found: ParsedChorale) -> str:
     """What was dropped, by reason; nothing, where all could be used."""
     reasons = {
         "neither pitch nor rest": found.unknown,

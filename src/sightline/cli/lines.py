@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sightline.recipe import Decoding
     from sightline.run import Run
     from sightline.tasks.base import Prediction, Task
-    from sightline.text.tokenizer import Vocabulary
+    from sightline.text.vocabulary import Vocabulary
 
 
 Item = TypeVar("Item")
@@ -40,7 +40,7 @@ def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
     A byte-order mark is passed over. An empty file is an error, most likely one that went wrong before; from a pipe,
     nothing is nothing. A line of more than `most` bytes comes as a `LongLine`; without `most`, it is an error.
     """
-    from sightline.data.text_lines import Bound, LongLine, lines_of_stream, open_lines
+    from sightline.data.text_files import LineLimit, LongLine, lines_of_stream, open_lines
 
     if (path := named(file)) is None:
         stream = standard_input()
@@ -50,7 +50,7 @@ def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
         name, lines = str(path), open_lines(path, most or MOST)
     for number, line in enumerate(lines, 1):
         if most is None and isinstance(line, LongLine):
-            Bound(MOST).report(name, number, line.size, 0)
+            LineLimit(MOST).report(name, number, line.size, 0)
         yield line
 
 
@@ -90,7 +90,7 @@ def whole_lines(file: Path | None) -> Iterator[str]:
 
     An empty file is an error, as in `lines_of`.
     """
-    from sightline.data.text_lines import DataError
+    from sightline.data.text_files import DataError
     from sightline.files import BROKEN, open_bytes
 
     if (path := named(file)) is None:
@@ -111,11 +111,11 @@ def whole_lines(file: Path | None) -> Iterator[str]:
 
 
 def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
-    from sightline.data.text_lines import Bound, encoding_remedy
+    from sightline.data.text_files import LineLimit, encoding_remedy
 
     for number, line in enumerate(iter(lambda: file.readline(MOST + 1), b""), 1):
         if len(line) > MOST:
-            Bound(MOST).report(name, number, len(line), 0)
+            LineLimit(MOST).report(name, number, len(line), 0)
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -230,7 +230,7 @@ class InputLength:
         return found
 
     def _bounded(self, line: str) -> str:
-        from sightline.data.text_lines import LongLine
+        from sightline.data.text_files import LongLine
 
         # A text has no more tokens than characters, but for characters of several bytes that BPE takes apart.
         if self.run.recipe.data.clean.truncate_source is not None or 4 * len(line) <= self.tokens or is_long(line):
@@ -266,7 +266,7 @@ class InputLength:
 
 def is_long(line: str) -> bool:
     """Whether this stands for a line that is too long."""
-    from sightline.data.text_lines import LongLine
+    from sightline.data.text_files import LongLine
 
     return isinstance(line, LongLine)
 

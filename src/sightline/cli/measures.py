@@ -15,7 +15,7 @@ from sightline.cli.lines import tell_unknown_target
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.data.batches import TrainingBatch
+    from sightline.data.collate import TrainingBatch
     from sightline.evaluation.breakdowns import LengthBucket
     from sightline.inspection.attribution import Attribution, Method
     from sightline.inspection.corpus import CorpusLosses, Counts, Order
@@ -441,7 +441,7 @@ def corpus_view(run: Run, on: str) -> CorpusLosses:
 def _training_counts(run: Run) -> Counts | None:
     """How often each token stands in the training text, where that is at hand."""
     from sightline.data.preparation import prepare_data
-    from sightline.data.sources import DataError
+    from sightline.data.text_files import DataError
     from sightline.inspection.corpus import token_counts
 
     try:

@@ -10,7 +10,7 @@ from sightline.comparison.journals import cut_off
 from sightline.comparison.quality import Scoring
 from sightline.comparison.recipe_differences import written
 from sightline.comparison.systems import Contestant, Group
-from sightline.data.origins import Origin
+from sightline.data.locate import Provenance
 from sightline.decoding.ensemble import Mean
 from sightline.evaluation.test_set import TestSet
 from sightline.files import checksum
@@ -101,7 +101,7 @@ def _weights(contestant: Contestant) -> Path:
     return contestant.run.folder / "model.safetensors"
 
 
-def _made(origin: Origin, names: Mapping[str, str]) -> str:
+def _made(origin: Provenance, names: Mapping[str, str]) -> str:
     """`distilled by big`, where all who wrote are runs of this comparison; else how it was made alone."""
     known = [names[digest] for digest in origin.models if digest in names]
     return f"{origin.how} by {' and '.join(known)}" if len(known) == len(origin.models) else origin.how

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.comparison.wording import NOTHING, UNSET
-from sightline.data.preparation import data_folder
+from sightline.data.locate import data_folder
 from sightline.recipe import Recipe
 
 _FOLDER = "data.folder"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sightline.comparison.baselines import WrittenRun, is_baseline
 from sightline.comparison.recipe_differences import differ_only_in_seed
-from sightline.data.origins import Origin, origins
+from sightline.data.locate import Provenance, training_provenance
 from sightline.decoding.ensemble import Mean
 from sightline.evaluation.metrics import METRICS
 from sightline.files import read_json
@@ -55,9 +55,13 @@ class Contestant:
         return self.baseline is None or METRICS[metric].needs_outputs
 
     @property
-    def origins(self) -> list[Origin]:
+    def origins(self) -> list[Provenance]:
         """How those texts were made that it learned from and models wrote; nobody taught what has no model."""
-        return [] if self.baseline is not None else [o for each in self.trainings for o in origins(each.run.recipe)]
+        return (
+            []
+            if self.baseline is not None
+            else [o for each in self.trainings for o in training_provenance(each.run.recipe)]
+        )
 
     @property
     def seed(self) -> int:

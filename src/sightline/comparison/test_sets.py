@@ -7,14 +7,14 @@ from itertools import zip_longest
 from pathlib import Path
 
 from sightline.comparison.systems import Contestant
-from sightline.data.preparation import other_direction
-from sightline.data.sources import DataError, Example, read
+from sightline.data.locate import is_reverse_direction
+from sightline.data.sources import Example, read
+from sightline.data.text_files import DataError
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Recipe
 from sightline.recipe.data import ColumnsSource, ConlluSource, PlainSource, TextSource
 from sightline.run_folder import RunError
-from sightline.terminal import plural
-from sightline.text.shown import short
+from sightline.terminal import plural, short
 
 _REMEDY = "give a test set that all have with --on, or files with --source and --reference"
 
@@ -81,7 +81,7 @@ def _check_direction(contestants: Sequence[Contestant]) -> None:
     """Refuse runs that read what others write: on one text, one of them is lost."""
     first = contestants[0]
     for other in contestants[1:]:
-        if other_direction(first.run.recipe, other.run.recipe):
+        if is_reverse_direction(first.run.recipe, other.run.recipe):
             raise RunError(
                 f"{other.name} learned the other direction of the corpus of {first.name} (data.swap: "
                 f"{str(other.run.recipe.data.swap).lower()}), and a comparison is on one text; compare runs of one "

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.data.preparation import training_examples
-from sightline.data.sources import DataError
+from sightline.data.sources import training_examples
+from sightline.data.text_files import DataError
 from sightline.evaluation.breakdowns import (
     FrequencyBucket,
     LengthBucket,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sightline.data.sources import Example
-from sightline.data.text_lines import LongLine
+from sightline.data.text_files import LongLine
 from sightline.recipe.data import Clean
 
 REASONS = ("empty", "too long", "ratio", "duplicate", "copy")
@@ -22,7 +22,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Batch:
+class TokenizedChunk:
     """Some examples, as text and as ids."""
 
     texts: list[Example]
@@ -38,7 +38,7 @@ class Cleaner:
         self._seen: set[bytes] = set()
         self.counts = dict.fromkeys(("read", "kept", *REASONS, CUT), 0)
 
-    def keep(self, batch: Batch) -> Flags:
+    def keep(self, batch: TokenizedChunk) -> Flags:
         """Which of a batch's examples to keep."""
         keep = np.ones(len(batch.texts), np.bool_)
         if self._rules is not None:
@@ -51,7 +51,7 @@ class Cleaner:
         self.counts["kept"] += int(keep.sum())
         return keep
 
-    def _faults(self, batch: Batch, rules: Clean) -> Iterator[tuple[str, Flags | Callable[[Flags], Flags]]]:
+    def _faults(self, batch: TokenizedChunk, rules: Clean) -> Iterator[tuple[str, Flags | Callable[[Flags], Flags]]]:
         source, target = (np.diff(batch.examples.column(side).offsets.to_numpy()) for side in ("source", "target"))
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         long_lines = np.array([isinstance(text.source, LongLine) for text in batch.texts], np.bool_)

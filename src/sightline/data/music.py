@@ -7,6 +7,7 @@ is held; the corpus does not tell a held note from one struck again.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, cast
 
-from sightline.data.sources import DataError
+from sightline.data.text_files import DataError
 from sightline.files import BROKEN, MAX_JSON, open_bytes, parse_json, write_atomically
 from sightline.terminal import plural
 
@@ -54,7 +55,7 @@ class Chorale:
 
 
 @dataclass(frozen=True)
-class Salvage:
+class ParsedChorale:
     """What could be used of a generated text, and how many words could not."""
 
     chorale: Chorale
@@ -175,7 +176,7 @@ def to_events(chorale: Chorale) -> str:
     return " ".join(REST if pitch is None else str(pitch) for step in chorale.steps for pitch in step)
 
 
-def salvage_events(text: str) -> Salvage:
+def parse_events(text: str) -> ParsedChorale:
     """What can be used of a text that a model wrote, with a count of what cannot.
 
     A word that means nothing becomes a rest rather than vanish: taking it out would hand every later note to the
@@ -187,7 +188,7 @@ def salvage_events(text: str) -> Salvage:
     wrong = [word for word in words[:end] if word not in _WORDS]
     outside = sum(_is_number(word) for word in wrong)
     steps = tuple(zip(*[iter(pitches)] * len(VOICES), strict=True))
-    return Salvage(
+    return ParsedChorale(
         Chorale(cast("tuple[Step, ...]", steps)),
         unknown=len(wrong) - outside,
         outside=outside,
@@ -201,7 +202,7 @@ def _is_number(word: str) -> bool:
     return digits.isascii() and digits.isdigit() and not digits.startswith("0")
 
 
-def transposed(chorale: Chorale, semitones: int) -> Chorale:
+def transpose(chorale: Chorale, semitones: int) -> Chorale:
     """The piece so many semitones higher, or lower if negative."""
     for number, step in enumerate(chorale.steps, 1):
         for voice, pitch in zip(VOICES, step, strict=True):
@@ -215,53 +216,41 @@ def transposed(chorale: Chorale, semitones: int) -> Chorale:
 
 
 def write_midi(chorale: Chorale, path: Path) -> None:
-    """Write a standard MIDI file, format 1: a track for the tempo, then one for each voice.
+    """Write a standard MIDI file, format 1: a track for the tempo, then one for each voice, on a channel of its own.
 
     A pitch that repeats in a voice is one held note. The time signature is 4/4: the corpus has no bars.
     """
+    mido = import_mido()
     if not chorale.steps:
-        raise ValueError(f"{path}: the piece has no steps, so there is nothing to hear; give one that has")
+        raise ValueError(f"{path}: the piece has no steps, so there is nothing to write")
     length = len(chorale.steps) * _TICKS
-    signature = bytes([4, 2, 24, 8])  # 4 over 2 to the 2nd; 24 clocks a click; 8 32nds a quarter
-    tracks = [_track([(0, _meta(0x58, signature)), (0, _meta(0x51, _BEAT.to_bytes(3, "big")))], length)]
-    tracks += [_track(_voice_events(chorale, index), length) for index in range(len(VOICES))]
-    header = b"".join(number.to_bytes(2, "big") for number in (1, len(tracks), 4 * _TICKS))
-    write_atomically(path, _chunk(b"MThd", header) + b"".join(tracks))
+    piece = mido.MidiFile(type=1, ticks_per_beat=4 * _TICKS)
+    tempo = [mido.MetaMessage("time_signature", numerator=4, denominator=4), mido.MetaMessage("set_tempo", tempo=_BEAT)]
+    piece.tracks.append(mido.MidiTrack([*tempo, mido.MetaMessage("end_of_track", time=length)]))
+    for channel, name in enumerate(VOICES):
+        track = mido.MidiTrack([mido.MetaMessage("track_name", name=name.capitalize())])
+        track.append(mido.Message("program_change", channel=channel, program=_CHOIR))
+        rest = 0  # ticks since the last note
+        for pitch, held in groupby(chorale.voice(channel)):
+            ticks = _TICKS * sum(1 for _ in held)
+            if pitch is None:
+                rest += ticks
+                continue
+            note = {"channel": channel, "note": pitch}
+            track.append(mido.Message("note_on", **note, velocity=_VELOCITY, time=rest))
+            track.append(mido.Message("note_off", **note, velocity=0, time=ticks))
+            rest = 0
+        track.append(mido.MetaMessage("end_of_track", time=rest))
+        piece.tracks.append(track)
+    content = io.BytesIO()
+    piece.save(file=content)
+    write_atomically(path, content.getvalue())
 
 
-def _voice_events(chorale: Chorale, index: int) -> list[tuple[int, bytes]]:
-    """What a voice does, each with its time in ticks from the start; a channel for each voice."""
-    events = [(0, _meta(0x03, VOICES[index].capitalize().encode("ascii"))), (0, bytes([0xC0 | index, _CHOIR]))]
-    time = 0
-    for pitch, held in groupby(chorale.voice(index)):
-        start, time = time, time + _TICKS * sum(1 for _ in held)
-        if pitch is not None:
-            events.append((start, bytes([0x90 | index, pitch, _VELOCITY])))
-            events.append((time, bytes([0x80 | index, pitch, 0])))
-    return events
-
-
-def _track(events: list[tuple[int, bytes]], length: int) -> bytes:
-    """A track that ends when the piece does, even if its voice rests by then."""
-    content = b""
-    now = 0
-    for time, event in [*events, (length, _meta(0x2F, b""))]:
-        content += _variable(time - now) + event
-        now = time
-    return _chunk(b"MTrk", content)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return kind + len(content).to_bytes(4, "big") + content
-
-
-def _meta(kind: int, content: bytes) -> bytes:
-    return bytes([0xFF, kind]) + _variable(len(content)) + content
-
-
-def _variable(number: int) -> bytes:
-    """A number in groups of seven bits, the highest first; all but the last have the eighth bit set."""
-    groups = [number & 0x7F]
-    while number := number >> 7:
-        groups.append(0x80 | number & 0x7F)
-    return bytes(reversed(groups))
+def import_mido() -> Any:
+    """The package that writes MIDI files; an error that names the extra where it is not installed."""
+    try:
+        import mido
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("MIDI files need mido: pip install 'sightline[viz]'", name="mido") from error
+    return mido

@@ -1,38 +1,33 @@
-"""From a recipe to tokens: find the corpora, train the tokenizer, cut the text, check that it fits the model."""
+"""From a recipe to tokens: find the corpora, train the tokenizer, tokenize, check that the data fits the model."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, groupby, islice
-from pathlib import Path
-from typing import Any
+from itertools import groupby, islice
 
 import numpy as np
 
-from sightline.data.ingredients import Dropped, Ingredients
-from sightline.data.sources import DataError, Example, folder_here, read, resolve_folder, source_files
-from sightline.data.store import Store, prepare
+from sightline.data.locate import alignment_file, data_folder, source_files
+from sightline.data.sources import Example, line_limit, recipe_examples, training_examples
+from sightline.data.store import BpeDropout, Store, StoreSpec, StoreVariants, load_or_build_store
 from sightline.data.target_lengths import TargetLengths
-from sightline.data.text_lines import UNBOUNDED, Bound
-from sightline.data.text_size import measure
-from sightline.data.variants import Variants
+from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import learned_positions
-from sightline.recipe.data import AnySource, BpeTokenizer, TsvSource, direction
-from sightline.recipe.defaults import fill_in, open_keys
-from sightline.recipe.loading import load_recipe
-from sightline.run_folder import read_config, verify
+from sightline.recipe.data import AnySource, BpeTokenizer
+from sightline.recipe.defaults import TextSize, fill_in, open_keys
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
-from sightline.text.spelling import Side
-from sightline.text.tokenizer import PAD, SPECIALS, UNK, Vocabulary
+from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide
+from sightline.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """Everything read and tokenized; to be closed by whoever asked for it."""
 
     recipe: Recipe
@@ -51,96 +46,11 @@ class Prepared:
 
     def close(self) -> None:
         """Cut no text for epochs that do not come. What is there stays in use."""
-        if isinstance(self.train, Variants):
+        if isinstance(self.train, StoreVariants):
             self.train.close()
 
 
 ExampleCounter = Callable[[str, int], None]  # is told what is being done, and examples so far
-
-
-def with_folder(recipe: Recipe, path: Path | None) -> Recipe:
-    """The recipe with data.folder made absolute, so that the run folder can be used from anywhere.
-
-    A folder in which nothing is looked for need not be there: text that is built in (dates) is read from no file.
-    """
-    if recipe.data.folder is not None and not _reads_files(recipe):
-        return recipe
-    folder = resolve_folder(recipe.data.folder, path)
-    absolute = str(folder.resolve()) if folder is not None else None
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"folder": absolute})})
-
-
-def _reads_files(recipe: Recipe) -> bool:
-    data = recipe.data
-    sources = (*data.train, data.validation, *data.tests.values())
-    beside = recipe.model.word_vectors is not None or recipe.training.guided_alignment is not None
-    return beside or any(source.file_keys for source in sources)
-
-
-def run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a run folder: text that lay in it (distilled) lies there still, wherever the folder is now."""
-    verify(run)
-    recipe = load_recipe(run / "recipe.yaml", overrides)
-
-    def found(source: AnySource) -> AnySource:
-        if not isinstance(source, TsvSource) or not Path(source.file).is_absolute() or Path(source.file).is_file():
-            return source
-        own = run.resolve() / Path(source.file).name
-        return source.model_copy(update={"file": str(own)}) if own.is_file() else source
-
-    train = tuple(found(source) for source in recipe.data.train)
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
-    if recipe.model.copying is True and (run / "config.json").is_file() and "copying" not in read_config(run):
-        recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"copying": "exact"})})
-    return recipe
-
-
-def data_folder(recipe: Recipe) -> Path | None:
-    """Where its files start on this machine."""
-    return None if recipe.data.folder is None else folder_here(recipe.data.folder)
-
-
-def other_direction(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes learn the two directions of one corpus, as the names of their texts say."""
-    if not direction(recipe.data).is_turned(direction(other.data)):  # then nobody need know where the files lie
-        return False
-    return data_folder(recipe) == data_folder(other)
-
-
-def same_direction(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes read and write the same texts of one corpus."""
-    return direction(recipe.data) == direction(other.data) and data_folder(recipe) == data_folder(other)
-
-
-def guiding_file(recipe: Recipe) -> Path | None:
-    """The word alignments of training.guided_alignment, if there are some."""
-    guide = recipe.training.guided_alignment
-    return None if guide is None else (data_folder(recipe) or Path()) / Path(guide.file).expanduser()
-
-
-def line_bound(recipe: Recipe, *, drop: bool = False) -> Bound:
-    """The longest line that is read of pairs; of plain text, which is cut into windows, any line a machine can hold."""
-    if recipe.of_text:
-        return UNBOUNDED
-    return Bound(recipe.data.clean.longest_line, drop, "cut it into shorter ones, or raise data.clean.max_tokens")
-
-
-def _examples(
-    recipe: Recipe, sources: Sequence[AnySource], limit: int | None, *, drop: bool = False
-) -> Iterator[Example]:
-    how: Any = {
-        "swap": recipe.data.swap,
-        "labelled": recipe.task_spec.labels == "words",
-        "bound": line_bound(recipe, drop=drop),
-    }
-    every = chain.from_iterable(read(source, data_folder(recipe), **how) for source in sources)
-    for example in islice(every, limit):
-        yield Example("", example.target) if recipe.of_text else example
-
-
-def training_examples(recipe: Recipe) -> Iterator[Example]:
-    """The texts a recipe trains on, before any of them is cleaned away."""
-    return _examples(recipe, recipe.data.train, recipe.data.limit, drop=True)
 
 
 def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
@@ -166,7 +76,7 @@ def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
     Normalization and lowercasing are in its tokenizers; spelling follows from the training sources, so that runs of
     older versions have it too. Columns and patterns say where a text stands in a file: prediction is given the text.
     """
-    side: Side | None = recipe.data.spelled_side
+    side: SpelledSide | None = recipe.data.spelled_side
     if recipe.of_text:  # there is but one text, the target side of pairs
         side = "both" if side == "target" else None
     return vocabulary.with_spelling(side)
@@ -174,7 +84,7 @@ def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
 
 def prepare_data(
     recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: ExampleCounter | None = None
-) -> Prepared:
+) -> PreparedData:
     """Train the tokenizer (unless one is given) and tokenize the corpora, or find them tokenized already."""
     data, tokenizer = recipe.data, recipe.tokenizer
 
@@ -183,7 +93,7 @@ def prepare_data(
 
     def watched() -> Iterator[Example]:
         show = tell("reading for the tokenizer")
-        for number, example in enumerate(_examples(recipe, data.train, data.limit, drop=True), 1):
+        for number, example in enumerate(recipe_examples(recipe, data.train, data.limit, drop=True), 1):
             if show is not None and number % 10_000 == 0:
                 show(number)
             yield example
@@ -203,24 +113,24 @@ def prepare_data(
         sources=tuple(data.train),
         limit=data.limit,
         clean=None if recipe.of_text else data.clean,  # of text there are no pairs to clean
-        bound=line_bound(recipe, drop=True),
-        links=guiding_file(recipe),
+        bound=line_limit(recipe, drop=True),
+        links=alignment_file(recipe),
     )
 
     def cut(variant: int, stop: threading.Event) -> Store:
-        dropped = Dropped(dropout, variant, recipe.seed) if dropout else None
+        dropped = BpeDropout(dropout, variant, recipe.seed) if dropout else None
         show = tell("tokenizing") if variant == 0 else None
-        return prepare(replace(learned, dropped=dropped), progress=show, stop=stop)
+        return load_or_build_store(replace(learned, dropped=dropped), progress=show, stop=stop)
 
-    validation = prepare(held_out)
-    references = list(_examples(recipe, [data.validation], data.validation_limit))
+    validation = load_or_build_store(held_out)
+    references = list(recipe_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
-    return Prepared(recipe, vocabulary, Variants(cut, variants), validation, references)
+    return PreparedData(recipe, vocabulary, StoreVariants(cut, variants), validation, references)
 
 
-def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: int | None = None) -> Ingredients:
+def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: int | None = None) -> StoreSpec:
     """What the store of a text that is not trained on is made of: nothing is cleaned away."""
-    return Ingredients(
+    return StoreSpec(
         (source,),
         vocabulary,
         data_folder(recipe),
@@ -229,17 +139,17 @@ def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: 
         longest_source=recipe.data.clean.truncate_source,
         copying=recipe.copies_unknown,
         forms=recipe.copies_forms,
-        bound=line_bound(recipe),
+        bound=line_limit(recipe),
         text_alone=recipe.of_text,
     )
 
 
-def store_of_test(prepared: Prepared, name: str) -> Store:
+def test_store(prepared: PreparedData, name: str) -> Store:
     """A test set of the recipe, tokenized."""
-    return prepare(_held_out(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
+    return load_or_build_store(_held_out(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
 
 
-def held_out_notes(prepared: Prepared) -> list[str]:
+def held_out_notes(prepared: PreparedData) -> list[str]:
     """What would be missed only after the training: labels that are never learned, test sets that are not there."""
     recipe = prepared.recipe
     notes = [] if recipe.task_spec.labels == "none" else _label_notes(prepared)
@@ -256,7 +166,7 @@ def held_out_notes(prepared: Prepared) -> list[str]:
     return notes
 
 
-def _label_notes(prepared: Prepared) -> list[str]:
+def _label_notes(prepared: PreparedData) -> list[str]:
     """Labels of the validation that are never learned, empty ones among them; labels that only spaces tell apart."""
     notes, target, store = [], prepared.vocabulary.target, prepared.validation
     ids = np.concatenate([ids for _, ids in store.targets])
@@ -297,3 +207,58 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
                 f"data.validation, example {worst + 1}: its {side} has {lengths[worst]} tokens and {marks}, "
                 f"more than positions.max_positions ({longest}); raise it, or take the example out"
             )
+
+
+_SAMPLE = 20_000  # examples that are searched for copied words
+_TAGS = 1_000  # different target words that are looked at, to know whether they are tags
+_RARE = 2  # a word is rare if the targets have it so many times or fewer
+_MARKS = ".,;:!?'\"()[]{}<>=«»„“”‘’"
+
+
+def measure(examples: Iterable[Example]) -> TextSize:
+    """Count the examples, words and characters of a text in one pass."""
+    count = source_words = target_words = source_characters = target_characters = 0
+    alphabet: set[str] = set()
+    tags: set[str] = set()
+    sample: list[Example] = []
+    for example in examples:
+        count += 1
+        source_words += len(example.source.split())
+        target_words += len(example.target.split())
+        source_characters += len(example.source)
+        target_characters += len(example.target)
+        alphabet.update(example.source)
+        alphabet.update(example.target)
+        if len(tags) < _TAGS:
+            tags.update(example.target.split())
+        if len(sample) < _SAMPLE:
+            sample.append(example)
+    return TextSize(
+        count,
+        source_words,
+        target_words,
+        source_characters,
+        target_characters,
+        len(alphabet),
+        copied_share(sample),
+        marks_spans(tags),
+    )
+
+
+def marks_spans(tags: Collection[str]) -> bool:
+    """Whether tags are of a scheme that marks spans: B-X or I-X, O, and E-X and S-X where a scheme has them."""
+    return any(tag.startswith(("B-", "I-")) for tag in tags) and all(
+        tag == "O" or tag.startswith(("B-", "I-", "E-", "S-")) for tag in tags
+    )
+
+
+def copied_share(examples: Iterable[Example]) -> float:
+    """The share of the rare target words that also occur in their own source: names and numbers to copy."""
+    pairs = [(_words(example.source), _words(example.target)) for example in islice(examples, _SAMPLE)]
+    counts = Counter(word for _, target in pairs for word in target)
+    rare = [word in source for source, target in pairs for word in target if counts[word] <= _RARE]
+    return sum(rare) / len(rare) if rare else 0.0
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in (each.strip(_MARKS) for each in text.split()) if word}

@@ -1,26 +1,22 @@
-"""Files to examples, streaming: two texts side by side, TSV, JSON Lines, any lines with a pattern, built-in dates.
+"""Sources of examples: parallel text, TSV, CSV, JSON Lines, patterns, CoNLL, chorales and generated data, streamed.
 
-Plain or compressed by suffix (.gz, .xz, .bz2, .zst). Nothing is skipped or mended in silence: a file that is not as
+Files may be compressed (.gz, .xz, .bz2, .zst). Nothing is skipped or repaired silently: a file that differs from what
 the recipe says fails with its name, the line and a remedy.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
-import warnings
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sightline.data.corpora.places import corpora_folders
-from sightline.data.splitting import place
-from sightline.data.tables import read_csv, read_tsv
-from sightline.data.text_lines import UNBOUNDED, Bound, LongLine
-from sightline.data.text_lines import DataError as DataError
-from sightline.data.text_lines import read_lines as read_lines
+from sightline.data.locate import data_folder, source_files
+from sightline.data.text_files import NO_LIMIT, DataError, LineLimit, LongLine, read_csv, read_lines, read_tsv
 from sightline.files import parse_json
+from sightline.recipe import Recipe
 from sightline.recipe.data import (
     AnySource,
     ChoralesSource,
@@ -36,10 +32,9 @@ from sightline.recipe.data import (
     TextSource,
     TsvSource,
 )
-from sightline.terminal import plural
-from sightline.text.labels import uneven_labels
-from sightline.text.shown import short
-from sightline.text.spelling import spelled
+from sightline.terminal import plural, short
+from sightline.text.tokenizer import spell_out
+from sightline.text.vocabulary import uneven_labels
 
 
 class Example(NamedTuple):
@@ -49,90 +44,13 @@ class Example(NamedTuple):
     target: str
 
 
-class MovedFolder(UserWarning):
-    """A corpus is not where a recipe has it, and one of its name is among the corpora of this machine."""
-
-
-def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
-    """Where relative file names of a recipe start.
-
-    A folder is looked for beside the recipe file, then in $SIGHTLINE_CORPORA; an absolute one where it should be, then
-    there by its name alone: a run saves absolute folders, and may have been trained on another machine. Without a
-    folder, names start beside the recipe (or, when there is no recipe file either, where we stand: None).
-    """
-    if folder is None:
-        return None if recipe is None else recipe.resolve().parent
-    wanted = Path(folder).expanduser()
-    for found in (places := _places(wanted, recipe)):
-        if found.is_dir():
-            if wanted.is_absolute() and found != wanted:
-                said = f"data.folder: {wanted} is not here; its files are read from {found} ($SIGHTLINE_CORPORA)"
-                warnings.warn(MovedFolder(said), stacklevel=1)
-            return found
-    raise _no_folder(folder, places)
-
-
-def folder_here(folder: str) -> Path:
-    """The folder of a run, wherever it was trained (see `resolve_folder`).
-
-    Where there is none it is what the recipe says: an error for whoever wants a file in it, and for nobody else.
-    """
-    try:
-        return resolve_folder(folder, None) or Path(folder)
-    except DataError:
-        return Path(folder)
-
-
-def _places(wanted: Path, recipe: Path | None) -> list[Path]:
-    """Where a folder may lie, best first."""
-    beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / wanted
-    among = [folder / (wanted.name if wanted.is_absolute() else wanted) for folder in corpora_folders()]
-    return list(dict.fromkeys([beside, *among]))
-
-
-def _no_folder(folder: str, places: Sequence[Path]) -> DataError:
-    if Path(folder).is_absolute():
-        told = "there is no " + " and no ".join(map(str, places))
-    else:
-        looked = "not " + str(places[0]) if len(places) == 1 else "neither " + " nor ".join(map(str, places))
-        told = f"{folder!r} is {looked}"
-    unset = "" if os.environ.get("SIGHTLINE_CORPORA") else " ($SIGHTLINE_CORPORA is not set)"
-    return DataError(
-        f"data.folder: {told}{unset}; {_how_to_get(folder)}set data.folder (of a run, in its recipe.yaml) to where the "
-        f"corpus lies, or SIGHTLINE_CORPORA to the folder that holds it"
-    )
-
-
-def _how_to_get(folder: str) -> str:
-    """The command that gets a corpus, where it is one of the catalogue."""
-    from sightline.data.corpora.catalogue import catalogue
-
-    name = Path(folder).name
-    return f"get it with `sightline data get {name}`, or " if name in catalogue() else ""
-
-
-def source_files(source: AnySource, folder: Path | None) -> list[Path]:
-    """The files a source reads; all of them exist."""
-    paths = [(folder or Path()) / Path(getattr(source, key)).expanduser() for key in source.file_keys]
-    for path in paths:
-        if path.is_file():
-            continue
-        if folder is not None and path.is_relative_to(folder) and not folder.is_dir():
-            raise _no_folder(str(folder), _places(folder, None))
-        remedy = _how_to_get(str(path.absolute().resolve().parent))
-        raise DataError(
-            f"{path} does not exist; {remedy}check its name in the recipe, data.folder and SIGHTLINE_CORPORA"
-        )
-    return paths
-
-
 def read(
     source: AnySource,
     folder: Path | None,
     *,
     swap: bool = False,
     labelled: bool = False,
-    bound: Bound = UNBOUNDED,
+    bound: LineLimit = NO_LIMIT,
 ) -> Iterator[Example]:
     """The examples of one source in their order, with the sides exchanged if `swap`.
 
@@ -142,10 +60,10 @@ def read(
     """
     spell = isinstance(source, PatternSource) and source.spell
     for number, example in _numbered(source, folder, bound):
-        if source.share is not None and not source.share[0] <= place(example.source) < source.share[1]:
+        if source.share is not None and not source.share[0] <= split_position(example.source) < source.share[1]:
             continue
         if spell:
-            example = Example(spelled(example.source), example.target)
+            example = Example(spell_out(example.source), example.target)
         if swap:
             example = Example(example.target, example.source)
         if labelled and (wrong := uneven_labels(*example)) is not None:
@@ -154,7 +72,7 @@ def read(
         yield example
 
 
-def _numbered(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[tuple[int, Example]]:
+def _numbered(source: AnySource, folder: Path | None, bound: LineLimit) -> Iterator[tuple[int, Example]]:
     """All examples of a source, each with its line where it has one of its own, else counted."""
     if isinstance(source, PatternSource):
         return _matched(source_files(source, folder)[0], source, bound)
@@ -168,14 +86,14 @@ def _numbered(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[
     return enumerate(_read_all(source, folder, bound), 1)
 
 
-def _read_all(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[Example]:
+def _read_all(source: AnySource, folder: Path | None, bound: LineLimit) -> Iterator[Example]:
     """All examples of a source, as its files have them; tables and lines with a pattern are `_numbered`."""
     if isinstance(source, DatesSource):
-        from sightline.data.dates import read_dates  # Babel is only needed here
+        from sightline.data.synthetic import read_dates  # Babel is only needed here
 
         return read_dates(source)
     if isinstance(source, SequencesSource):
-        from sightline.data.sequences import read_sequences
+        from sightline.data.synthetic import read_sequences
 
         return read_sequences(source)
     if isinstance(source, PhrasesSource):
@@ -190,7 +108,7 @@ def _read_all(source: AnySource, folder: Path | None, bound: Bound) -> Iterator[
     if isinstance(source, PlainSource):
         return _read_plain(paths[0], source)
     if isinstance(source, ConlluSource | ColumnsSource):
-        from sightline.data import tagged
+        from sightline.data import conll as tagged
 
         if isinstance(source, ConlluSource):
             return tagged.read_conllu(paths[0], source.column)
@@ -219,13 +137,13 @@ def _read_chorales(path: Path, source: ChoralesSource) -> Iterator[Example]:
     for number, chorale in enumerate(music.read_chorales(path, source.split), 1):
         for semitones in source.transpose:
             try:
-                moved = music.transposed(chorale, semitones)
+                moved = music.transpose(chorale, semitones)
             except ValueError as error:
                 raise DataError(f"{path}, {source.split}, piece {number}, {error} (see transpose)") from error
             yield Example("", music.to_events(moved))
 
 
-def _read_text(source: Path, target: Path, bound: Bound) -> Iterator[Example]:
+def _read_text(source: Path, target: Path, bound: LineLimit) -> Iterator[Example]:
     sides = (read_lines(source, bound), read_lines(target, bound))
     for number, (left, right) in enumerate(zip_longest(*sides), 1):
         if left is None or right is None:
@@ -241,7 +159,7 @@ def _read_text(source: Path, target: Path, bound: Bound) -> Iterator[Example]:
         yield Example(left, right) if long is None else Example(long, long)
 
 
-def _read_json_lines(path: Path, source: str, target: str, bound: Bound) -> Iterator[Example]:
+def _read_json_lines(path: Path, source: str, target: str, bound: LineLimit) -> Iterator[Example]:
     for number, line in enumerate(read_lines(path, bound), 1):
         if isinstance(line, LongLine):
             yield Example(line, line)
@@ -274,7 +192,7 @@ def _value(item: Any, key: str, where: str) -> str:
     return value
 
 
-def _matched(path: Path, source: PatternSource, bound: Bound) -> Iterator[tuple[int, Example]]:
+def _matched(path: Path, source: PatternSource, bound: LineLimit) -> Iterator[tuple[int, Example]]:
     """The example of each line that is not passed over, with its number."""
     pattern = re.compile(source.pattern)
     skip = None if source.skip is None else re.compile(source.skip)
@@ -294,3 +212,43 @@ def _matched(path: Path, source: PatternSource, bound: Bound) -> Iterator[tuple[
         if left is None or right is None:
             raise DataError(f"{path}, line {number}: {short(line)} has no source or target; see the pattern")
         yield number, Example(left, right)
+
+
+SPLITS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}  # of what is built in
+
+
+def split_position(text: str) -> float:
+    """Where a text falls in [0, 1): evenly spread, and the same for the same text everywhere and always."""
+    digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+def part_of(text: str) -> str:
+    """The part of a built-in corpus that a text belongs to."""
+    spot = split_position(text)
+    return next(part for part, (start, stop) in SPLITS.items() if start <= spot < stop)
+
+
+def line_limit(recipe: Recipe, *, drop: bool = False) -> LineLimit:
+    """The longest line that is read of pairs; of plain text, which is cut into windows, any line a machine can hold."""
+    if recipe.of_text:
+        return NO_LIMIT
+    return LineLimit(recipe.data.clean.longest_line, drop, "cut it into shorter ones, or raise data.clean.max_tokens")
+
+
+def recipe_examples(
+    recipe: Recipe, sources: Sequence[AnySource], limit: int | None, *, drop: bool = False
+) -> Iterator[Example]:
+    how: Any = {
+        "swap": recipe.data.swap,
+        "labelled": recipe.task_spec.labels == "words",
+        "bound": line_limit(recipe, drop=drop),
+    }
+    every = chain.from_iterable(read(source, data_folder(recipe), **how) for source in sources)
+    for example in islice(every, limit):
+        yield Example("", example.target) if recipe.of_text else example
+
+
+def training_examples(recipe: Recipe) -> Iterator[Example]:
+    """The texts a recipe trains on, before any of them is cleaned away."""
+    return recipe_examples(recipe, recipe.data.train, recipe.data.limit, drop=True)

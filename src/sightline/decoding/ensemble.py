@@ -11,12 +11,12 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from sightline.data.preparation import other_direction
+from sightline.data.locate import is_reverse_direction
 from sightline.layers.layout import Layout
 from sightline.models.language_model import DecoderOnly
 from sightline.recipe import Recipe
 from sightline.run_folder import RunError
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 
 Mean = Literal["probabilities", "logs"]
 
@@ -65,7 +65,7 @@ def check_alike(first: Trained, other: Trained) -> None:
             f"{other.folder} is {other.recipe.task_spec} and {first.folder} is {first.recipe.task_spec}; "
             f"an ensemble has one task"
         )
-    if other_direction(first.recipe, other.recipe):
+    if is_reverse_direction(first.recipe, other.recipe):
         raise RunError(
             f"{other.folder} learned the other direction of the corpus of {first.folder} (data.swap: "
             f"{str(other.recipe.data.swap).lower()}); an ensemble writes one language"

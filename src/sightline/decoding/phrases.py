@@ -21,7 +21,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.request import Constraints, Request
 from sightline.decoding.rules import Demands, Edges, Ids
 from sightline.recipe import Decoding
-from sightline.text.scripts import UNSPACED, unspaced
+from sightline.text.sentences import UNSPACED, unspaced
 from sightline.text.tokenizer import SPACE, SPECIALS, START, UNK, Tokenizer
 
 ROUNDS = 12  # how often a sentence is searched again for what it should not say

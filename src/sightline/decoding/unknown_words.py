@@ -25,7 +25,8 @@ from sightline.decoding.batch import Stepper
 from sightline.decoding.scoring import strongest_links
 from sightline.files import write_atomically
 from sightline.run_folder import RunError
-from sightline.text.tokenizer import UNK, Tokenizer, Vocabulary
+from sightline.text.tokenizer import UNK, Tokenizer
+from sightline.text.vocabulary import Vocabulary
 
 FILE = "dictionary.tsv"
 _TOGETHER = 2_000  # pairs read at a time

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import sides_of
-from sightline.data.noised import Spoiler, fixed_windows
+from sightline.data.collate import TrainingBatch, collate_fn, padded_batch
+from sightline.data.noise import Corrupter, fixed_windows
 from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
 from sightline.evaluation.metrics import METRICS, measure_perplexity
@@ -18,9 +17,9 @@ from sightline.recipe import MetricName, Recipe
 from sightline.recipe.data import InfillingNoise, SpanNoise
 from sightline.registry import version
 from sightline.terminal import plural
-from sightline.text.scripts import SCRIPTS
-from sightline.text.sentences import RULES
-from sightline.text.tokenizer import PAD, Vocabulary
+from sightline.text.sentences import RULES, SCRIPTS
+from sightline.text.tokenizer import PAD
+from sightline.text.vocabulary import Vocabulary
 
 _TOKENS = 4_096  # of the windows that are looked at together
 
@@ -46,7 +45,7 @@ class Mended:
 
 def mend(model: Any, recipe: Recipe, vocabulary: Vocabulary, stream: np.ndarray, device: torch.device) -> Mended:
     """Give a model the windows of a text (ids with end marks), spoilt, and see what it thinks of what was there."""
-    spoiler, show = Spoiler(recipe, vocabulary), sides_of(recipe)
+    spoiler, show = Corrupter(recipe, vocabulary), collate_fn(recipe)
     windows = fixed_windows(stream, spoiler.length)
     sums = np.zeros((3, len(windows)))
     rows = max(1, _TOKENS // (spoiler.length + 2))
@@ -56,8 +55,8 @@ def mend(model: Any, recipe: Recipe, vocabulary: Vocabulary, stream: np.ndarray,
             batch = padded_batch(show(*spoiler.held_out(own, first)), np.arange(len(own)))
             owner = _windows_of_answers(batch)
             batch = batch.to(device) if device.type != "cpu" else batch
-            features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
-            found = _scored(model, features, batch.wanted)
+            features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
+            found = _scored(model, features, batch.labels)
             for total, each in zip(sums, found, strict=True):
                 total[first : first + len(own)] = np.bincount(owner, each, minlength=len(own))
     return Mended(*sums)
@@ -65,10 +64,10 @@ def mend(model: Any, recipe: Recipe, vocabulary: Vocabulary, stream: np.ndarray,
 
 def _windows_of_answers(batch: TrainingBatch) -> np.ndarray:
     """(A,) the row of a padded batch that each answer belongs to."""
-    assert batch.source is not None and batch.given is not None
-    picked = batch.target_layout is None
-    places = batch.given if picked else torch.arange(batch.wanted.numel())
-    rows: np.ndarray = (places // (batch.source if picked else batch.given).shape[1]).numpy()
+    assert batch.source is not None and batch.decoder_input is not None
+    picked = batch.decoder_layout is None
+    places = batch.decoder_input if picked else torch.arange(batch.labels.numel())
+    rows: np.ndarray = (places // (batch.source if picked else batch.decoder_input).shape[1]).numpy()
     return rows
 
 

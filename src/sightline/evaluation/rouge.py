@@ -7,7 +7,7 @@ common subsequence of the whole texts; ROUGE-Lsum of the union of those between 
 
 Words are runs of letters, digits and the marks that belong to them, of any script (`tok:unicode-words-2`): for plain
 ASCII the same as that library's own, which leaves nothing of other letters. Scripts that put no spaces between words
-(text/scripts.py) are taken letter by letter. Words are not stemmed. Without the 2, Tibetan was taken so too, and some
+(text/sentences.py) are taken letter by letter. Words are not stemmed. Without the 2, Tibetan was taken so too, and some
 rarer characters of those scripts were not (half-width katakana, bopomofo, Han past U+20000).
 """
 
@@ -24,8 +24,7 @@ import numpy as np
 
 from sightline.evaluation.errors import share
 from sightline.evaluation.measurement import Measurement, fingerprint
-from sightline.text.scripts import SCRIPTS, UNSPACED
-from sightline.text.sentences import RULES, sentences
+from sightline.text.sentences import RULES, SCRIPTS, UNSPACED, sentences
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer

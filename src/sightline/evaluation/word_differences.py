@@ -21,7 +21,7 @@ from functools import cache
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from sightline.text.scripts import UNSPACED
+from sightline.text.sentences import UNSPACED
 
 Kind = Literal["same", "removed", "added", "changed"]
 

@@ -22,7 +22,7 @@ from sightline.decoding.scoring import begun
 from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, short_name
 from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import SPACE, START, UNK
-from sightline.text.word_pieces import Cut, cut_pieces, cut_text
+from sightline.text.word_pieces import WordPieces, align_pieces, align_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +208,7 @@ def align_in_ways(
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give each source one target")
     second = [
-        cut_text(run.vocabulary.target, text, _words_of(target_words, n), n + 1) for n, text in enumerate(targets)
+        align_words(run.vocabulary.target, text, _words_of(target_words, n), n + 1) for n, text in enumerate(targets)
     ]
     return _align(run, _read(run, sources, source_words), second, ways)
 
@@ -217,18 +217,18 @@ def align_outputs(
     run: LoadedRun, sources: Sequence[str], outputs: Sequence[Sequence[int]], looking: HeadSelection | None = None
 ) -> list[WordAlignment]:
     """The same for tokens that the model wrote, as it wrote them."""
-    second = [cut_pieces(list(ids), _written(run, ids)) for ids in outputs]
+    second = [align_pieces(list(ids), _written(run, ids)) for ids in outputs]
     return _align(run, _read(run, sources, None), second, [looking or HeadSelection()])[0]
 
 
 # --- pieces and words --------------------------------------------------------------------------------------------
 
 
-def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[Cut]:
+def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[WordPieces]:
     """Sources as the model reads them: what stands behind data.clean.truncate_source has no pieces, and so no links."""
     most = run.recipe.data.clean.truncate_source
-    cuts = (cut_text(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
-    return [Cut(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
+    cuts = (align_words(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
+    return [WordPieces(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
 
 
 def _written(run: LoadedRun, ids: Sequence[int]) -> list[str]:
@@ -349,7 +349,7 @@ def source_attention(
 
 
 def _align(
-    run: LoadedRun, sources: Sequence[Cut], targets: Sequence[Cut], ways: Sequence[HeadSelection]
+    run: LoadedRun, sources: Sequence[WordPieces], targets: Sequence[WordPieces], ways: Sequence[HeadSelection]
 ) -> list[list[WordAlignment]]:
     if not run.recipe.task_spec.maps_text:
         raise ValueError(f"alignments are between a source and a target, and this run is {run.recipe.task_spec}")
@@ -364,7 +364,7 @@ def _align(
 
 
 def _word_alignments(
-    sources: Sequence[Cut], targets: Sequence[Cut], found: dict[int, Weights], shift: bool
+    sources: Sequence[WordPieces], targets: Sequence[WordPieces], found: dict[int, Weights], shift: bool
 ) -> list[WordAlignment]:
     """From pieces to words, for each pair; nothing looks at nothing where one side is empty."""
     results = []

@@ -28,8 +28,8 @@ from sightline.layers.tap import TapModule
 from sightline.plots.matrices import Numbers, row_shares
 from sightline.recipe import Recipe
 from sightline.tasks.base import Task
-from sightline.text.shown import visible
-from sightline.text.tokenizer import Vocabulary
+from sightline.terminal import visible
+from sightline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from rich.table import Table

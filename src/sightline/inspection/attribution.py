@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch
+from sightline.data.collate import TrainingBatch
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.gradients import at_rest
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
 from sightline.plots.matrices import Numbers, row_shares
-from sightline.text.tokenizer import PAD, SPACE, UNK, Vocabulary
+from sightline.text.tokenizer import PAD, SPACE, UNK
+from sightline.text.vocabulary import Vocabulary
 from sightline.text.word_pieces import word_groups
 
 
@@ -112,10 +113,10 @@ class AttributionInput:
     @staticmethod
     def of(batch: TrainingBatch) -> AttributionInput:
         """The one example of a padded batch."""
-        if len(batch.wanted) != 1:
-            raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.wanted)}")
-        source, given = (None if part is None else part[0] for part in (batch.source, batch.given))
-        return AttributionInput(source, given, batch.wanted[0])
+        if len(batch.labels) != 1:
+            raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.labels)}")
+        source, given = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
+        return AttributionInput(source, given, batch.labels[0])
 
     @property
     def places(self) -> Tensor:

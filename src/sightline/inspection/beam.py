@@ -20,8 +20,7 @@ from sightline.decoding.batch import Considered, Hypothesis
 from sightline.inspection.attention import LoadedRun
 from sightline.recipe import Decoding
 from sightline.tasks.seq2seq import Seq2SeqTask
-from sightline.terminal import plural
-from sightline.text.shown import visible
+from sightline.terminal import plural, visible
 from sightline.text.tokenizer import END
 
 if TYPE_CHECKING:

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import sides_of
+from sightline.data.collate import TrainingBatch, collate_fn, padded_batch
 from sightline.data.preparation import prepare_data
-from sightline.data.sources import DataError, Example
+from sightline.data.sources import Example
 from sightline.data.store import Store
+from sightline.data.text_files import DataError
 from sightline.decoding.padding import length_batches
 from sightline.files import csv_text
 from sightline.recipe import Recipe
-from sightline.text.shown import in_one_line
-from sightline.text.tokenizer import END, PAD, UNK, Vocabulary
+from sightline.terminal import escape_newlines
+from sightline.text.tokenizer import END, PAD, UNK
+from sightline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -205,7 +206,7 @@ def _row(table: Table, *cells: str) -> None:
     """Texts as they are: a token like [b] is no markup."""
     from rich.text import Text
 
-    table.add_row(*(Text(in_one_line(cell)) for cell in cells))
+    table.add_row(*(Text(escape_newlines(cell)) for cell in cells))
 
 
 Counts = NDArray[np.int64]
@@ -225,7 +226,7 @@ def pair_losses(
     device: torch.device | str = "cpu",
 ) -> CorpusLosses:
     """Of a translator, a tagger or a classifier: the losses of right answers, each given those before it."""
-    show, place = sides_of(recipe), torch.device(device)
+    show, place = collate_fn(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)
     sources = [ids[: recipe.data.clean.truncate_source] for ids in sources]
@@ -292,12 +293,12 @@ def _view(on: str, rows: Sequence[SentenceLoss]) -> CorpusLosses:
 @torch.inference_mode()
 def batch_losses(model: Any, batch: TrainingBatch) -> Iterator[list[tuple[int, int, float, int]]]:
     """For each row (place, wanted id, −log p, likeliest id) of every answer."""
-    features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+    features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
     scores = model.logits(features).float()  # (B, T, V)
-    right = scores.gather(-1, batch.wanted[..., None])[..., 0]
+    right = scores.gather(-1, batch.labels[..., None])[..., 0]
     losses = (scores.logsumexp(-1) - right).double().cpu().numpy()
-    wanted, guesses = batch.wanted.cpu().numpy(), scores.argmax(-1).cpu().numpy()
+    wanted, guesses = batch.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy()
     for row in range(len(wanted)):
         places = np.flatnonzero(wanted[row] != PAD)
         yield [(int(t), int(wanted[row, t]), float(losses[row, t]), int(guesses[row, t])) for t in places]

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.data.collate import sides_of
+from sightline.data.collate import collate_fn
 from sightline.decoding.padding import length_batches
 from sightline.files import atomic_file, check_place
 from sightline.layers.layout import Packed
@@ -31,9 +31,9 @@ from sightline.recipe.bodies import ConvolutionalConfig
 from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
-from sightline.text.labels import between_spaces
 from sightline.text.tokenizer import END, START
-from sightline.text.word_pieces import cut_text
+from sightline.text.vocabulary import between_spaces
+from sightline.text.word_pieces import align_words
 
 Layer = int | Literal["last", "embedding"]
 Pooling = Literal["mean", "max", "first", "none"]
@@ -147,14 +147,16 @@ def cut_words(asked: Task, text: str, number: int = 0) -> WordPieces:
         (ids,) = asked.checked([list(chain.from_iterable(cut))], number)
         return WordPieces(ids, words, owners[:, None] == np.arange(len(words)))
     (ids,) = asked.encode([text], first=number)
-    found = cut_text(asked.vocabulary.source, text, number=number + 1)
+    found = align_words(asked.vocabulary.source, text, number=number + 1)
     return WordPieces(ids, found.words, found.members[: len(ids)])
 
 
 def _with_marks(asked: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
     """Each text as the model was shown it in training, and how many marks stand before it."""
     if not isinstance(asked.model, LanguageModel):
-        side = sides_of(asked.recipe)([np.asarray(ids, np.int64) for ids in texts], [np.ones(1, np.int64)] * len(texts))
+        side = collate_fn(asked.recipe)(
+            [np.asarray(ids, np.int64) for ids in texts], [np.ones(1, np.int64)] * len(texts)
+        )
         assert side.source is not None
         before, behind = ([] if mark is None else [mark] for mark in (side.source.before, side.source.behind))
         return [[*before, *ids, *behind] for ids in texts], len(before)

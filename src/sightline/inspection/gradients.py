@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch
+from sightline.data.collate import TrainingBatch
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Layout
 from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, turned
@@ -133,13 +133,13 @@ def _batch_norms(
 ) -> Iterator[tuple[tuple[Side, str], NDArray[np.float64]]]:
     """For each layer rows of (distance, norm), of some answers of every sentence."""
     with keep_states(model) as kept:
-        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
+        features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
     layers = [(side, name, states) for side in SIDES for name, states in kept.layers(side).items()]
     tensors = [tensor for _, _, states in layers for tensor in states.tensors]
-    for answers in _spread(batch.wanted, points):  # (B,)
+    for answers in _spread(batch.labels, points):  # (B,)
         rows = torch.arange(len(answers), device=features.device)
-        wanted = batch.wanted[rows, answers]
+        wanted = batch.labels[rows, answers]
         scores = model.logits(features[rows, answers]).float()  # (B, V)
         loss = nn.functional.cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum")
         gradients: list[Tensor | None] = [*torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True)]
@@ -167,7 +167,7 @@ def _distances(kept: RecordedStates, batch: TrainingBatch, side: Side) -> tuple[
     steps a recurrent network takes from reading token k to writing token t: to the end of the source, then to t. A
     classifier answers at the end.
     """
-    layout = cast(Layout, batch.source_layout if side == "encoder" else batch.target_layout)
+    layout = cast(Layout, batch.source_layout if side == "encoder" else batch.decoder_layout)
     lengths = layout.lengths.cpu()
     places = torch.arange(int(lengths.max()))[None, :]
 
@@ -176,7 +176,7 @@ def _distances(kept: RecordedStates, batch: TrainingBatch, side: Side) -> tuple[
             return answers[:, None] - places
         if kept.both:
             return lengths[:, None] - places + answers[:, None]
-        if batch.wanted.shape[1] == 1:
+        if batch.labels.shape[1] == 1:
             return lengths[:, None] - 1 - places
         return (answers[:, None] - places).abs()
 

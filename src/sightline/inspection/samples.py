@@ -7,14 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import Side, Sides, sides_of, windows
-from sightline.data.noised import Spoiler, fixed_windows
+from sightline.data.collate import (
+    ExampleIds,
+    TokenSequences,
+    TrainingBatch,
+    collate_fn,
+    language_model_ids,
+    padded_batch,
+)
+from sightline.data.noise import Corrupter, fixed_windows
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
 from sightline.recipe.recipe import carries
-from sightline.text.labels import between_spaces, label_id
-from sightline.text.tokenizer import END, START, Vocabulary
+from sightline.text.tokenizer import END, START
+from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
 _LONGEST = 256  # tokens of an example that is measured; longer ones are passed over
 
@@ -39,7 +45,7 @@ def sample_batches(
     else:
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
         sides = _examples(recipe, vocabulary, chosen, _LONGEST)
-    made = sorted(sides, key=lambda side: side.read[-1].lengths()[0])
+    made = sorted(sides, key=lambda side: side.inputs[-1].lengths()[0])
     if not made:
         raise ValueError(
             f"every example is empty on a side or has over {_LONGEST} tokens; give a test set of shorter ones"
@@ -55,7 +61,7 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
         ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
         if len(ids) < 2:
             raise ValueError("the text is empty, so there is no token to look at; give some")
-        return padded_batch(windows([], [ids]), np.arange(1))
+        return padded_batch(language_model_ids([], [ids]), np.arange(1))
     if recipe.task_spec.fills_gaps:
         raise ValueError("task: masked-lm has an answer at each gap, and none of a text as a whole to look at here")
     if recipe.task_spec.labels == "words" and not (source := " ".join(between_spaces(source))):
@@ -69,9 +75,9 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
 
 def _examples(
     recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], longest: int | None = None
-) -> Iterator[Sides]:
+) -> Iterator[ExampleIds]:
     """Examples one by one; with `longest`, those with nothing on a side, or with more tokens, are passed over."""
-    show = sides_of(recipe)
+    show = collate_fn(recipe)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
         source = source[: recipe.data.clean.truncate_source]
@@ -79,7 +85,7 @@ def _examples(
             yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 
 
-def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[Sides]:
+def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[ExampleIds]:
     context, wanted = min(recipe.training.batches.context, _LONGEST), 0
     documents: list[np.ndarray] = []
     for example in examples:
@@ -93,12 +99,12 @@ def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example]
     for place in _evenly(len(starts), count):
         start = int(starts[place])
         before = stream[start - 1] if carried else START
-        yield windows([], [np.concatenate([[before], stream[start : start + context]])])
+        yield language_model_ids([], [np.concatenate([[before], stream[start : start + context]])])
 
 
-def _spoilt(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[Sides]:
+def _spoilt(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[ExampleIds]:
     """Windows of the text under the noise by which every model is measured."""
-    spoiler, show = Spoiler(recipe, vocabulary), sides_of(recipe)
+    spoiler, show = Corrupter(recipe, vocabulary), collate_fn(recipe)
     documents = vocabulary.target.encode_many([example.target for example in examples])
     every = fixed_windows(np.concatenate([[*ids, END] for ids in documents]), min(spoiler.length, _LONGEST))
     for place in _evenly(len(every), count):
@@ -109,14 +115,16 @@ def _evenly(count: int, wanted: int) -> list[int]:
     return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, wanted)).round())]
 
 
-def _joined(parts: Sequence[Sides]) -> TrainingBatch:
+def _joined(parts: Sequence[ExampleIds]) -> TrainingBatch:
     """Examples as one batch."""
 
-    def side(every: Sequence[Side | None]) -> Side | None:
+    def side(every: Sequence[TokenSequences | None]) -> TokenSequences | None:
         whole = [each for each in every if each is not None]
-        return Side([each.sequences[0] for each in whole], whole[0].before, whole[0].behind) if whole else None
+        return (
+            TokenSequences([each.sequences[0] for each in whole], whole[0].before, whole[0].behind) if whole else None
+        )
 
-    wanted = side([part.wanted for part in parts])
+    wanted = side([part.labels for part in parts])
     assert wanted is not None
-    sides = Sides(side([part.source for part in parts]), side([part.given for part in parts]), wanted)
+    sides = ExampleIds(side([part.source for part in parts]), side([part.decoder_input for part in parts]), wanted)
     return padded_batch(sides, np.arange(len(parts)))

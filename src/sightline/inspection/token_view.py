@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sightline.inspection.trace import Trace
 from sightline.inspection.trace_display import first_written, headline
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 _WIDEST = 78  # of what a short table is widened to
 

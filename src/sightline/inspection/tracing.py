@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import sides_of
+from sightline.data.collate import collate_fn, padded_batch
 from sightline.inspection.trace import Trace, record_arithmetic
 from sightline.layers.layout import Padded
 from sightline.layers.local_attention import Compressed
@@ -24,8 +23,8 @@ from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.terminal import plural
-from sightline.text.labels import between_spaces, label_id
-from sightline.text.tokenizer import END, SPECIALS, START, Vocabulary
+from sightline.text.tokenizer import END, SPECIALS, START
+from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
 _LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
 OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."
@@ -261,7 +260,7 @@ def _trace_labels(
 ) -> Trace:
     """A special is no answer: probabilities are over the labels, counted without the specials."""
     taken = [np.asarray(source, np.int64)]
-    batch = padded_batch(sides_of(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
+    batch = padded_batch(collate_fn(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
     batch = batch.to(asked.device) if asked.device.type != "cpu" else batch
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(asked.model) as recorder:

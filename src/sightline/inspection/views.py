@@ -19,7 +19,7 @@ from sightline.terminal import plural
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sightline.data.batches import TrainingBatch
+    from sightline.data.collate import TrainingBatch
     from sightline.inspection.ablation import Measure
     from sightline.inspection.attribution import Method
     from sightline.inspection.corpus import Order

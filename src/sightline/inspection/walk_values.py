@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sightline.inspection.cell_arithmetic import number
 from sightline.plots.terminal import TerminalGrid, cut_to_cells, right
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 _MATRICES, _ROWS, _COLUMNS = 4, 8, 8  # shown of a tensor; what is left out is counted
 _LABEL = 24

@@ -25,9 +25,9 @@ from sightline.inspection.embeddings import (
 )
 from sightline.tasks.base import Task
 from sightline.terminal import plural
-from sightline.text.labels import between_spaces
-from sightline.text.scripts import unspaced
-from sightline.text.word_pieces import cut_text
+from sightline.text.sentences import unspaced
+from sightline.text.vocabulary import between_spaces
+from sightline.text.word_pieces import align_words
 
 Numbers = NDArray[np.float64]
 
@@ -125,7 +125,7 @@ def _occurrences(asked: Task, texts: Iterable[str], word: str) -> Iterator[tuple
                 mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]
-                mine = cut_text(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
+                mine = align_words(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
             if mine.any():
                 yield _context(text, start, stop), cut.ids, mine
 

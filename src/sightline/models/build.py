@@ -14,8 +14,8 @@ from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.training import step_seed
-from sightline.text.copying import Forms
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.copying import CopyForms
+from sightline.text.vocabulary import Vocabulary
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
@@ -40,5 +40,7 @@ def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     if spec.fills_gaps:
         return MaskedLM(model, source)
     if model.copying:
-        return CopyingSeq2Seq(model, target, Forms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None)
+        return CopyingSeq2Seq(
+            model, target, CopyForms.of(vocabulary.target.all_pieces) if recipe.copies_forms else None
+        )
     return DecoderOnly(model, target) if model.encoder is None else Seq2Seq(model, source, target)

@@ -14,7 +14,7 @@ from sightline.layers.layout import Layout, Padded
 from sightline.models.bodies import DECODERS, ENCODERS
 from sightline.models.protocol import EncoderModel, Memory, join_masks, join_rows
 from sightline.recipe.model import ModelConfig
-from sightline.text.copying import Forms
+from sightline.text.copying import CopyForms
 from sightline.text.tokenizer import PAD, UNK
 
 
@@ -99,7 +99,7 @@ class CopyingState:
 class CopyingSeq2Seq(Seq2Seq):
     """p(target | source), each token written or copied (See et al. 2017)."""
 
-    def __init__(self, recipe: ModelConfig, size: int, forms: Forms | None = None) -> None:
+    def __init__(self, recipe: ModelConfig, size: int, forms: CopyForms | None = None) -> None:
         super().__init__(recipe, size, size)
         self.size = size
         self.copying = CopyAttention(recipe.width, forms=forms is not None)

@@ -37,7 +37,7 @@ from sightline.plots.matrices import (
     set_cells_apart,
     write_in_cells,
 )
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.inspection.beam import BeamRecord, Node
 from sightline.plots.figures import INK, LARGEST, heading_lines, new_picture, shortened
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -30,7 +30,7 @@ from sightline.plots.matrices import (
     write_in_cells,
 )
 from sightline.plots.terminal import cut_to_cells
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sightline.inspection.attention import KINDS, Head
 from sightline.plots.figures import INK, LARGEST, breadth, heading_lines, new_picture, shortened
 from sightline.plots.matrices import PALE_TO_DEEP, colour_bar, coloured_cells
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

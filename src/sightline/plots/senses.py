@@ -10,7 +10,7 @@ import numpy as np
 
 from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 from sightline.plots.figures import GRID, INK, breadth, new_picture, shortened
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

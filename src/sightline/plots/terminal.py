@@ -20,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 # Slate to yellow, after viridis; the dark end is lifted so that it can be told from black and white backgrounds alike.
 _PALETTE = ((72, 76, 98), (62, 98, 146), (38, 138, 150), (56, 176, 122), (146, 211, 78), (253, 231, 37))

@@ -192,7 +192,7 @@ class DatesSource(SourceConfig):
 
 
 class SequencesSource(SourceConfig):
-    """The built-in drill: random sequences of letters and the same, copied or reversed (data/sequences.py)."""
+    """The built-in drill: random sequences of letters and the same, copied or reversed (data/synthetic.py)."""
 
     file_keys: ClassVar[tuple[str, ...]] = ()
 

@@ -16,7 +16,7 @@ from html import escape
 from rich.cells import cell_len
 
 from sightline.plots.matrices import HeatMap, palette
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 _TABLE = 240  # numbers, up to which a matrix is a table
 _TABLES = 30_000  # numbers in tables in all; then pictures, which are smaller

@@ -15,7 +15,7 @@ from sightline.inspection.beam import BeamRecord, Children, Node, ending, unbran
 from sightline.inspection.walk_through import turned_paths
 from sightline.plots.matrices import HeatMap, Scale, palette
 from sightline.report.heat_maps import Page, name, scale_bar, short
-from sightline.text.shown import visible
+from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from sightline.report.page import ReportParts

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sightline.data.preparation import data_folder, run_recipe
-from sightline.data.sources import source_files
+from sightline.data.locate import data_folder, load_run_recipe, source_files
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import NgramConfig
@@ -288,7 +287,7 @@ def _looked_at(run: SweepRun) -> SweepRun:
     """With its state; a folder that holds another training than this one is refused."""
     if not (run.folder / "recipe.yaml").exists():
         return run
-    before = run_recipe(run.folder)
+    before = load_run_recipe(run.folder)
     recipe = with_unset_from(run.recipe, before)
     if differing := differences(before, recipe):
         raise SweepError(

@@ -20,7 +20,8 @@ from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phra
 from sightline.decoding.request import Request, check_least
 from sightline.recipe import Decoding, Evaluation, Recipe
 from sightline.recipe.bodies import learned_positions
-from sightline.text.tokenizer import UNK, Vocabulary
+from sightline.text.tokenizer import UNK
+from sightline.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import sides_of
+from sightline.data.collate import collate_fn, padded_batch
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.tasks.base import Asked, Prediction, Score, Task
-from sightline.text.labels import label_id
 from sightline.text.tokenizer import SPECIALS
+from sightline.text.vocabulary import label_id
 
 Probabilities = dict[str, float]  # of each label, likeliest first
 
@@ -64,7 +63,7 @@ class ClassificationTask(Task):
         if self.members:
             every = [each._logs(sources, tokens) for each in self.members if isinstance(each, ClassificationTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
-        show = sides_of(self.recipe)
+        show = collate_fn(self.recipe)
         found: list[np.ndarray] = [np.empty(0)] * len(sources)
         lengths = [len(source) + 2 for source in sources]
         for indices in length_batches(lengths, tokens):

@@ -9,7 +9,7 @@ from sightline.decoding.phrases import PhraseWarning, occurrences
 from sightline.recipe import Decoding
 from sightline.tasks.base import Asked, Prediction, chosen, one_line
 from sightline.tasks.seq2seq import Seq2SeqTask
-from sightline.text.gaps import GAP, between, encode_gaps, fill_spans
+from sightline.text.infilling import MASK_TEXT, encode_masked, fill_spans, split_at_masks
 from sightline.text.tokenizer import UNK
 
 
@@ -33,10 +33,10 @@ class DenoisingTask(Seq2SeqTask):
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         words, source = self.recipe.tokenizer.kind != "character", self.vocabulary.source
-        return self.checked([encode_gaps(source, text, self.marks, words=words) for text in texts], first)
+        return self.checked([encode_masked(source, text, self.marks, words=words) for text in texts], first)
 
     def unknown(self, text: str) -> list[str]:
-        return super().unknown(text.replace(GAP, ""))
+        return super().unknown(text.replace(MASK_TEXT, ""))
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:
@@ -79,7 +79,7 @@ class DenoisingTask(Seq2SeqTask):
         """
         target = self.vocabulary.target
         for number, (source, guesses) in enumerate(zip(sources, told, strict=True), first + 1):
-            kept = target.decode_many(between(source, self.marks))
+            kept = target.decode_many(split_at_masks(source, self.marks))
             for phrase in filter(None, map(target.normalize, options.forbid)):
                 if not any(occurrences(phrase, g.text) and not self._cutter.said(phrase, g.tokens, 0) for g in guesses):
                     continue

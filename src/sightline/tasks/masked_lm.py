@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import sides_of
+from sightline.data.collate import collate_fn, padded_batch
 from sightline.decoding.padding import length_batches
 from sightline.recipe import Decoding
 from sightline.recipe.data import MASK
 from sightline.tasks.base import Asked, Prediction, Task
-from sightline.text.gaps import GAP, encode_gaps
+from sightline.text.infilling import MASK_TEXT, encode_masked
 from sightline.text.tokenizer import PAD, SPECIALS, UNK
 
 
@@ -30,10 +29,10 @@ class MaskedLMTask(Task):
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         source, words = self.vocabulary.source, self.recipe.tokenizer.kind != "character"
         mark = [source.mark(MASK)]
-        return self.checked([encode_gaps(source, text, mark, words=words) for text in texts], first)
+        return self.checked([encode_masked(source, text, mark, words=words) for text in texts], first)
 
     def unknown(self, text: str) -> list[str]:
-        return super().unknown(text.replace(GAP, ""))
+        return super().unknown(text.replace(MASK_TEXT, ""))
 
     def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
         if asked.prefixes is not None or asked.phrases is not None:
@@ -72,7 +71,7 @@ class MaskedLMTask(Task):
         if self.members:
             every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, MaskedLMTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
-        show = sides_of(self.recipe)
+        show = collate_fn(self.recipe)
         found = [np.empty((0, 1), np.float32)] * len(sources)
         asked = [number for number, places in enumerate(gaps) if places]
         for group in length_batches([len(sources[number]) + 2 for number in asked], tokens):
@@ -82,7 +81,7 @@ class MaskedLMTask(Task):
             batch = padded_batch(show(read, wanted), np.arange(len(read)))
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
-                features = self.model(batch.source, batch.source_layout, batch.given)  # (gaps of all, D)
+                features = self.model(batch.source, batch.source_layout, batch.decoder_input)  # (gaps of all, D)
                 logs = self.model.logits(features).float()[:, self._first :].log_softmax(-1).cpu().numpy()
             ends = np.cumsum([len(gaps[number]) for number in numbers])
             for number, own in zip(numbers, np.split(logs, ends[:-1]), strict=True):

@@ -15,7 +15,7 @@ from sightline.recipe.conflicts import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
 from sightline.tasks.base import Asked, Prediction, Score, Task, chosen, one_line
 from sightline.terminal import plural
-from sightline.text.copying import Forms, ReadSource, bare, number_copied, read_sources
+from sightline.text.copying import CopyForms, ReadSource, bare, number_copied, read_sources
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK
 
 
@@ -87,8 +87,8 @@ class Seq2SeqTask(Task):
         return target.decode_pieces([pieces[n] if n < size else source.text_of(n, size) for n in kept])
 
     @cached_property
-    def _forms(self) -> Forms | None:
-        return Forms.of(self.vocabulary.target.all_pieces) if self.recipe.copies_forms else None
+    def _forms(self) -> CopyForms | None:
+        return CopyForms.of(self.vocabulary.target.all_pieces) if self.recipe.copies_forms else None
 
     def _read(self, texts: Sequence[str], *, first: int = 0) -> list[ReadSource]:
         """Sources as the model reads them."""

@@ -11,8 +11,8 @@ from sightline.recipe import Decoding
 from sightline.tasks.base import Asked, Prediction, Score
 from sightline.tasks.classification import ClassificationTask, Probabilities, refuse_constraints
 from sightline.terminal import plural
-from sightline.text.labels import between_spaces
 from sightline.text.tokenizer import SPECIALS
+from sightline.text.vocabulary import between_spaces
 
 
 class TaggingTask(ClassificationTask):

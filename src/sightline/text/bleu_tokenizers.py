@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.recipe.decoding import BleuTokenizer, Evaluation
-from sightline.text.scripts import UNSPACED
+from sightline.text.sentences import UNSPACED
 
 _TEXTS = 2_000  # that are looked at
 _SHARE = 0.25  # of the letters that must be of a script without spaces; names and terms in it are often Latin

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Surface, Tokenizer
+from sightline.text.tokenizer import SPACE, SPECIALS, UNK, PieceText, Tokenizer
 
 Ids = list[int]
 
 
 @dataclass(frozen=True)
-class Forms:
+class CopyForms:
     """For each id of a vocabulary: the ids of its piece with and without a space before it, −1 where there is none."""
 
     spaced: Ids
@@ -31,11 +31,11 @@ class Forms:
     bare: Ids  # a number for each piece, whether there is a space before it or not
 
     @staticmethod
-    def of(pieces: Sequence[str]) -> Forms:
+    def of(pieces: Sequence[str]) -> CopyForms:
         ids = {piece: number for number, piece in enumerate(pieces)}
         bare = [piece.removeprefix(SPACE) or piece for piece in pieces]
         numbers = {text: number for number, text in enumerate(dict.fromkeys(bare))}
-        forms = Forms(
+        forms = CopyForms(
             [ids.get(SPACE + text, -1) for text in bare],
             [ids.get(text, -1) for text in bare],
             [numbers[text] for text in bare],
@@ -50,7 +50,7 @@ class ReadSource:
     """A source as ids, unknown pieces numbered, and what each of them is in the text."""
 
     ids: Ids
-    surfaces: list[Surface]
+    surfaces: list[PieceText]
 
     def first(self) -> dict[str, int]:
         """Where each piece comes first, whatever precedes it."""
@@ -73,7 +73,7 @@ def bare(piece: str) -> str:
 
 
 def read_sources(
-    tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Ids], forms: Forms | None = None
+    tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Ids], forms: CopyForms | None = None
 ) -> list[ReadSource]:
     """Ids of texts (maybe only their first ones), unknown pieces numbered.
 
@@ -105,7 +105,7 @@ def number_copied(
     texts: Sequence[str],
     ids: Sequence[Ids],
     sources: Sequence[ReadSource],
-    forms: Forms | None = None,
+    forms: CopyForms | None = None,
 ) -> list[Ids]:
     """Ids of targets, with what their sources have and the vocabulary lacks numbered as there.
 
@@ -122,7 +122,7 @@ def number_copied(
     return found
 
 
-def _as_in_source(own: Ids, surfaces: Sequence[Surface], source: ReadSource, forms: Forms, size: int) -> Ids:
+def _as_in_source(own: Ids, surfaces: Sequence[PieceText], source: ReadSource, forms: CopyForms, size: int) -> Ids:
     """The ids of a target, word by word as its source has them, where it has them."""
     first, there = source.first(), _words(source.surfaces)
     can_copy = {form for number in source.ids if number < size for form in (forms.spaced[number], forms.joined[number])}
@@ -142,7 +142,7 @@ def _copied(number: int, piece: str, first: dict[str, int], size: int) -> int:
 
 
 def _joined_as(
-    spaced: bool, places: Sequence[int], source: ReadSource, first: dict[str, int], forms: Forms, size: int
+    spaced: bool, places: Sequence[int], source: ReadSource, first: dict[str, int], forms: CopyForms, size: int
 ) -> Ids:
     """The ids of a word of a source, with or without a space before it."""
     head, *rest = places
@@ -154,7 +154,7 @@ def _joined_as(
     return [copied if known < 0 else known, *(source.ids[place] for place in rest)]
 
 
-def _words(surfaces: Sequence[Surface], *, every: bool = False) -> list[tuple[str, list[int]]]:
+def _words(surfaces: Sequence[PieceText], *, every: bool = False) -> list[tuple[str, list[int]]]:
     """The words of a text, each with the places of its pieces; those that hold letters or digits, or every one."""
     found = []
     for _, pieces in groupby(enumerate(surfaces), key=lambda each: each[1].word):
@@ -170,7 +170,7 @@ def with_unknown(
     pairs: Sequence[tuple[str, str]],
     sources: Sequence[Ids],
     targets: Sequence[Ids],
-    forms: Forms | None = None,
+    forms: CopyForms | None = None,
 ) -> tuple[list[Ids], list[Ids]]:
     """The ids of both sides of pairs of texts, as a model that copies has them."""
     read = read_sources(tokenizer, [source for source, _ in pairs], sources, forms)

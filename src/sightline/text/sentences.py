@@ -1,4 +1,4 @@
-"""Texts to sentences, by a few plain rules that need no language: the one place that says where sentences end.
+"""Split text into sentences with a few rules that need no language, and recognise scripts without spaces.
 
 A mark of other scripts (。 ؟ ।) and a line end always end a sentence. A full stop, a question or exclamation mark does
 where space follows, unless it belongs to the word before it. These do:
@@ -9,7 +9,7 @@ where space follows, unless it belongs to the word before it. These do:
   asked), and a full stop behind a few more abbreviations (etc.) or a short word without vowels (bzw.). Behind others it
   is an end all the same, for names like libpng begin sentences too.
 
-So a sentence that really ends with a single letter (vitamin C.) is not told from the next.
+So a sentence that really ends with a single letter (vitamin C.) is not separated from the next.
 """
 
 from __future__ import annotations
@@ -99,3 +99,20 @@ def _next(text: str, place: int) -> tuple[str, str]:
     found = _NEXT.match(text, place)
     assert found is not None  # it may be empty
     return found[1], found[2]
+
+
+SCRIPTS = 2  # raised with every change to what follows: part of the signatures of scores that depend on it
+
+# Ranges of the scripts that set no space between words: Thai and Lao, Burmese, Khmer, Chinese and Japanese, with their
+# digits and marks. Hangul is not among them: Korean has spaces. Nor is Tibetan: a mark stands between its syllables.
+UNSPACED = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3031-\u3035\u3040-\u312f\u31a0-\u31bf\u31f0-\u31ff"
+    r"\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
+    r"\U0001aff0-\U0001b16f\U00020000-\U0003ffff"
+)
+_UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
+
+
+def unspaced(character: str) -> bool:
+    """Whether a character is of a script that sets no space between words."""
+    return _UNSPACED_CHARACTER.match(character) is not None

@@ -1,29 +1,27 @@
 """Text to ids and back: words, characters, BPE or unigram pieces, on Hugging Face's `tokenizers`.
 
-All of it lives in one tokenizer.json: normalizer, cutting rule, model and decoder, so that any program that reads
-such files cuts text exactly as it was cut in training. For every kind, `decode(encode(text))` is the normalized text
-again wherever nothing is unknown: a space is written as "▁" at the head of the word it precedes (Kudo and Richardson
-2018), and punctuation and symbols are cut off one by one, so no piece ever spans two words or holds a special.
+One tokenizer.json holds normalizer, pre-tokenizer, model and decoder, so any program that reads such files tokenizes
+exactly as in training. For every kind, `decode(encode(text))` is the normalized text wherever nothing is unknown: a
+space is written as "▁" before the word it precedes (Kudo and Richardson 2018), and punctuation and symbols are split
+off one by one, so no piece spans two words or contains a special token.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 
 from sightline.files import MAX_JSON, read_bounded, write_atomically
 from sightline.recipe.data import AnyTokenizer
-from sightline.text.dropout import MergeDropout
-from sightline.text.long_texts import encode_texts
-from sightline.text.spelling import Side, spelled, spells, unspelled_places, with_spelling
+from sightline.text.bpe_dropout import BpeDropoutEncoder
 
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -37,7 +35,7 @@ class TokenizerError(ValueError):
     """A tokenizer cannot be made, read or used as asked."""
 
 
-class Surface(NamedTuple):
+class PieceText(NamedTuple):
     """A piece as it is written in a text, and which word of the text it belongs to."""
 
     text: str
@@ -63,9 +61,9 @@ class Tokenizer:
 
         `marks` are specials beyond the four, with the ids behind them: no text is ever cut into one.
         """
-        from sightline.text.learning import learned
+        from sightline.text.tokenizer_training import train_tokenizer
 
-        return cls(learned(section, lines, [*SPECIALS, *marks]))
+        return cls(train_tokenizer(section, lines, [*SPECIALS, *marks]))
 
     @classmethod
     def parse(cls, text: str) -> Tokenizer:
@@ -97,7 +95,7 @@ class Tokenizer:
 
     @cached_property
     def spells(self) -> bool:
-        """Whether it sets the letters of a text apart first (text/spelling.py)."""
+        """Whether it sets the letters of a text apart first."""
         return spells(self.content)
 
     def with_spelling(self, spell: bool) -> Tokenizer:
@@ -183,7 +181,7 @@ class Tokenizer:
         text: str = self._inner.decoder.decode(list(pieces))
         return text
 
-    def surfaces(self, text: str) -> list[Surface]:
+    def surfaces(self, text: str) -> list[PieceText]:
         """The pieces of a text, each as it is in the normalized text where the vocabulary does not have it.
 
         Together they are the normalized text, with "▁" for a space where pieces hold the space before a word.
@@ -191,14 +189,14 @@ class Tokenizer:
         (found,) = self.surfaces_many([text])
         return found
 
-    def surfaces_many(self, texts: Sequence[str]) -> list[list[Surface]]:
+    def surfaces_many(self, texts: Sequence[str]) -> list[list[PieceText]]:
         """The same of many texts."""
         cuts = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [self._surfaces(*each) for each in zip(texts, cuts, strict=True)]
 
-    def _surfaces(self, text: str, cut: tokenizers.Encoding) -> list[Surface]:
+    def _surfaces(self, text: str, cut: tokenizers.Encoding) -> list[PieceText]:
         words = self.words(text) if UNK in cut.ids else []
-        sizes, found = Counter(cut.word_ids) if words else {}, list[Surface]()
+        sizes, found = Counter(cut.word_ids) if words else {}, list[PieceText]()
         for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
             if number != UNK:
                 piece = self._piece(number)
@@ -206,10 +204,10 @@ class Tokenizer:
                 piece = words[word]
             else:  # of several pieces of a word the first one holds its "▁"
                 piece = self.normalize(text[start:stop])
-            found.append(Surface(piece, word or 0))
+            found.append(PieceText(piece, word or 0))
         return found
 
-    def decode_with(self, ids: Sequence[int], surfaces: Sequence[Surface]) -> str:
+    def decode_with(self, ids: Sequence[int], surfaces: Sequence[PieceText]) -> str:
         """The text of ids of which the first ones are those of a text with these `surfaces`."""
         given = [*(each.text for each in surfaces), *(self._piece(number) for number in ids[len(surfaces) :])]
         kept = [piece for number, piece in zip(ids, given, strict=False) if number not in _SILENT]
@@ -226,7 +224,7 @@ class Tokenizer:
 
     def _shown(self, text: str) -> str:
         """The text whose characters offsets count: spelled, or those of a letter would include the one before it."""
-        return spelled(text) if self.spells else text
+        return spell_out(text) if self.spells else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as a reader can look at it: spaces as "▁", specials by name."""
@@ -242,7 +240,7 @@ class Tokenizer:
         offsets = self._inner.encode(self._shown(text), add_special_tokens=False).offsets
         if not self.spells:
             return offsets
-        places = unspelled_places(text)
+        places = unspelled_offsets(text)
         return [(places[start], places[stop]) for start, stop in offsets]
 
     def unknown(self, text: str) -> list[str]:
@@ -264,98 +262,108 @@ class Tokenizer:
         return piece
 
     @cached_property
-    def _merges(self) -> MergeDropout:
+    def _merges(self) -> BpeDropoutEncoder:
         model = json.loads(self.content)["model"]
         if model["type"] != "BPE":
             raise TokenizerError(f"BPE-dropout needs a BPE tokenizer, not {model['type']}; set tokenizer.dropout: 0")
-        return MergeDropout(vocabulary=model["vocab"], merges=model["merges"], unknown=UNK)
+        return BpeDropoutEncoder(vocabulary=model["vocab"], merges=model["merges"], unknown=UNK)
 
 
-Labels = Literal["none", "one", "words"]  # what targets are: texts, one label each, a label for each word
+Ids = list[int]
+
+_PART = 1 << 18  # characters of a part; one without any space (Chinese, one endless word) may be longer
+_TOGETHER = 1 << 22  # characters handed to the library at once, about
+_EDGE = re.compile(r"(?<=\S)[ \r\n]")
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The tokenizers of both sides; one and the same when `shared`."""
+def parts(text: str, longest: int = _PART) -> Iterator[str]:
+    """The text in parts of `longest` characters and what is left of a word; all but the first begin with a space."""
+    start = 0
+    while len(text) - start > longest and (edge := _EDGE.search(text, start + longest)) is not None:
+        yield text[start : edge.start()]
+        start = edge.start()
+    yield text[start:]
 
-    source: Tokenizer
-    target: Tokenizer
-    shared: bool = field(default=True)
-    labels: Labels = "none"
 
-    @classmethod
-    def train(
-        cls,
-        section: AnyTokenizer,
-        pairs: Callable[[], Iterator[tuple[str, str]]],
-        labels: Labels = "none",
-        marks: Sequence[str] = (),
-    ) -> Vocabulary:
-        """Learn from pairs of texts; `pairs` is called once for each pass over them. Both sides have the `marks`."""
-        if labels != "none":
-            from sightline.text.labels import label_tokenizer
+def encode_texts(
+    inner: tokenizers.Tokenizer, texts: Sequence[str], *, longest: int = _PART, together: int = _TOGETHER
+) -> list[Ids]:
+    """The ids of each text, without start and end."""
+    if sum(map(len, texts)) <= together and all(len(text) <= longest for text in texts):
+        return _encode(inner, texts)
+    cut = [list(parts(text, longest)) for text in texts]
+    every = chain.from_iterable(_encode(inner, group) for group in _groups(chain.from_iterable(cut), together))
+    space = _space(inner) if any(len(each) > 1 for each in cut) else []
+    return [_joined([next(every) for _ in each], space) for each in cut]
 
-            source = Tokenizer.train(section, (pair[0] for pair in pairs()))
-            target = label_tokenizer((pair[1] for pair in pairs()), whole=labels == "one")
-            return cls(source, target, shared=False, labels=labels)
-        if section.shared:
-            both = Tokenizer.train(section, chain.from_iterable(pairs()), marks)
-            return cls(both, both, shared=True)
-        source = Tokenizer.train(section, (pair[0] for pair in pairs()), marks)
-        return cls(source, Tokenizer.train(section, (pair[1] for pair in pairs()), marks), shared=False)
 
-    def save(self, folder: Path) -> None:
-        """Write tokenizer.json, or one file for each side."""
-        for name, tokenizer in self._files().items():
-            tokenizer.save(folder / name)
+def _encode(inner: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
+    return [cut.ids for cut in inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    @classmethod
-    def load(cls, folder: Path, labels: Labels = "none") -> Vocabulary:
-        """Read what `save` wrote."""
-        if (folder / "tokenizer.json").exists() or not (folder / "tokenizer.source.json").exists():
-            both = Tokenizer.load(folder / "tokenizer.json")
-            return cls(both, both, shared=True)
-        source = Tokenizer.load(folder / "tokenizer.source.json")
-        return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False, labels=labels)
 
-    def encode_words(self, sentences: Sequence[str], *, dropout: float = 0.0, seed: int = 0) -> list[list[list[int]]]:
-        """The pieces of every word (between single spaces) of each sentence; a word of which nothing is left is UNK."""
-        sentences = [self.source._shown(sentence) for sentence in sentences]
-        words = [sentence.split(" ") if sentence else [] for sentence in sentences]
-        flat = iter(self.source.encode_dropout(list(chain.from_iterable(words)), dropout=dropout, seed=seed))
-        return [[next(flat) or [UNK] for _ in each] for each in words]
+def _groups(texts: Iterable[str], together: int) -> Iterator[list[str]]:
+    """The same texts in groups of about so many characters."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        group.append(text)
+        size += len(text)
+        if size >= together:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
-    def encode_pairs(
-        self, sources: Sequence[str], targets: Sequence[str], *, dropout: float = 0.0, seeds: tuple[int, int] = (0, 0)
-    ) -> tuple[list[list[int]], list[list[int]]]:
-        """The ids of examples as a store holds them. Labels of words stand at their first pieces, PAD at the others."""
-        if self.labels == "words":
-            from sightline.text.labels import uneven_labels
 
-            cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
-            tags = self.target.encode_many(list(targets))
-            for pair in zip(sources, targets, strict=True):
-                if (wrong := uneven_labels(*pair)) is not None:
-                    raise TokenizerError(wrong)
-            spread = [
-                [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
-                for own, words in zip(tags, cut, strict=True)
-            ]
-            return [list(chain.from_iterable(words)) for words in cut], spread
-        source = self.source.encode_dropout(list(sources), dropout=dropout, seed=seeds[0])
-        if self.labels == "one":
-            return source, self.target.encode_many(list(targets))
-        return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
+def _space(inner: tokenizers.Tokenizer) -> Ids:
+    """What stands for the space between two words, where a part loses it: where it is a token by itself, not kept."""
+    if inner.normalizer is None or inner.normalizer.normalize_str(" "):
+        return []
+    one, two = _encode(inner, ["a", "a a"])
+    return two[len(one) : len(two) - len(one)]
 
-    def with_spelling(self, side: Side | None) -> Vocabulary:
-        """The vocabulary whose tokenizers spell the texts of this side, and no others. Labels are never spelled."""
-        source = self.source.with_spelling(side in ("source", "both"))
-        target = self.target if self.labels != "none" else self.target.with_spelling(side in ("target", "both"))
-        if self.source is self.target and side in (None, "both"):
-            target = source
-        return replace(self, source=source, target=target)
 
-    def _files(self) -> dict[str, Tokenizer]:
-        if self.shared:  # which side spells is in the recipe
-            return {"tokenizer.json": self.source.with_spelling(False)}
-        return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
+def _joined(cut: list[Ids], space: Ids) -> Ids:
+    filled = [ids for ids in cut if ids]
+    return list(chain(*filled[:1], *(chain(space, ids) for ids in filled[1:])))
+
+
+SpelledSide = Literal["source", "target", "both"]
+
+_BETWEEN = r"(?<=\S)(?=\S)"
+_STEP = {"type": "Replace", "pattern": {"Regex": _BETWEEN}, "content": " "}
+
+
+def spell_out(text: str) -> str:
+    """The text with a space between each two characters: "to be" is "t o b e"."""
+    return re.sub(_BETWEEN, " ", text)
+
+
+def unspelled_offsets(text: str) -> list[int]:
+    """Where in `text` each character of `spelled(text)` stands, its end included; a new space is before the next."""
+    places, at = list[int](), 0
+    for character in spell_out(text):
+        places.append(at)
+        at += character == text[at]
+    return [*places, len(text)]
+
+
+def spells(content: str) -> bool:
+    """Whether a tokenizer.json of this content spells text before it does anything else."""
+    return _normalizers(json.loads(content))[:1] == [_STEP]
+
+
+def with_spelling(content: str, spell: bool) -> str:
+    """The content of a tokenizer.json that does not spell, made to, or the other way round."""
+    tokenizer = json.loads(content)
+    steps = _normalizers(tokenizer)
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [_STEP, *steps] if spell else steps[1:]}
+    return json.dumps(tokenizer, ensure_ascii=False)
+
+
+def _normalizers(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Its normalizers, in order."""
+    normalizer = tokenizer["normalizer"]
+    if normalizer is None:
+        return []
+    return list(normalizer["normalizers"]) if normalizer["type"] == "Sequence" else [normalizer]

@@ -1,14 +1,18 @@
-"""Which pieces make which words.
+"""Map pieces to words, and bring tokenized text closer to natural text.
 
-Which characters a piece covers is known, so words may be any cut of the text: what stands between spaces, or the tokens
-of somebody else's file (`Don't` as `do n't`), whatever their case. A piece that reaches into two words counts for both.
+The characters of each piece are known, so words may be any segmentation of the text: at spaces, or the tokens of
+another file (`Don't` as `do n't`), whatever their case. A piece that reaches into two words counts for both. Where sums
+over pieces must stay sums over words, each piece belongs to one word: `word_groups`.
 
-Where sums over pieces must stay sums over words, each piece belongs to one alone: `word_groups`.
+Gold files of tagging, parsing and alignment come tokenized and lowercased (`mr president , commissioner`), which models
+segment differently from natural text. `detokenize` and `restore_case` change only spaces and case, never a letter, so
+each token is found again by counting letters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,7 +23,7 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 
 
 @dataclass(frozen=True)
-class Cut:
+class WordPieces:
     """A text as pieces and as words, and which pieces make which words."""
 
     ids: list[int]
@@ -27,7 +31,7 @@ class Cut:
     members: NDArray[np.bool_]  # (pieces, words)
 
 
-def cut_text(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None, number: int = 1) -> Cut:
+def align_words(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None, number: int = 1) -> WordPieces:
     """A text as the tokenizer cuts it; `number` names it in errors."""
     words = text.split() if words is None else list(words)
     letters = "".join(text.split())
@@ -36,15 +40,15 @@ def cut_text(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None
         raise ValueError(f"line {number}: the words {' '.join(words)!r} do not spell the text {text!r}")
     before = np.cumsum([0, *(not character.isspace() for character in text)])  # letters before each place
     spans = [(int(before[start]), int(before[stop])) for start, stop in tokenizer.spans(text)]
-    return Cut(tokenizer.encode(text), list(words), _members(spans, words))
+    return WordPieces(tokenizer.encode(text), list(words), _members(spans, words))
 
 
-def cut_pieces(ids: list[int], pieces: Sequence[str]) -> Cut:
+def align_pieces(ids: list[int], pieces: Sequence[str]) -> WordPieces:
     """Pieces with "▁" for spaces, and the words they spell."""
     words = "".join(pieces).replace(SPACE, " ").split()
     lengths = [len("".join(piece.replace(SPACE, " ").split())) for piece in pieces]
     ends = np.cumsum([0, *lengths]).tolist()
-    return Cut(ids, words, _members(list(pairwise(ends)), words))
+    return WordPieces(ids, words, _members(list(pairwise(ends)), words))
 
 
 def word_groups(pieces: Sequence[str]) -> list[list[int]]:
@@ -74,3 +78,45 @@ def _members(spans: Sequence[tuple[int, int]], words: Sequence[str]) -> NDArray[
     for piece, (start, stop) in enumerate(spans):
         members[piece, owners[start:stop]] = True
     return members
+
+
+_NO_SPACE_BEFORE = frozenset(",.;:!?)]}»%…") | {"n't", "'s", "'re", "'ve", "'ll", "'d", "'m", "...", "’s"}
+_NO_SPACE_BEHIND = frozenset("([{«¿¡")
+_QUOTES = frozenset("\"'")
+
+
+def detokenize(words: Sequence[str]) -> str:
+    """The words with spaces where a writer would put them; straight quotes open and close in turns."""
+    text, glued, opened = "", True, set[str]()
+    for word in words:
+        closes = word in _QUOTES and word in opened
+        if not (glued or closes or word.lower() in _NO_SPACE_BEFORE):
+            text += " "
+        text += word
+        glued = word in _NO_SPACE_BEHIND or (word in _QUOTES and not closes)
+        if word in _QUOTES:
+            opened ^= {word}
+    return text
+
+
+def learn_casing(lines: Iterable[str]) -> dict[str, str]:
+    """How each lowercase word is written most often inside a sentence, where that is not in lower case."""
+    forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        for word in line.split()[1:]:  # the first word says nothing
+            plain = word.strip(",.;:!?()[]{}»«\"'„“”…")
+            forms[plain.lower()][plain] += 1
+    found = {word: counted.most_common(1)[0][0] for word, counted in forms.items()}
+    return {word: form for word, form in found.items() if form != word and len(form) == len(word)}
+
+
+def restore_case(words: Sequence[str], casing: Mapping[str, str]) -> list[str]:
+    """Lowercase words as they are mostly written, and the first one of a sentence with a capital."""
+    result, begins = [], True
+    for word in words:
+        form = casing.get(word, word)
+        if begins and len(form[:1].upper()) == 1:
+            form = form[:1].upper() + form[1:]
+        begins = word in (".", "!", "?") or (begins and not any(map(str.isalnum, word)))
+        result.append(form)
+    return result

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.data.batches import StaticShape, TrainingBatch, packed_batch, padded_batch
+from sightline.data.collate import StaticShape, TrainingBatch, packed_batch, padded_batch
 from sightline.layers.devices import autocast, fork_rng
 from sightline.layers.experts import Experts, slots_each
 from sightline.layers.layout import Packed
@@ -80,7 +80,7 @@ def _slots(experts: ExpertsConfig, places: int) -> int:
 
 def _sizes(batch: TrainingBatch, experts: Sequence[ExpertsConfig] = (), spans: Sequence[SpanSize] = ()) -> list[int]:
     """How many sequences, tokens, places and pairs of them there are in a batch."""
-    layouts = [layout for layout in (batch.source_layout, batch.target_layout) if layout is not None]
+    layouts = [layout for layout in (batch.source_layout, batch.decoder_layout) if layout is not None]
     lengths = [layout.lengths.numpy() for layout in layouts]
     s, t, longest = lengths[0], lengths[-1], [layout.longest for layout in layouts]  # one side stands for both
     rows, source, target = len(s), longest[0], longest[-1]
@@ -93,7 +93,7 @@ def _sizes(batch: TrainingBatch, experts: Sequence[ExpertsConfig] = (), spans: S
         s.sum(),
         t.sum(),
         batch.tokens,  # answers: without what fills a static batch up, and where nothing is wanted
-        batch.wanted.numel() if _answers_are_picked(batch) else 0,  # with what fills them up
+        batch.labels.numel() if _answers_are_picked(batch) else 0,  # with what fills them up
         rows * source,
         rows * target,
         rows * source**2,
@@ -112,7 +112,7 @@ def _sizes(batch: TrainingBatch, experts: Sequence[ExpertsConfig] = (), spans: S
 
 
 def _answers_are_picked(batch: TrainingBatch) -> bool:
-    return batch.given is not None and batch.target_layout is None
+    return batch.decoder_input is not None and batch.decoder_layout is None
 
 
 def step_cost(model: nn.Module, plan: Plan, device: torch.device) -> StepCost:
@@ -189,9 +189,9 @@ def _tiny_batches(plan: Plan, most: int, longest: int) -> Iterator[TrainingBatch
             continue
         shape = plan.shape
         if shape is not None:  # as long as the real ones, for nothing says how the costs of another length would be
-            tokens = max(max(side.lengths()) for side in sides.read) * rows + more
-            answers = None if shape.answers is None else sum(sides.wanted.lengths()) + spare
-            given = None if shape.given is None else tokens + int(random.integers(0, 9))
+            tokens = max(max(side.lengths()) for side in sides.inputs) * rows + more
+            answers = None if shape.labels is None else sum(sides.labels.lengths()) + spare
+            given = None if shape.decoder_tokens is None else tokens + int(random.integers(0, 9))
             sequences = rows + (given or tokens) // 3 + spare
             shape = StaticShape(tokens, sequences, shape.longest, given, answers)
         yield packed_batch(sides, np.arange(rows), shape)

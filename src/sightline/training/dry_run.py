@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sightline.data.preparation import ExampleCounter, Prepared, held_out_notes, prepare_data, with_defaults
+from sightline.data.preparation import ExampleCounter, PreparedData, held_out_notes, prepare_data, with_defaults
 from sightline.layers.devices import choose_device, precision_note
 from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
@@ -66,7 +66,7 @@ def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun
     return replace(found, notes=[*chosen, *found.notes])
 
 
-def _tried(recipe: Recipe, prepared: Prepared, device: torch.device) -> DryRun:
+def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)
     notes, start = first_weights(model, recipe, prepared.vocabulary, None)
@@ -116,7 +116,7 @@ def _size(parameters: Iterable[nn.Parameter]) -> int:
     return sum(each.numel() for each in parameters)
 
 
-def _first_step(model: nn.Module, prepared: Prepared, device: torch.device, rates: dict[str, float]) -> FirstStep:
+def _first_step(model: nn.Module, prepared: PreparedData, device: torch.device, rates: dict[str, float]) -> FirstStep:
     """One step with the largest of the first batches."""
     recipe, plan = prepared.recipe, plan_for(prepared, device)
     batches = plan.epoch(0)

@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sightline.data.preparation import data_folder, training_examples
-from sightline.data.sources import Example
+from sightline.data.locate import data_folder
+from sightline.data.sources import Example, training_examples
 from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
 from sightline.layers.embedding import Embedding
@@ -27,8 +27,8 @@ from sightline.recipe.model import InitFromConfig
 from sightline.recipe.recipe import section_differences
 from sightline.run_folder import WEIGHTS, RunError, need, read_config, verify_file
 from sightline.terminal import plural
-from sightline.text.extension import extended
-from sightline.text.tokenizer import Tokenizer, Vocabulary
+from sightline.text.tokenizer import Tokenizer
+from sightline.text.vocabulary import Vocabulary, extend_tokenizer
 from sightline.text.word_vectors import initial_embeddings
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.optimizers import freeze_for, rates_for
@@ -110,7 +110,10 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
             f"tokenizer.shared: false and model.tie: output or none"
         )
     if own is not None and start.extend_vocabulary:
-        read, written = extended(read, own.source), written if labels != "none" else extended(written, own.target)
+        read, written = (
+            extend_tokenizer(read, own.source),
+            written if labels != "none" else extend_tokenizer(written, own.target),
+        )
     shared = labels == "none" and recipe.tokenizer.shared
     return Vocabulary(read, read if shared else written, shared=shared, labels=labels)
 

@@ -34,8 +34,7 @@ from torch import nn
 
 from sightline.files import open_growing, refuse_link
 from sightline.layers.experts import Experts
-from sightline.terminal import plural
-from sightline.text.shown import beginning, in_one_line
+from sightline.terminal import escape_newlines, plural, truncate
 
 if TYPE_CHECKING:
     from sightline.training.checkpoints import Progress
@@ -183,9 +182,9 @@ def sample_line(sample: dict[str, Any]) -> str:
     source, output = sample["source"], sample["output"]
     goes_on = sample.get("reference", "").startswith(source) and sample.get("reference") != source
     if goes_on and output.startswith(source):
-        return f"    {in_one_line(source)} ▸ {in_one_line(output[len(source) :])}"
+        return f"    {escape_newlines(source)} ▸ {escape_newlines(output[len(source) :])}"
     cut = "  (cut at the length limit)" if sample.get("truncated") else ""
-    return f"    {in_one_line(beginning(source))}  →  {in_one_line(output)}{cut}"
+    return f"    {escape_newlines(truncate(source))}  →  {escape_newlines(output)}{cut}"
 
 
 class PlainDisplay:

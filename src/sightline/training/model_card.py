@@ -22,8 +22,7 @@ from sightline.recipe.bodies import (
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.registry import version
 from sightline.run_folder import journal, read_config, saved_progress
-from sightline.terminal import plural
-from sightline.text.shown import beginning, in_one_line
+from sightline.terminal import escape_newlines, plural, truncate
 
 _DIRECTIONS = {
     "all": "bidirectional",
@@ -175,8 +174,8 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
     if best is not None and best.get("samples"):
         lines += ["## Samples from the validation set", "", "| source | reference | output |", "|---|---|---|"]
         for sample in best["samples"]:
-            texts = (beginning(sample["source"]), beginning(sample["reference"]), sample["output"])
-            cells = (in_one_line(text).replace("|", "\\|") for text in texts)
+            texts = (truncate(sample["source"]), truncate(sample["reference"]), sample["output"])
+            cells = (escape_newlines(text).replace("|", "\\|") for text in texts)
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     lines += ["`recipe.yaml` holds everything that made this model, `environment.json` what it was made with.", ""]

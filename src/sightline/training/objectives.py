@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sightline.data.batches import Guide, TrainingBatch
+from sightline.data.collate import AlignmentTargets, TrainingBatch
 from sightline.layers.attention import masked_softmax
 from sightline.layers.copying import mixed_log_probability
 from sightline.layers.experts import Collected, collect
@@ -31,11 +31,11 @@ def batch_loss(model: Any, batch: TrainingBatch, smoothing: float) -> Loss:
     if isinstance(model, CopyingSeq2Seq):
         with collect(model) as extra:
             loss = copying_loss(model, batch, smoothing)
-        return with_extra(loss, extra, batch.wanted)
+        return with_extra(loss, extra, batch.labels)
     with collect(model) as extra:
-        features = model(batch.source, batch.source_layout, batch.given, batch.target_layout)
-    loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, smoothing)
-    return with_extra(loss, extra, batch.wanted)
+        features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
+    loss = cross_entropy(features, model.output.weight, model.output.bias, batch.labels, smoothing)
+    return with_extra(loss, extra, batch.labels)
 
 
 def with_extra(loss: Loss, extra: Collected, wanted: Tensor, passes: int = 1) -> Loss:
@@ -57,10 +57,12 @@ def training_loss(model: Any, batch: TrainingBatch, training: Training) -> Loss:
     if training.rdrop is None:
         return batch_loss(model, batch, training.label_smoothing)
     with collect(model) as extra:
-        one, other = (model(batch.source, batch.source_layout, batch.given, batch.target_layout) for _ in range(2))
+        one, other = (
+            model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout) for _ in range(2)
+        )
     output = model.output
-    loss = rdrop(one, other, output.weight, output.bias, batch.wanted, training.label_smoothing, training.rdrop)
-    return with_extra(loss, extra, batch.wanted, passes=2)
+    loss = rdrop(one, other, output.weight, output.bias, batch.labels, training.label_smoothing, training.rdrop)
+    return with_extra(loss, extra, batch.labels, passes=2)
 
 
 def guided_loss(model: Any, batch: TrainingBatch, guide: GuidedAlignment, smoothing: float) -> Loss:
@@ -69,8 +71,8 @@ def guided_loss(model: Any, batch: TrainingBatch, guide: GuidedAlignment, smooth
     with head.listening():
         loss = batch_loss(model, batch, smoothing)
     assert batch.source_layout is not None
-    weights = head.weights(batch.source_layout, batch.target_layout)
-    apart = 0.0 * weights.sum() if batch.guide is None else alignment_loss(weights, batch.guide)
+    weights = head.weights(batch.source_layout, batch.decoder_layout)
+    apart = 0.0 * weights.sum() if batch.alignment is None else alignment_loss(weights, batch.alignment)
     return loss._replace(total=loss.total + guide.weight * apart)
 
 
@@ -81,12 +83,12 @@ def sum_of(values: Iterable[Tensor]) -> Tensor:
 
 def copying_loss(model: CopyingSeq2Seq, batch: TrainingBatch, smoothing: float) -> Loss:
     """The loss of a padded batch, summed over its real target tokens."""
-    assert batch.source is not None and batch.source_layout is not None and batch.given is not None
+    assert batch.source is not None and batch.source_layout is not None and batch.decoder_input is not None
     state = model.begin(model.encode(batch.source, batch.source_layout))
-    features, copies, _ = model.look(batch.given, state, batch.target_layout)
-    real = batch.wanted != PAD  # (B, T)
-    wanted, gate = batch.wanted[real], copies.gate[real]  # (R,)
-    here = copies.tokens[:, None] == batch.wanted[..., None]  # (B, T, S) where each wanted word stands in the source
+    features, copies, _ = model.look(batch.decoder_input, state, batch.decoder_layout)
+    real = batch.labels != PAD  # (B, T)
+    wanted, gate = batch.labels[real], copies.gate[real]  # (R,)
+    here = copies.tokens[:, None] == batch.labels[..., None]  # (B, T, S) where each wanted word stands in the source
     copied = (copies.weights * here).sum(-1)[real]
     scores = linear(features[real], model.output.weight, model.output.bias).float()  # (R, V)
     whole = scores.logsumexp(-1)
@@ -101,7 +103,7 @@ def copying_loss(model: CopyingSeq2Seq, batch: TrainingBatch, smoothing: float) 
 _LEAST = 1e-30  # of a weight, before its logarithm
 
 
-def alignment_loss(weights: Tensor, guide: Guide) -> Tensor:
+def alignment_loss(weights: Tensor, guide: AlignmentTargets) -> Tensor:
     """−Σ_t Σ_s p(s | t) log α_ts of weights (B, T, S), summed over the batch."""
     sequence, step, source = guide.places
     return -(guide.shares * weights[sequence, step, source].float().clamp(min=_LEAST).log()).sum()

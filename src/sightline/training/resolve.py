@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sightline.data.preparation import run_recipe, with_folder
+from sightline.data.locate import load_run_recipe, with_absolute_folder
 from sightline.recipe import Recipe
 from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.loading import RecipeError, load_recipe
@@ -21,7 +21,7 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
         return _placed(recipe, None), "runs/run"
     path = Path(recipe)
     run = (path / "recipe.yaml").is_file()
-    loaded = run_recipe(path, overrides) if run else load_recipe(recipe, overrides)
+    loaded = load_run_recipe(path, overrides) if run else load_recipe(recipe, overrides)
     try:
         check_trainable(loaded)
     except ValueError as error:
@@ -31,7 +31,7 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
 
 def _placed(recipe: Recipe, path: Path | None) -> Recipe:
     """With the folders it names made absolute."""
-    found = with_folder(recipe, path)
+    found = with_absolute_folder(recipe, path)
     if found.model.init_from is None:
         return found
     from sightline.training.init_from import with_start  # PyTorch comes with it

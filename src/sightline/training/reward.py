@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.data.batches import TrainingBatch, padded_batch
-from sightline.data.collate import translation
+from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.generate import generate
 from sightline.decoding.padding import length_batches
@@ -38,7 +37,8 @@ from sightline.layers.devices import autocast
 from sightline.layers.linear import linear
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
-from sightline.text.tokenizer import END, PAD, SPECIALS, START, Vocabulary
+from sightline.text.tokenizer import END, PAD, SPECIALS, START
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.objectives import batch_loss
 from sightline.training.train_step import PlainGradients
 
@@ -156,7 +156,7 @@ class RewardGradients(PlainGradients):
         self.judge, self.marks = Judge(section, vocabulary), len(vocabulary.target.marks)
 
     def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
-        sources, references = rows_of(batch.source), rows_of(batch.wanted)
+        sources, references = rows_of(batch.source), rows_of(batch.labels)
         outputs, cut = self.draw(sources)
         rewards = self.judge(outputs, references)  # (B, N)
         factors = advantages(rewards) / self.section.samples  # (B, N)
@@ -193,13 +193,13 @@ class RewardGradients(PlainGradients):
         self.spent += self.flops(batch)
         for row, (_, output, _, cut) in enumerate(pairs):
             if cut:
-                batch.wanted[row, len(output)] = PAD
+                batch.labels[row, len(output)] = PAD
         batch = batch.to(self.device) if self.device.type != "cpu" else batch
         factors = torch.tensor([factor for _, _, factor, _ in pairs], device=self.device)
         with autocast(self.precision, self.device):
-            features = self.writer(batch.source, batch.source_layout, batch.given, batch.target_layout)
+            features = self.writer(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
             output, temperature = self.writer.output, self.section.temperature
-            loss = weighted_nll(features, output.weight, output.bias, batch.wanted, factors, self.marks, temperature)
+            loss = weighted_nll(features, output.weight, output.bias, batch.labels, factors, self.marks, temperature)
         self.backward(loss / tokens)
 
 
@@ -241,4 +241,4 @@ def rows_of(table: Tensor | None) -> list[list[int]]:
 def pair_batch(pairs: Sequence[tuple[Ids, Ids]]) -> TrainingBatch:
     """Sources and outputs as a translator is shown them."""
     sources, outputs = ([np.asarray(ids, np.int64) for ids in side] for side in zip(*pairs, strict=True))
-    return padded_batch(translation(sources, outputs), np.arange(len(pairs)))
+    return padded_batch(seq2seq_ids(sources, outputs), np.arange(len(pairs)))

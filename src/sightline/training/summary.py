@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 from sightline.data.cleaning import CUT, REASONS
-from sightline.data.preparation import (
-    Prepared,
-    store_of_test,
-)
-from sightline.data.sources import DataError
+from sightline.data.preparation import PreparedData, test_store
 from sightline.data.store import Store
+from sightline.data.text_files import DataError
 from sightline.decoding.request import source_limits
 from sightline.layers.devices import (
     resolve_precision,
@@ -49,7 +46,7 @@ def _uncompiled(plan: Plan) -> list[str]:
     return [f"training.compile: true is left undone: {why}"]
 
 
-def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
+def describe(prepared: PreparedData, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
     """A few lines on what will be trained on what."""
     return [
         *describe_data(prepared),
@@ -59,7 +56,7 @@ def describe(prepared: Prepared, plan: Plan, model: nn.Module, device: torch.dev
     ]
 
 
-def describe_data(prepared: Prepared) -> list[str]:
+def describe_data(prepared: PreparedData) -> list[str]:
     """How many examples there are, and of how many words."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
@@ -78,7 +75,7 @@ def _frozen(model: nn.Module) -> str:
     return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
 
 
-def text_to_count(prepared: Prepared) -> str:
+def text_to_count(prepared: PreparedData) -> str:
     """How much text there is to count, and in what."""
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)
     assert isinstance(decoder, NgramConfig)
@@ -87,7 +84,7 @@ def text_to_count(prepared: Prepared) -> str:
     return f"{plural(tokens, 'token')} of text, end marks included, counted once in {grams}"
 
 
-def cut_references(prepared: Prepared, store: Store) -> int:
+def cut_references(prepared: PreparedData, store: Store) -> int:
     """How many targets of a store have more tokens than the recipe allows an output for their source."""
     recipe = prepared.recipe
     limits = np.array(source_limits((store.source_lengths + 1).tolist(), recipe.decoding, prepared.target_lengths))
@@ -96,7 +93,7 @@ def cut_references(prepared: Prepared, store: Store) -> int:
     return int((store.target_lengths + 1 > limits).sum())
 
 
-def cut_reference_notes(prepared: Prepared) -> list[str]:
+def cut_reference_notes(prepared: PreparedData) -> list[str]:
     """A line on the targets that would be cut; none where all fit, or where outputs have no references."""
     recipe = prepared.recipe
     if not recipe.task_spec.maps_text or recipe.of_text:
@@ -114,12 +111,12 @@ def cut_reference_notes(prepared: Prepared) -> list[str]:
     return [f"{what} would cut {', '.join(parts)}; {remedy}"]
 
 
-def _stores(prepared: Prepared) -> Iterator[tuple[str, Store]]:
+def _stores(prepared: PreparedData) -> Iterator[tuple[str, Store]]:
     """Every text with targets; a test set that cannot be read is reported elsewhere."""
     yield "training target", prepared.train(0)
     yield "validation reference", prepared.validation
     for name in prepared.recipe.data.tests:
         try:
-            yield f"{name} reference", store_of_test(prepared, name)
+            yield f"{name} reference", test_store(prepared, name)
         except DataError:
             continue

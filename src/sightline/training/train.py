@@ -17,17 +17,11 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from sightline.data.noised import NoisePlan
-from sightline.data.plan import EpochPlan, choose_layout
-from sightline.data.preparation import (
-    ExampleCounter,
-    Prepared,
-    held_out_notes,
-    prepare_data,
-    run_recipe,
-    training_examples,
-    with_defaults,
-)
+from sightline.data.epoch_plan import ExamplePlan, choose_layout
+from sightline.data.locate import load_run_recipe
+from sightline.data.noise import NoisePlan
+from sightline.data.preparation import ExampleCounter, PreparedData, held_out_notes, prepare_data, with_defaults
+from sightline.data.sources import training_examples
 from sightline.data.windows import WindowPlan
 from sightline.decoding.unknown_words import FILE as DICTIONARY
 from sightline.decoding.unknown_words import learn_dictionary, write_dictionary
@@ -60,7 +54,8 @@ from sightline.run_folder import (
     write_config,
 )
 from sightline.terminal import plural
-from sightline.text.tokenizer import END, START, Vocabulary
+from sightline.text.tokenizer import END, START
+from sightline.text.vocabulary import Vocabulary
 from sightline.training.checkpoints import Progress
 from sightline.training.cost import StepCost, step_cost
 from sightline.training.init_from import Start, adapt, first_weights, vocabulary_of_start, write_start
@@ -78,7 +73,7 @@ from sightline.training.validation import build_validator
 _DICTIONARY_PAIRS = 500_000  # of the training text that a dictionary for unknown words is learned from
 
 
-def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
+def fit_to_lengths(model: nn.Module, prepared: PreparedData) -> None:
     """Tell the parts of a model that ask for it how long the sources and targets of the training are."""
     for part in model.modules():
         if isinstance(part, FitsLengths):
@@ -86,10 +81,10 @@ def fit_to_lengths(model: nn.Module, prepared: Prepared) -> None:
             part.fit_lengths(store.source_lengths, store.target_lengths)
 
 
-def plan_for(prepared: Prepared, device: torch.device) -> Plan:
+def plan_for(prepared: PreparedData, device: torch.device) -> Plan:
     """The batches of a recipe's training."""
     recipe = prepared.recipe
-    kind: Any = WindowPlan if recipe.task_spec.continues_text else EpochPlan
+    kind: Any = WindowPlan if recipe.task_spec.continues_text else ExamplePlan
     if recipe.data.noise is not None:
         kind = NoisePlan
     plan: Plan = kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
@@ -144,7 +139,7 @@ def _resumable(run: Path, recipe: Recipe) -> Recipe:
         raise RunError(
             f"{run} was made from {origin} and has nothing to go on with; begin anew with model.init_from={run}"
         )
-    saved = run_recipe(run)
+    saved = load_run_recipe(run)
     recipe = with_unset_from(recipe, saved)
     if differing := differences(saved, recipe):
         raise RunError(
@@ -181,7 +176,7 @@ def _train_locked(
         _train_prepared(prepared, run, resume, display, device)
 
 
-def _with_threads(prepared: Prepared, started: CpuTimes | None, display: Display) -> Prepared:
+def _with_threads(prepared: PreparedData, started: CpuTimes | None, display: Display) -> PreparedData:
     """Leave cores to other programs, and record it in the recipe, so that a resumed training does the same."""
     training = prepared.recipe.training
     if training.threads is not None or training.deterministic:
@@ -201,12 +196,12 @@ def _with_precision(recipe: Recipe, run: Path, device: torch.device) -> Recipe:
     """`training.precision: auto` as what it means here; a run that is resumed keeps the precision it began with."""
     if recipe.training.precision != "auto":
         return recipe
-    began = run_recipe(run).training.precision if (run / "recipe.yaml").is_file() else "auto"
+    began = load_run_recipe(run).training.precision if (run / "recipe.yaml").is_file() else "auto"
     precision = resolve_precision(began, device) if began == "auto" else began
     return recipe.model_copy(update={"training": recipe.training.model_copy(update={"precision": precision})})
 
 
-def _train_prepared(prepared: Prepared, run: Path, resume: bool, display: Display, device: torch.device) -> None:
+def _train_prepared(prepared: PreparedData, run: Path, resume: bool, display: Display, device: torch.device) -> None:
     """Begin the folder, or go on in it, with text that is at hand."""
     recipe = prepared.recipe
     prepared.train(0)  # text and batches that cannot be used are known before the folder is begun: it stays free
@@ -273,7 +268,9 @@ def _make_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: A
     display.note(f"{plural(len(found), 'translation')} of source words, to put in the place of unknown words")
 
 
-def _gradients(model: nn.Module, plan: Plan, device: torch.device, prepared: Prepared, flops: StepCost) -> Gradients:
+def _gradients(
+    model: nn.Module, plan: Plan, device: torch.device, prepared: PreparedData, flops: StepCost
+) -> Gradients:
     """How a step finds its gradients: compiled where the batches have a static shape, unless the recipe says no.
 
     Drawn outputs (reward) are never compiled; a recipe that asks for both is refused.
@@ -296,13 +293,13 @@ def _export(run: Path, recipe: Recipe, model: nn.Module, weights: dict[str, Tens
     write_model_card(run, recipe, parameter_count(model), trained_count(model))
 
 
-def _amount(prepared: Prepared) -> dict[str, int]:
+def _amount(prepared: PreparedData) -> dict[str, int]:
     """How much there is to learn from."""
     store = prepared.train(0)
     return {"examples": len(store), "tokens": int(store.source_lengths.sum() + store.target_lengths.sum())}
 
 
-def _check_text(run: Path, prepared: Prepared) -> None:
+def _check_text(run: Path, prepared: PreparedData) -> None:
     """Refuse to go on with another text; folders that were begun before this was written down go on with any."""
     then, now = read_config(run).get("training_text"), _amount(prepared)
     if then not in (None, now):
@@ -313,7 +310,7 @@ def _check_text(run: Path, prepared: Prepared) -> None:
         )
 
 
-def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Module, start: Start | None) -> None:
+def _begin_folder(run: Path, recipe: Recipe, prepared: PreparedData, model: nn.Module, start: Start | None) -> None:
     """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
     with rewriting(run):
         save_recipe(recipe, run / "recipe.yaml")
@@ -335,7 +332,7 @@ def _begin_folder(run: Path, recipe: Recipe, prepared: Prepared, model: nn.Modul
         )
 
 
-def count_text(run: Path, model: CountedModel, prepared: Prepared, display: Display) -> None:
+def count_text(run: Path, model: CountedModel, prepared: PreparedData, display: Display) -> None:
     """Count the training text, score the validation text, and leave a run folder like any other."""
     started = time.monotonic()
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)

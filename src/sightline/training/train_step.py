@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import TrainingBatch
+from sightline.data.collate import TrainingBatch
 from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.experts import collect
 from sightline.layers.layout import Packed
@@ -98,16 +98,16 @@ class CarriedGradients(PlainGradients):
         self.language_model, self.smoothing = model, training.label_smoothing
 
     def _loss(self, batch: TrainingBatch) -> Loss:
-        assert batch.given is not None
+        assert batch.decoder_input is not None
         model = self.language_model
-        state = model.blank(len(batch.given))
-        if batch.goes_on and self.carried:
+        state = model.blank(len(batch.decoder_input))
+        if batch.continues and self.carried:
             state = state.with_parts(self.carried)
         with collect(model) as extra:
-            features, state = model.advance(batch.given, state)
+            features, state = model.advance(batch.decoder_input, state)
         self.carried = state.parts()
-        loss = cross_entropy(features, model.output.weight, model.output.bias, batch.wanted, self.smoothing)
-        return with_extra(loss, extra, batch.wanted)
+        loss = cross_entropy(features, model.output.weight, model.output.bias, batch.labels, self.smoothing)
+        return with_extra(loss, extra, batch.labels)
 
 
 Shape = tuple[int, int]  # sequences, and the longest of them
@@ -185,7 +185,7 @@ class GraphedGradients(Gradients):
 
 
 def _layouts(batch: TrainingBatch) -> list[Packed | None]:
-    layouts = [batch.source_layout, batch.target_layout]
+    layouts = [batch.source_layout, batch.decoder_layout]
     assert all(layout is None or isinstance(layout, Packed) for layout in layouts)
     return layouts  # type: ignore[return-value]
 
@@ -195,7 +195,7 @@ def _tensors(batch: TrainingBatch) -> list[Tensor | None]:
     parts = (
         (None,) * 4 if each is None else (each.offsets, each.index, each.slots, each.real) for each in _layouts(batch)
     )
-    return [batch.source, batch.given, batch.wanted, *(tensor for four in parts for tensor in four)]
+    return [batch.source, batch.decoder_input, batch.labels, *(tensor for four in parts for tensor in four)]
 
 
 def _shapes(batch: TrainingBatch) -> tuple[Shape | None, ...]:

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.data.batches import StaticShape, TrainingBatch, ahead
-from sightline.data.collate import Sides
+from sightline.data.collate import ExampleIds, StaticShape, TrainingBatch, prefetch
 from sightline.files import write_json
 from sightline.models.weights import load_parameters, parameters_of, weights_of
 from sightline.recipe import Recipe
@@ -56,7 +55,7 @@ class Plan(Protocol):
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch: ...
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]: ...
     def waste(self, epoch: int = 0) -> float: ...
-    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+    def tiny(self, sizes: Sequence[np.ndarray]) -> ExampleIds:
         """Examples with about so many tokens on either side, as the model would be shown them."""
         ...
 
@@ -281,7 +280,7 @@ class _Loop:
             return [batch.to(self.job.device) for batch in made] if self.job.device.type != "cpu" else made
 
         self.steps_left = len(groups)
-        return ahead(groups, make)
+        return prefetch(groups, make)
 
     def one_step(self, group: list[TrainingBatch]) -> None:
         """Forward, loss, backward, clip, step."""
@@ -346,7 +345,7 @@ class _Loop:
             step=step,
             epoch=epoch,
             batch=batch,
-            tokens=p.tokens + sum(batch.processed for batch in group),
+            tokens=p.tokens + sum(batch.processed_tokens for batch in group),
             flops=p.flops + sum(batch.flops for batch in group) + self.spent_beside(),
             seconds=self.seconds(),
         )

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.data.batches import padded_batch
-from sightline.data.collate import sides_of
-from sightline.data.noised import Spoiler
-from sightline.data.preparation import Prepared
-from sightline.data.windows import stream_of
+from sightline.data.collate import collate_fn, padded_batch
+from sightline.data.noise import Corrupter
+from sightline.data.preparation import PreparedData
+from sightline.data.windows import token_stream
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request, capped
 from sightline.decoding.scoring import stream_losses
@@ -28,7 +27,7 @@ from sightline.tasks.base import Prediction, build_task
 from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.masked_lm import MaskedLMTask
-from sightline.text.shown import beginning
+from sightline.terminal import truncate
 from sightline.text.tokenizer import END
 from sightline.training.objectives import batch_loss
 from sightline.training.reward import expected_reward
@@ -42,7 +41,7 @@ _SAMPLE = 128  # tokens of an output that a sample shows: an abstract of 800 wou
 class Validator:
     """Loss on the validation set, its metric by real decoding if early stopping wants it, and sample outputs."""
 
-    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+    def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         self.prepared, self.recipe, self.device = prepared, prepared.recipe, device
         store = prepared.validation
         self.sources, self.targets = store.take(np.arange(len(store)))
@@ -74,7 +73,7 @@ class Validator:
 
     def loss(self, model: nn.Module) -> float:
         """−log p of a wanted token, on average; not a number where there is none."""
-        total, tokens, show = 0.0, 0, sides_of(self.recipe)
+        total, tokens, show = 0.0, 0, collate_fn(self.recipe)
         for indices in self._alike():
             sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
@@ -109,7 +108,7 @@ class Validator:
         guesses = self._answers(model, [example.source for example in shown], options)
         samples: list[dict[str, Any]] = []
         for example, guess in zip(shown, guesses, strict=True):
-            samples.append({"source": beginning(example.source), "reference": beginning(example.target)})
+            samples.append({"source": truncate(example.source), "reference": truncate(example.target)})
             samples[-1]["output"] = guess.text + (" …" if len(guess.tokens) >= most else "")
             if guess.truncated and len(guess.tokens) < most:
                 samples[-1]["truncated"] = True
@@ -143,9 +142,9 @@ class Validator:
 class TextValidator(Validator):
     """The same for a language model: its loss on the validation text, and how it goes on after pieces of that text."""
 
-    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+    def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         super().__init__(prepared, device)
-        self.stream = stream_of(prepared.validation)
+        self.stream = token_stream(prepared.validation)
 
     def loss(self, model: nn.Module) -> float:
         context = self.recipe.training.batches.context
@@ -191,9 +190,9 @@ class TextValidator(Validator):
 class MendingValidator(Validator):
     """The same for a model that mends spoilt text: the noise of the validation text is always the same."""
 
-    def __init__(self, prepared: Prepared, device: torch.device) -> None:
+    def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         super().__init__(prepared, device)
-        self.stream = stream_of(prepared.validation)
+        self.stream = token_stream(prepared.validation)
         self.found: Mended | None = None  # by the newest validation
 
     def __call__(self, model: nn.Module) -> Validation:
@@ -216,7 +215,7 @@ class MendingValidator(Validator):
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
         """The beginnings of a few windows, spoilt, and what the model makes of them."""
         vocabulary, count = self.prepared.vocabulary, self.recipe.training.samples
-        spoiler = Spoiler(self.recipe, vocabulary)
+        spoiler = Corrupter(self.recipe, vocabulary)
         length = min(_CONTINUATION, spoiler.length)
         starts = np.linspace(0, max(0, len(self.stream) - length), count).astype(int)
         windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
@@ -231,7 +230,7 @@ class MendingValidator(Validator):
         ]
 
 
-def build_validator(prepared: Prepared, device: torch.device) -> Callable[[nn.Module], Validation]:
+def build_validator(prepared: PreparedData, device: torch.device) -> Callable[[nn.Module], Validation]:
     """How the model of a recipe is validated."""
     if prepared.recipe.data.noise is not None:
         return MendingValidator(prepared, device)

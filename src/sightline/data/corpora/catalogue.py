@@ -1,12 +1,14 @@
-"""What `catalogue.yaml` says of each corpus."""
+"""The corpora of `catalogue.yaml`, and the folders for corpora and for the cache on this machine."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 _GITHUB = "https://raw.githubusercontent.com"
@@ -110,3 +112,25 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
         tuple(products),
         entry.get("note", ""),
     )
+
+
+def corpora_folders() -> list[Path]:
+    """The folders in which recipes look for corpora, best first."""
+    named = os.environ.get("SIGHTLINE_CORPORA")
+    own = user_corpora()
+    folders = [] if not named else [Path(named).expanduser().resolve()]
+    return folders if own in folders else [*folders, own]
+
+
+def user_corpora() -> Path:
+    """The folder of the user's own corpora, as the platform has it (Linux: ~/.local/share/sightline/corpora)."""
+    from platformdirs import user_data_path
+
+    return Path(user_data_path("sightline", appauthor=False)) / "corpora"
+
+
+def cache_folder() -> Path:
+    """$SIGHTLINE_CACHE, or sightline in the user's cache folder."""
+    if chosen := os.environ.get("SIGHTLINE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "sightline"

@@ -21,7 +21,7 @@ State = Literal["ok", "missing", "differs", "damaged"]
 
 
 @dataclass(frozen=True)
-class Check:
+class FileCheck:
     """What was found of a file."""
 
     name: str
@@ -29,23 +29,23 @@ class Check:
     detail: str = ""
 
 
-def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator[Check]:
+def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator[FileCheck]:
     """Each file of a corpus in a folder: against what is recorded, or line by line against files of another folder."""
     for product in corpus.products:
         path = folder / product.name
         if not path.is_file():
-            yield Check(product.name, "missing", f"no {path}")
+            yield FileCheck(product.name, "missing", f"no {path}")
             continue
         try:
             content = read(path)
             other = None if against is None else read(against / product.name)
         except FileNotFoundError as error:
-            yield Check(product.name, "missing", f"no {error.filename}")
+            yield FileCheck(product.name, "missing", f"no {error.filename}")
         except BROKEN as error:
-            yield Check(product.name, "damaged", str(error))
+            yield FileCheck(product.name, "damaged", str(error))
         else:
             detail = recorded_difference(corpus, product, content) if other is None else difference(content, other)
-            yield Check(product.name, "differs" if detail else "ok", detail or plural(count(content), "line"))
+            yield FileCheck(product.name, "differs" if detail else "ok", detail or plural(count(content), "line"))
 
 
 def read(path: Path) -> bytes:

@@ -1,6 +1,6 @@
-"""From originals to the files that recipes name: each conversion is a pure function of its originals.
+"""Convert downloaded originals to the files that recipes name; each conversion is a pure function of its originals.
 
-`docs/corpora.md` describes them. Text is not changed but where it says so.
+`docs/corpora.md` describes the conversions. Text changes only where that page says so.
 """
 
 from __future__ import annotations
@@ -8,13 +8,18 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import shutil
+import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sightline.data.corpora.catalogue import Corpus, CorpusError, number_lists
+from sightline.data.sources import split_position
+from sightline.data.text_files import read_lines
 from sightline.files import BROKEN
+from sightline.terminal import short
 
 _BOM = b"\xef\xbb\xbf"
 _SEGMENT = re.compile(r"<seg[^>]*>(.*)</seg>")
@@ -91,15 +96,13 @@ def _phrases(corpus: Corpus, originals: Originals) -> Made:
 
 
 def _europarl(corpus: Corpus, originals: Originals) -> Made:
-    from sightline.data.corpora.europarl import make
+    from sightline.data.corpora.europarl import europarl_files
 
-    return make(originals)
+    return europarl_files(originals)
 
 
 def _synopses(corpus: Corpus, originals: Originals) -> Made:
-    from sightline.data.corpora.synopses import make
-
-    return make(list(originals.values()))
+    return synopses(list(originals.values()))
 
 
 def _lines(lines: Iterator[str]) -> bytes:
@@ -115,3 +118,61 @@ CONVERSIONS: dict[str, Callable[[Corpus, Originals], Made]] = {
     "synopses": _synopses,
     "phrases": _phrases,
 }
+
+
+LISTS = Path("/var/lib/apt/lists")
+SYNOPSES_SPLITS = {"train": (0.0, 0.95), "valid": (0.95, 0.975), "test": (0.975, 1.0)}
+
+_FEWEST = {"source": 7, "target": 2}  # words
+_HELPER = Path("/usr/lib/apt/apt-helper")  # decompresses whatever apt compresses
+
+
+def apt_lists() -> list[Path]:
+    """The files of apt's own lists that have descriptions."""
+    return sorted([*LISTS.glob("*_i18n_Translation-en*"), *LISTS.glob("*_Packages*")])
+
+
+def synopses(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Source and target of each part; a description that several packages have comes once, with its first synopsis."""
+    pairs: dict[str, str] = {}
+    for file in files:
+        for synopsis, description in _descriptions(file):
+            if len(description.split()) >= _FEWEST["source"] and len(synopsis.split()) >= _FEWEST["target"]:
+                pairs.setdefault(description, synopsis)
+    if not pairs:
+        raise CorpusError(
+            f"debian-synopsis: no descriptions in {', '.join(map(str, files)) or LISTS}; Debian has them in "
+            f"Translation-en files: give one with --packages FILE, e.g. "
+            f"http://deb.debian.org/debian/dists/bookworm/main/i18n/Translation-en.bz2"
+        )
+    by_place = sorted((split_position(source), source, target) for source, target in pairs.items())
+    for part, (start, stop) in SYNOPSES_SPLITS.items():
+        own = [(source, target) for spot, source, target in by_place if start <= spot < stop]
+        for side, name in enumerate(("src", "tgt")):
+            yield f"{part}.{name}.xz", "".join(pair[side] + "\n" for pair in own).encode()
+
+
+def _descriptions(file: Path) -> Iterator[tuple[str, str]]:
+    """Synopsis and description of each stanza that has both."""
+    synopsis, lines = "", list[str]()
+    for line in (*_control_lines(file), ""):
+        if line.startswith(("Description:", "Description-en:")):
+            synopsis = line.split(":", 1)[1].strip()
+        elif synopsis and line.startswith(" "):
+            lines.append("" if line.strip() == "." else line)
+        elif synopsis:
+            if lines:
+                yield synopsis, " ".join(" ".join(lines).split())
+            synopsis, lines = "", []
+
+
+def _control_lines(file: Path) -> Iterator[str]:
+    if file.suffix != ".lz4":
+        return read_lines(file)
+    command = [str(_HELPER), "cat-file"] if _HELPER.exists() else [shutil.which("lz4") or "", "-dc"]
+    if not command[0]:
+        raise CorpusError(f"{file}: neither {_HELPER} nor lz4 is there to decompress it; decompress it by hand")
+    done = subprocess.run([*command, str(file)], capture_output=True, check=False)
+    if done.returncode:
+        raise CorpusError(f"{file} cannot be decompressed: {short(done.stderr.decode(errors='replace').strip())}")
+    return iter(done.stdout.decode("utf-8").split("\n"))

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from sightline.data.corpora.catalogue import CorpusError, number_lists
-from sightline.data.splitting import place
+from sightline.data.sources import split_position
 from sightline.text.sentences import sentences
 
 # German characters for each English one, and the variance of their difference for each character (Gale and Church, §2)
@@ -44,7 +44,7 @@ _ENGLISH = _words(
 Pair = tuple[str, str]  # German, English
 
 
-def make(originals: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
+def europarl_files(originals: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
     """The files of each part. No pair comes twice; of train, no sentence is in the other parts."""
     parts = {}
     for part, dates in number_lists("europarl.txt").items():
@@ -113,7 +113,7 @@ def _fits(pair: Pair) -> bool:
 
 
 def _kept(pair: Pair) -> bool:
-    return place(pair[0]) < _SHARE
+    return split_position(pair[0]) < _SHARE
 
 
 def _speeches(path: Path) -> dict[str, list[str]]:

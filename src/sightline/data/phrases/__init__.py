@@ -17,15 +17,15 @@ from random import Random
 from typing import NamedTuple
 
 from sightline.data.phrases.grammar import Grammar, Sentence, Word
-from sightline.data.sources import DataError, Example
-from sightline.data.splitting import part_of
+from sightline.data.sources import Example, part_of
+from sightline.data.text_files import DataError
 from sightline.recipe.data import PhrasesSource
 
 _PATIENCE = 10_000  # draws for one more sentence; a part's share of all sequences is at least a tenth
 _SENTIMENT = {-1: "negative", 0: "neutral", 1: "positive"}
 
 
-class Phrase(NamedTuple):
+class AnnotatedPair(NamedTuple):
     """A sentence in both languages, and what is known of it."""
 
     english: str
@@ -50,10 +50,10 @@ def read_phrases(source: PhrasesSource) -> Iterator[Example]:
                 yield Example("", english)
 
 
-def phrases(source: PhrasesSource) -> Iterator[Phrase]:
+def phrases(source: PhrasesSource) -> Iterator[AnnotatedPair]:
     """The sentences of a source with all that is known of them; every view of a source has the same sentences."""
     for sentence in _sentences(source):
-        yield Phrase(
+        yield AnnotatedPair(
             _text(sentence.english),
             _text(sentence.german),
             _tags(sentence),

@@ -14,7 +14,8 @@ from itertools import count
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from sightline.data.phrases import inflection, lexicon
+from sightline.data.phrases import lexicon
+from sightline.data.phrases import lexicon as inflection
 from sightline.data.phrases.lexicon import Adjective, Adverbial, Noun, Verb
 
 Item = TypeVar("Item")

@@ -1,24 +1,31 @@
-"""The built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601.
+"""Generated data: dates in many languages with their ISO 8601 form, and letter sequences to copy or reverse.
 
-"Dienstag, 3. März 2015" -> "2015-03-03". Small enough to learn in a minute, real enough to need attention: the order
-of day, month and year changes with the language, and month names must be read, not copied. What a date hashes to
-decides whether it is for training, validation or test, so no date, in whatever form, is in two parts.
+Dates: "Dienstag, 3. März 2015" -> "2015-03-03". The data is learned in a minute and needs attention: the order of day,
+month and year depends on the language, and month names must be read, not copied.
+
+Sequences: "q c a" -> "q c a" or "a c q". Only the position of each letter matters, so the accuracy on sequences longer
+than those in training measures how well positional encodings extrapolate.
+
+The hash of a date or a sequence decides between training, validation and test, so no date or sequence is in two splits.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
-from babel import Locale, UnknownLocaleError
-from babel.dates import DateTimePattern, parse_pattern
+from sightline.data.sources import Example, part_of
+from sightline.data.text_files import DataError
+from sightline.recipe.data import DatesSource, SequencesSource
 
-from sightline.data.sources import DataError, Example
-from sightline.data.splitting import part_of
-from sightline.recipe.data import DatesSource
+if TYPE_CHECKING:
+    from babel import Locale
+    from babel.dates import DateTimePattern
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 
@@ -30,7 +37,7 @@ _ENGLISH = ("MMMM 'DAY', y", "'DAY' MMMM y", "EEEE, MMMM 'DAY', y", "'DAY' 'of' 
 
 
 @dataclass(frozen=True)
-class Form:
+class DateFormat:
     """One way to write a date; "DAY" in an English pattern is the day as people say it, 3rd."""
 
     locale: Locale
@@ -47,7 +54,7 @@ def read_dates(source: DatesSource) -> Iterator[Example]:
     No text comes twice: one that could mean two dates (the names of months in two languages may clash) means the
     first that was drawn.
     """
-    forms = [form for name in source.locales for form in forms_of(name)]
+    forms = [form for name in source.locales for form in date_formats(name)]
     dates = [day for day in _days() if part_of(day.isoformat()) == source.split]
     random = Random(f"{source.seed}:{source.split}")
     most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take for ever to find
@@ -70,8 +77,11 @@ def _days() -> Iterator[datetime.date]:
         yield datetime.date.fromordinal(ordinal)
 
 
-def forms_of(name: str) -> list[Form]:
+def date_formats(name: str) -> list[DateFormat]:
     """The ways a date is written in a language, each once, without those that could mean another date."""
+    from babel import Locale, UnknownLocaleError
+    from babel.dates import parse_pattern
+
     try:
         locale = Locale.parse(name)
     except (UnknownLocaleError, ValueError) as error:
@@ -81,10 +91,38 @@ def forms_of(name: str) -> list[Form]:
     patterns += [str(known[skeleton]) for skeleton in _SKELETONS if skeleton in known]
     clear = [pattern for pattern in dict.fromkeys(patterns) if "MMM" in pattern or _CLEAR_NUMBERS.fullmatch(pattern)]
     clear += _ENGLISH if locale.language == "en" else ()
-    return [Form(locale, parse_pattern(pattern)) for pattern in clear]
+    return [DateFormat(locale, parse_pattern(pattern)) for pattern in clear]
 
 
 def _ordinal(number: int) -> str:
     """1st, 2nd, 3rd, 4th, ... 11th, ... 21st."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number // 10 != 1 else "th"
     return f"{number}{ending}"
+
+
+_PATIENCE = 10_000  # draws for one example; a part's share of all sequences is at least a tenth
+
+
+def read_sequences(source: SequencesSource) -> Iterator[Example]:
+    """Pairs of a sequence and its copy or its reverse: a pure function of the source.
+
+    Both changes have the same sequences. A length that has no sequence in this part (of the 26 of one letter, few are
+    for tests) is passed over; only if none of the lengths has one, it is an error.
+    """
+    letters = string.ascii_lowercase[: source.symbols]
+    random = Random(f"{source.seed}:{source.split}:{source.symbols}:{source.lengths}")
+    for _ in range(source.examples):
+        sequence = _draw(source, letters, random)
+        answer = sequence if source.operation == "copy" else sequence[::-1]
+        yield Example(" ".join(sequence), " ".join(answer))
+
+
+def _draw(source: SequencesSource, letters: str, random: Random) -> str:
+    for _ in range(_PATIENCE):
+        sequence = "".join(random.choices(letters, k=random.randint(*source.lengths)))
+        if part_of(sequence) == source.split:
+            return sequence
+    raise DataError(
+        f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.split} part; "
+        f"raise `lengths` or `symbols`"
+    )

@@ -1,4 +1,4 @@
-"""How a tokenizer learns its vocabulary from text, and all that tokenizer.json says of cutting and putting together."""
+"""Train a tokenizer: its vocabulary from text, and its normalizer, pre-tokenizer and decoder from the recipe."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from sightline.recipe.data import (
     WordTokenizer,
 )
 from sightline.terminal import plural
-from sightline.text.long_texts import parts
-from sightline.text.tokenizer import OWN_SPACE, SPACE, SPECIALS, UNK, TokenizerError
+from sightline.text.tokenizer import OWN_SPACE, SPACE, SPECIALS, UNK, TokenizerError, parts
 
 # A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
 _WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
@@ -29,7 +28,7 @@ _WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
 _ENDLESS = re.compile(r"\S{10000}(?=\S)")
 
 
-def learned(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) -> tokenizers.Tokenizer:
+def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) -> tokenizers.Tokenizer:
     """A tokenizer with the vocabulary of these lines behind the `specials`."""
     inner, trainer = _blank(section, specials)
     inner.normalizer = _normalizer(section)

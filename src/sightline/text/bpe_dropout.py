@@ -1,7 +1,7 @@
-"""BPE-dropout (Provilkov et al. 2020): each time a word is met, some merges are left out, so it is cut differently.
+"""BPE-dropout (Provilkov et al. 2020): each occurrence of a word skips some merges, so it is segmented differently.
 
-Our own, because the one in `tokenizers` draws from a generator that cannot be seeded, and a run could not be
-repeated or resumed.
+We have our own because the one in `tokenizers` draws from a generator that cannot be seeded, so a run could be neither
+repeated nor resumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONG = 32  # characters of words that are cut anew each time: they hardly come 
 _NONE = -1  # where no piece stands
 
 
-class MergeDropout:
+class BpeDropoutEncoder:
     """The merges of a BPE model, applied with some left out.
 
     At every step the best merge that is not left out is done; each is left out with probability `dropout`, anew at

@@ -1,8 +1,8 @@
-"""Word alignments that guide a training: read in step with its examples, and told to the pieces of their cuts.
+"""Word alignments that guide a training: read in step with its examples and mapped from words to pieces.
 
-A file has a line for each example of data.train, as it is read and before any is cleaned away, in the format of word
-aligners: `0-0 1-2` links source word 0 to target word 0, and so on; words are what stands between spaces. An empty line
-links nothing.
+A file has one line for each example of data.train, in reading order and before cleaning, in the Pharaoh format of word
+aligners: `0-0 1-2` links source word 0 to target word 0, and so on. Words are separated by spaces. An empty line has no
+links.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.sources import DataError, Example, read_lines
+from sightline.data.sources import Example
+from sightline.data.text_files import DataError, read_lines
 from sightline.terminal import plural
 from sightline.text.tokenizer import SPACE, Tokenizer
-from sightline.text.word_pieces import cut_text
+from sightline.text.word_pieces import align_words
 
 Links = list[tuple[int, int]]  # (source word, target word)
 _LINK = re.compile(r"(\d+)-(\d+)")
@@ -79,7 +80,7 @@ def members(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, dropout: boo
     with a space; None where that gives other words (a character that is normalized to a space).
     """
     if not dropout:
-        return cut_text(tokenizer, text).members[: len(ids)]
+        return align_words(tokenizer, text).members[: len(ids)]
     pieces = tokenizer.pieces(ids)
     words = np.cumsum([piece.startswith(SPACE) for piece in pieces], dtype=np.int64) - 1  # (pieces,)
     count = len(text.split())

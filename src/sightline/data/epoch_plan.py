@@ -1,24 +1,46 @@
-"""Which batches an epoch has, and in which layout: the data side of the loop."""
+"""The batches of an epoch and their layout (padded, packed, or packed to a static shape)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from sightline.data.batches import StaticShape, TrainingBatch, guide_of
-from sightline.data.batching import order, packed_batches, packing_waste, padded_batches, padding_waste
-from sightline.data.collate import Sides, sides_of
+from sightline.data.batch_order import order, packed_batches, packing_waste, padded_batches, padding_waste
+from sightline.data.collate import (
+    ExampleIds,
+    StaticShape,
+    TrainingBatch,
+    alignment_targets,
+    collate_fn,
+    packed_batch,
+    padded_batch,
+)
 from sightline.data.store import Store
-from sightline.data.store_plan import StorePlan
 from sightline.layers.attention import packed_width
 from sightline.layers.devices import resolve_precision
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetConfig, ConvolutionalConfig, TransformerConfig
 from sightline.terminal import plural
 from sightline.text.tokenizer import END
+from sightline.text.vocabulary import Vocabulary
+
+
+@dataclass
+class EpochPlan:
+    """What the batches of a training are made from; which they are is for others to say (see `job.Plan`)."""
+
+    recipe: Recipe
+    vocabulary: Vocabulary
+    layout: str
+    store_for: Callable[[int], Store]  # epoch → store
+    shape: StaticShape | None = field(init=False, default=None)
+
+    def laid_out(self, sides: ExampleIds, examples: np.ndarray) -> TrainingBatch:
+        """These examples as a batch of the layout."""
+        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
 
 
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
@@ -68,11 +90,11 @@ def spare_places(tokens: int, longest: int) -> int:
 
 
 @dataclass
-class EpochPlan(StorePlan):
+class ExamplePlan(EpochPlan):
     """The batches of each epoch over a store (over several copies of it, cut differently, with BPE-dropout)."""
 
     def __post_init__(self) -> None:
-        self.sides = sides_of(self.recipe)
+        self.sides = collate_fn(self.recipe)
         self._newest: tuple[int, list[np.ndarray]] | None = None  # an epoch and its batches
         if self.layout == "static":
             lengths, tokens = self._lengths(0), self.recipe.training.batches.tokens
@@ -111,7 +133,11 @@ class EpochPlan(StorePlan):
         made = self.laid_out(sides, examples)
         guided = self.recipe.training.guided_alignment
         links = None if guided is None else self.store_for(epoch).links(examples)
-        return made if guided is None or links is None else replace(made, guide=guide_of(links, shift=guided.shift))
+        return (
+            made
+            if guided is None or links is None
+            else replace(made, alignment=alignment_targets(links, shift=guided.shift))
+        )
 
     def _lengths(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The tokens each example takes on either side of a batch, but for one mark."""
@@ -154,7 +180,7 @@ class EpochPlan(StorePlan):
             return packing_waste(self.epoch(epoch), *lengths, tokens=self.shape.tokens)
         return padding_waste(self.epoch(epoch), *lengths)
 
-    def tiny(self, sizes: Sequence[np.ndarray]) -> Sides:
+    def tiny(self, sizes: Sequence[np.ndarray]) -> ExampleIds:
         """Examples with about so many tokens on either side, as the model would be shown them."""
         labels = self.recipe.task_spec.labels
         left, right = sizes

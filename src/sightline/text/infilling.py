@@ -1,4 +1,4 @@
-"""Gaps in a text that a person wrote down: `The [MASK] sat on the mat.`"""
+"""Gaps that a person writes into a text, `The [MASK] sat on the mat.`, and the spans that fill them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from sightline.text.tokenizer import Tokenizer
 
-GAP = "[MASK]"
+MASK_TEXT = "[MASK]"
 
 _STAND_IN = "\u2395"  # a symbol, so it is cut off from what stands beside it; by its place, no text can be taken for it
 _GAP, _SPACED_GAP = re.compile(r"\[MASK\]"), re.compile(r"\s*\[MASK\]")
 
 
-def encode_gaps(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, words: bool) -> list[int]:
+def encode_masked(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, words: bool) -> list[int]:
     """The ids of a text with a mark in place of each `[MASK]`: the first for the first, and so on; or one for all.
 
     Where a piece may hold the space before it (`words`), the space before a gap belongs to the gap.
@@ -22,7 +22,9 @@ def encode_gaps(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, words:
     if not found:
         return tokenizer.encode(text)
     if len(marks) not in (1, len(found)) and len(found) > len(marks):
-        raise ValueError(f"{text[:60]!r} has {len(found)} gaps ({GAP}), and this model knows {len(marks)}; split it")
+        raise ValueError(
+            f"{text[:60]!r} has {len(found)} gaps ({MASK_TEXT}), and this model knows {len(marks)}; split it"
+        )
     plain, gaps, at = "", [], 0
     for match in found:
         plain += text[at : match.start()]
@@ -60,7 +62,7 @@ def fill_spans(source: Sequence[int], output: Sequence[int], marks: Sequence[int
     return [token for place in source for token in (spans.get(place, []) if place in known else [place])]
 
 
-def between(source: Sequence[int], marks: Sequence[int]) -> list[list[int]]:
+def split_at_masks(source: Sequence[int], marks: Sequence[int]) -> list[list[int]]:
     """What stands before, between and behind the marks of a source."""
     known, parts = set(marks), [list[int]()]
     for token in source:

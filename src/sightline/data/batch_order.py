@@ -1,8 +1,8 @@
-"""Which examples go together: pure functions from lengths to batches.
+"""Batch order: which examples form a batch, as pure functions of lengths, seed and epoch.
 
-Everything here is a pure function of the lengths, the seed and the epoch, so a place in a training run is two numbers
-(epoch, batch), and a resumed run meets the same batches as one that was never interrupted. Lengths are tokens without
-specials; each side of an example takes one place more in a batch, for its end (or start) mark.
+A position in a training run is two numbers (epoch, batch), and a resumed run meets the same batches as one that was
+never interrupted. Lengths are tokens without specials; each side of an example takes one more position in a batch, for
+its end (or start) token.
 """
 
 from __future__ import annotations

@@ -1,0 +1,202 @@
+"""The tokenizers of both sides of a task, label sets, and vocabularies extended by new tokens."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from sightline.recipe.data import AnyTokenizer
+from sightline.terminal import plural
+from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide, Tokenizer, TokenizerError
+
+Labels = Literal["none", "one", "words"]  # of a target: none (a text), one for the text, one for each word
+
+# A label may be spelled like a special, "<s>" say, and one vocabulary cannot hold both; so such a label has a
+# backslash after its "<" there ("<\s>"), one that is spelled so already has one more, and decoding takes it out again.
+_NAMES = "(?:" + "|".join(special[1:-1] for special in SPECIALS) + ")"
+_ESCAPE = "<\\"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of both sides; one and the same when `shared`."""
+
+    source: Tokenizer
+    target: Tokenizer
+    shared: bool = field(default=True)
+    labels: Labels = "none"
+
+    @classmethod
+    def train(
+        cls,
+        section: AnyTokenizer,
+        pairs: Callable[[], Iterator[tuple[str, str]]],
+        labels: Labels = "none",
+        marks: Sequence[str] = (),
+    ) -> Vocabulary:
+        """Learn from pairs of texts; `pairs` is called once for each pass over them. Both sides have the `marks`."""
+        if labels != "none":
+            from sightline.text.vocabulary import label_tokenizer
+
+            source = Tokenizer.train(section, (pair[0] for pair in pairs()))
+            target = label_tokenizer((pair[1] for pair in pairs()), whole=labels == "one")
+            return cls(source, target, shared=False, labels=labels)
+        if section.shared:
+            both = Tokenizer.train(section, chain.from_iterable(pairs()), marks)
+            return cls(both, both, shared=True)
+        source = Tokenizer.train(section, (pair[0] for pair in pairs()), marks)
+        return cls(source, Tokenizer.train(section, (pair[1] for pair in pairs()), marks), shared=False)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json, or one file for each side."""
+        for name, tokenizer in self._files().items():
+            tokenizer.save(folder / name)
+
+    @classmethod
+    def load(cls, folder: Path, labels: Labels = "none") -> Vocabulary:
+        """Read what `save` wrote."""
+        if (folder / "tokenizer.json").exists() or not (folder / "tokenizer.source.json").exists():
+            both = Tokenizer.load(folder / "tokenizer.json")
+            return cls(both, both, shared=True)
+        source = Tokenizer.load(folder / "tokenizer.source.json")
+        return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False, labels=labels)
+
+    def encode_words(self, sentences: Sequence[str], *, dropout: float = 0.0, seed: int = 0) -> list[list[list[int]]]:
+        """The pieces of every word (between single spaces) of each sentence; a word of which nothing is left is UNK."""
+        sentences = [self.source._shown(sentence) for sentence in sentences]
+        words = [sentence.split(" ") if sentence else [] for sentence in sentences]
+        flat = iter(self.source.encode_dropout(list(chain.from_iterable(words)), dropout=dropout, seed=seed))
+        return [[next(flat) or [UNK] for _ in each] for each in words]
+
+    def encode_pairs(
+        self, sources: Sequence[str], targets: Sequence[str], *, dropout: float = 0.0, seeds: tuple[int, int] = (0, 0)
+    ) -> tuple[list[list[int]], list[list[int]]]:
+        """The ids of examples as a store holds them. Labels of words stand at their first pieces, PAD at the others."""
+        if self.labels == "words":
+            from sightline.text.vocabulary import uneven_labels
+
+            cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
+            tags = self.target.encode_many(list(targets))
+            for pair in zip(sources, targets, strict=True):
+                if (wrong := uneven_labels(*pair)) is not None:
+                    raise TokenizerError(wrong)
+            spread = [
+                [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
+                for own, words in zip(tags, cut, strict=True)
+            ]
+            return [list(chain.from_iterable(words)) for words in cut], spread
+        source = self.source.encode_dropout(list(sources), dropout=dropout, seed=seeds[0])
+        if self.labels == "one":
+            return source, self.target.encode_many(list(targets))
+        return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
+
+    def with_spelling(self, side: SpelledSide | None) -> Vocabulary:
+        """The vocabulary whose tokenizers spell the texts of this side, and no others. Labels are never spelled."""
+        source = self.source.with_spelling(side in ("source", "both"))
+        target = self.target if self.labels != "none" else self.target.with_spelling(side in ("target", "both"))
+        if self.source is self.target and side in (None, "both"):
+            target = source
+        return replace(self, source=source, target=target)
+
+    def _files(self) -> dict[str, Tokenizer]:
+        if self.shared:  # which side spells is in the recipe
+            return {"tokenizer.json": self.source.with_spelling(False)}
+        return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
+
+
+def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
+    """The labels of these texts: each text is one if `whole`, else they are separated by spaces.
+
+    Ids go by falling frequency, ties by code points. Nothing is normalized, cut or joined: what differs in a byte is
+    another label, and a label that is not in `texts` is UNK. Decoded labels have single spaces between them.
+    """
+    counts: Counter[str] = Counter()
+    for number, text in enumerate(texts, 1):
+        labels = [text] if whole else text.split(" ") if text else []
+        if "" in labels:
+            raise TokenizerError(f"text {number} ({text!r}) has an empty label; give each a name, or leave it out")
+        counts.update(labels)
+    if not counts:
+        raise TokenizerError("no labels can be learned from texts without any; check data.train")
+    labels = [_escaped(label) for label in sorted(counts, key=lambda label: (-counts[label], label))]
+    vocabulary = {label: number for number, label in enumerate([*SPECIALS, *labels])}
+    inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIALS[UNK]))
+    inner.add_special_tokens(list(SPECIALS))
+    head, tail = (r"\A", r"\z") if whole else ("(?<![^ ])", "(?![^ ])")
+    inner.normalizer = normalizers.Replace(Regex(rf"{head}<(?=\\*{_NAMES}>{tail})"), _ESCAPE)
+    plain = decoders.Replace(Regex(rf"\A<\\(?=\\*{_NAMES}>\z)"), "<")
+    if whole:
+        inner.decoder = plain
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+        spaced = decoders.WordPiece(prefix=" ", cleanup=False)  # a space before each but the first; none begins so
+        inner.decoder = decoders.Sequence([plain, spaced])
+    return Tokenizer(inner)
+
+
+def label_id(labels: Tokenizer, name: str) -> int:
+    """The id of a label; refused where none has that name."""
+    known = {labels.decode([number]): number for number in range(len(SPECIALS), labels.size)}
+    if name not in known:
+        raise ValueError(f"there is no label {name!r}; there are {', '.join(list(known)[:20])}")
+    return known[name]
+
+
+def between_spaces(text: str) -> list[str]:
+    """The words of a text as taggers count them, or its labels; other kinds of space may stand inside one."""
+    return [word for word in text.split(" ") if word]
+
+
+def uneven_labels(text: str, labels: str) -> str | None:
+    """What is wrong where a text has more or fewer words, between single spaces, than there are labels for them."""
+    words, given = len(text.split(" ")) if text else 0, len(between_spaces(labels))
+    if words == given:
+        return None
+    return (
+        f"{plural(given, 'label')} ({labels!r}) for {plural(words, 'word')} ({text!r}); give each word one label, and "
+        f"set both apart by single spaces"
+    )
+
+
+def _escaped(label: str) -> str:
+    like_special = label[:1] == "<" and "<" + label[1:].lstrip("\\") in SPECIALS
+    return _ESCAPE + label[1:] if like_special else label
+
+
+def extend_tokenizer(old: Tokenizer, new: Tokenizer) -> Tokenizer:
+    """`old` with the tokens that `new` has beside its own, numbered from `old.size` on.
+
+    BPE: the merges of `new` come after those of `old`. So what `old` knew is cut as before, but for pieces that now go
+    together; and a merge whose parts the old merges never leave side by side stays unused.
+    """
+    content, other = json.loads(old.content), json.loads(new.content)
+    model, more = content["model"], other["model"]
+    if model["type"] != more["type"]:
+        raise TokenizerError(
+            f"a {model['type']} tokenizer cannot be extended by a {more['type']} one; use the same tokenizer.kind"
+        )
+    if model["type"] == "Unigram":
+        known = {piece for piece, _ in model["vocab"]}
+        model["vocab"] += [scored for scored in more["vocab"] if scored[0] not in known]
+    else:
+        _add_tokens(model["vocab"], more["vocab"], old.size)
+    if model["type"] == "BPE":
+        merges = {tuple(pair) for pair in model["merges"]}
+        model["merges"] += [pair for pair in more["merges"] if tuple(pair) not in merges]
+    result = Tokenizer.parse(json.dumps(content, ensure_ascii=False))
+    if result.pieces(range(old.size)) != old.pieces(range(old.size)):
+        raise TokenizerError("this tokenizer cannot be extended: its old tokens would get other numbers")
+    return result
+
+
+def _add_tokens(vocabulary: dict[str, int], more: dict[str, Any], first: int) -> None:
+    unknown = [token for token in sorted(more, key=lambda token: more[token]) if token not in vocabulary]
+    vocabulary |= {token: first + number for number, token in enumerate(unknown)}
