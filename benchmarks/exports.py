@@ -33,7 +33,7 @@ def size_of(weights: Weights, heads: int, longest: int) -> Size:
     """The sizes of a Transformer, from the shapes of its weights."""
     vocabulary, width = weights["target_embedding.weight"].shape
     layers = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("decoder.layers."))
-    feedforward = weights["decoder.layers.0.feedforward.widen.weight"].shape[0]
+    feedforward = weights["decoder.layers.0.feedforward.up.weight"].shape[0]
     return Size(layers, width, feedforward, heads, vocabulary, longest)
 
 
@@ -66,19 +66,19 @@ def to_marian(weights: Weights, heads: int, longest: int = 512) -> Any:
 
 def _fill_layer(layer: Any, weights: Weights, name: str) -> None:
     blocks = [("attention", layer.self_attn, layer.self_attn_layer_norm)]
-    if f"{name}.cross.project.weight" in weights:
-        blocks.append(("cross", layer.encoder_attn, layer.encoder_attn_layer_norm))
+    if f"{name}.cross_attention.qkv.weight" in weights:
+        blocks.append(("cross_attention", layer.encoder_attn, layer.encoder_attn_layer_norm))
     for part, attention, norm in blocks:
         for kind in ("weight", "bias"):
-            pieces = weights[f"{name}.{part}.project.{kind}"].chunk(3)
+            pieces = weights[f"{name}.{part}.qkv.{kind}"].chunk(3)
             for projection, piece in zip((attention.q_proj, attention.k_proj, attention.v_proj), pieces, strict=True):
                 getattr(projection, kind).copy_(piece)
             getattr(attention.out_proj, kind).copy_(weights[f"{name}.{part}.output.{kind}"])
             getattr(norm, kind).copy_(weights[f"{name}.around_{part}.norm.{kind}"])
     for kind in ("weight", "bias"):
-        getattr(layer.fc1, kind).copy_(weights[f"{name}.feedforward.widen.{kind}"])
-        getattr(layer.fc2, kind).copy_(weights[f"{name}.feedforward.narrow.{kind}"])
-        getattr(layer.final_layer_norm, kind).copy_(weights[f"{name}.around_feedforward.norm.{kind}"])
+        getattr(layer.fc1, kind).copy_(weights[f"{name}.feedforward.up.{kind}"])
+        getattr(layer.fc2, kind).copy_(weights[f"{name}.feedforward.down.{kind}"])
+        getattr(layer.final_layer_norm, kind).copy_(weights[f"{name}.feedforward_residual.norm.{kind}"])
 
 
 def to_ctranslate2(model: Any, tokens: Sequence[str], folder: Path) -> None:

@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sightline.layers.layout import Packed
 from sightline.layers.multi_head import MultiHeadAttention
-from sightline.models.gradient_checkpointing import recompute_layers
+from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
 from sightline.models.transformer.modules import TransformerDecoder
 from sightline.plots.lines import Panel, Series, draw_lines
 from sightline.recipe.bodies import TransformerConfig
@@ -101,7 +101,7 @@ class Work:
         self.device = torch.device(setting.device)
         self.decoder = TransformerDecoder(body, setting.width, source=False).to(self.device).train()
         if setting.recompute:
-            recompute_layers(self.decoder)
+            enable_gradient_checkpointing(self.decoder)
         for module in self.decoder.modules():
             if kind == "full" and isinstance(module, MultiHeadAttention):
                 module.score.fused_scale = None  # what has no scale to be fused with is computed as the formula stands
@@ -114,7 +114,7 @@ class Work:
         """Forward and backward, in bfloat16 on CUDA."""
         half = torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else contextlib.nullcontext()
         with half:
-            features: Tensor = self.decoder.advance(self.x, self.decoder.begin_blank(1, self.x), self.layout)[0]
+            features: Tensor = self.decoder.advance(self.x, self.decoder.begin_empty(1, self.x), self.layout)[0]
             loss = features.float().square().mean()
         loss.backward()
 

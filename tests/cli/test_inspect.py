@@ -30,13 +30,13 @@ def test_the_lecture_example_is_walked_from_tokens_to_loss() -> None:
 
 def test_a_walk_can_be_narrowed() -> None:
     shown = run("lecture-example", "--layer", "0", "--head", "1", "--step", "2")
-    assert "decoder.layers.0.cross.weights" in shown
+    assert "decoder.layers.0.cross_attention.weights" in shown
     assert "(step 2, head 1)" in shown
     assert "feedforward.hidden" not in shown
 
 
 def test_a_cell_is_explained() -> None:
-    told = run("lecture-example", "--cell", "decoder.0.cross.products[0,0,2,1]")
+    told = run("lecture-example", "--cell", "decoder.0.cross_attention.products[0,0,2,1]")
     assert told.startswith("−4.508 = (−1.535)·1.313 + 1.136·(−2.275) + ")
 
 
@@ -54,9 +54,9 @@ def test_a_trace_is_saved_exported_and_written_as_json(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script / "script.py")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     steps = {step["name"]: step for step in json.loads(file.read_text(encoding="utf-8"))["steps"]}
-    weights = steps["decoder.layers.0.cross.weights"]
+    weights = steps["decoder.layers.0.cross_attention.weights"]
     assert weights["shape"] == [1, 2, 3, 3]
-    assert weights["inputs"] == ["decoder.layers.0.cross.scores"]
+    assert weights["inputs"] == ["decoder.layers.0.cross_attention.scores"]
     assert sum(weights["values"][0][0][0]) == pytest.approx(1)
 
 

@@ -60,7 +60,7 @@ def losses_after_start(model: Any, text: np.ndarray) -> np.ndarray:
 
 @torch.no_grad()
 def token_by_token(model: Any, text: np.ndarray) -> np.ndarray:
-    state, found = model.blank(1), []
+    state, found = model.begin_empty(1), []
     for before, token in zip([START, *text[:-1].tolist()], text.tolist(), strict=True):
         features, state = model.advance(torch.tensor([[before]]), state)
         found.append(-float(model.logits(features)[0, 0].log_softmax(-1)[token]))
@@ -129,7 +129,7 @@ def test_several_carried_rows_warm_up_on_the_window_before_their_part(rows: int)
         for start, stop in pairwise(bounds.tolist()):
             begin = max(0, start - context)
             before = np.concatenate([[START], text])[begin:stop].astype(np.int64)
-            features, _ = model.advance(torch.from_numpy(before)[None], model.blank(1))
+            features, _ = model.advance(torch.from_numpy(before)[None], model.begin_empty(1))
             logs = model.logits(features)[0].log_softmax(-1)
             own = -logs[torch.arange(stop - begin), torch.from_numpy(text[begin:stop].astype(np.int64))].numpy()
             np.testing.assert_allclose(found[start:stop], own[start - begin :], atol=1e-5)

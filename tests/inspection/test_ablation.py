@@ -43,8 +43,8 @@ def test_a_silent_head_has_no_context_while_the_others_keep_theirs(name: str) ->
 
 def test_switching_off_a_head_is_taking_its_rows_out_of_the_output_projection() -> None:
     run = untrained("transformer")
-    layer = run.model.decoder.layers[1].cross
-    with ablated(run.model, ["decoder.1.cross.1"]):
+    layer = run.model.decoder.layers[1].cross_attention
+    with ablated(run.model, ["decoder.1.cross_attention.1"]):
         silent = scores(run)
     kept = layer.output.weight.detach().clone()
     with torch.no_grad():
@@ -58,7 +58,7 @@ def test_switching_off_a_head_is_taking_its_rows_out_of_the_output_projection() 
 def test_a_search_with_a_coverage_penalty_hears_the_silent_head_too() -> None:
     run = untrained("transformer")
     options = run.options(beam=2, coverage_penalty=0.2)
-    heads = [name for name in head_names(run.model) if ".cross." in name]
+    heads = [name for name in head_names(run.model) if ".cross_attention." in name]
     whole = run.predict_nbest(TEXTS, options)
     with ablated(run.model, heads):
         silent = run.predict_nbest(TEXTS, options)
@@ -108,8 +108,8 @@ def test_a_corpus_metric_is_measured_with_and_without() -> None:
 
 
 def test_what_cannot_be_ablated_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"no head 'decoder.9.cross.0'"):
-        ablate(untrained("transformer"), ["decoder.9.cross.0"], TEXTS)
+    with pytest.raises(ValueError, match=r"no head 'decoder.9.cross_attention.0'"):
+        ablate(untrained("transformer"), ["decoder.9.cross_attention.0"], TEXTS)
     with pytest.raises(ValueError, match="for models that write, and this run is task: tagging"):
         ablate_each(untrained("tagger"), ["a b"])
     with pytest.raises(ValueError, match="nothing in this model attends"):

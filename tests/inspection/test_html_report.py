@@ -114,7 +114,7 @@ def test_the_lecture_example_is_reported_without_a_run(tmp_path: Path) -> None:
 
 def test_numbers_of_small_matrices_can_be_read_without_scripts() -> None:
     page = report(gather(Subject(given=lecture_trace()), "lecture-example"))
-    weight = float(lecture_trace()["decoder.0.cross.weights"][0, 0, 0, 1])
+    weight = float(lecture_trace()["decoder.0.cross_attention.weights"][0, 0, 0, 1])
     assert f'title="we → predicts a · dog: {weight:.6g}">{weight:.3g}</td>' in page
 
 

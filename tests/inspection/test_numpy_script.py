@@ -92,12 +92,16 @@ def test_the_script_stops_at_a_number_that_is_not_the_recorded_one(
     script = export_script(traced(build_model(*bodies.FEW["transformer"])), tmp_path / "by-hand")
     file = script.parent / f"{where}.safetensors"
     numbers = load_file(file)
-    name = "decoder.layers.0.cross.output.weight" if where == "weights" else "decoder.layers.0.cross.output"
+    name = (
+        "decoder.layers.0.cross_attention.output.weight"
+        if where == "weights"
+        else "decoder.layers.0.cross_attention.output"
+    )
     numbers[name].view(-1)[3] += 0.5
     save_file(numbers, file)
     done = run_alone(script)
     assert done.returncode != 0
-    assert "AssertionError: decoder.layers.0.cross.output" in done.stderr
+    assert "AssertionError: decoder.layers.0.cross_attention.output" in done.stderr
 
 
 def test_a_sampled_trace_is_compared_where_it_was_kept(build_model: Any, tmp_path: Path) -> None:

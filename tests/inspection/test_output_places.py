@@ -63,8 +63,8 @@ def test_a_narrowed_walk_is_written_as_narrowly_as_it_is_shown() -> None:
     subject = Subject(untrained("transformer"), TEXT, layer=1, head=0, step=1)
     steps = look("walk", subject).record()["steps"]
     assert steps and all("layers.1." in step["name"] for step in steps)
-    (weights,) = [step for step in steps if step["name"].endswith("cross.weights")]
-    assert weights["values"] == subject.trace["decoder.1.cross.weights"][:, 0, 1:2].tolist()
+    (weights,) = [step for step in steps if step["name"].endswith("cross_attention.weights")]
+    assert weights["values"] == subject.trace["decoder.1.cross_attention.weights"][:, 0, 1:2].tolist()
 
 
 def test_a_search_for_a_given_output_is_refused() -> None:

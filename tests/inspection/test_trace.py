@@ -55,7 +55,7 @@ def test_steps_refer_only_to_steps_before_them_and_to_weights(model: Seq2Seq) ->
 def test_inputs_are_the_named_steps_and_weights_right_before(build_model: Any) -> None:
     trace = traced(build_model(*bodies.FEW["transformer"]))
     inputs = {step.name: step.inputs for step in trace}
-    attention = "decoder.layers.0.cross"
+    attention = "decoder.layers.0.cross_attention"
     assert inputs[f"{attention}.products"] == (f"{attention}.query", f"{attention}.key")
     assert inputs[f"{attention}.scores"] == (f"{attention}.products",)
     assert inputs[f"{attention}.weights"] == (f"{attention}.scores",)
@@ -71,12 +71,12 @@ def test_a_walk_of_a_transformer_has_every_station_in_order(build_model: Any) ->
     own = ["query", "key", "value", "products", "scores", "masked", "weights", "context", "joined", "output"]
     other = [name for name in own if name != "masked"]
     assert decoder == [
-        *("positions.vectors", "positions.output", "layers.0.around_attention.normed"),
+        *("positions.vectors", "positions.output", "layers.0.attention_residual.normed"),
         *(f"layers.0.attention.{name}" for name in own),
-        *("layers.0.around_attention.sum", "layers.0.around_cross.normed"),
-        *(f"layers.0.cross.{name}" for name in other),
-        *("layers.0.around_cross.sum", "layers.0.around_feedforward.normed"),
-        *("layers.0.feedforward.hidden", "layers.0.feedforward.output", "layers.0.around_feedforward.sum"),
+        *("layers.0.attention_residual.sum", "layers.0.cross_attention_residual.normed"),
+        *(f"layers.0.cross_attention.{name}" for name in other),
+        *("layers.0.cross_attention_residual.sum", "layers.0.feedforward_residual.normed"),
+        *("layers.0.feedforward.hidden", "layers.0.feedforward.output", "layers.0.feedforward_residual.sum"),
         *("layers.0.output", "output"),
     ]
     assert names[-5:] == ["logits", "wanted", "probabilities", "losses", "loss"]
@@ -87,25 +87,31 @@ def test_a_walk_of_a_transformer_has_every_station_in_order(build_model: Any) ->
 
 @pytest.fixture
 def small() -> Trace:
-    names = ["encoder.layers.0.attention.weights", "decoder.layers.2.cross.weights", "decoder.layers.2.cross.scores"]
+    names = [
+        "encoder.layers.0.attention.weights",
+        "decoder.layers.2.cross_attention.weights",
+        "decoder.layers.2.cross_attention.scores",
+    ]
     steps = [Step(name, torch.full((2,), float(place)), "f", (), key=name) for place, name in enumerate(names)]
     again = Step(names[1], torch.full((2,), 9.0), "f", (), key=f"{names[1]}#2")
     return Trace([*steps, again])
 
 
 def test_a_name_finds_the_last_tensor_of_that_name_and_all_finds_every_one(small: Trace) -> None:
-    assert small["decoder.layers.2.cross.weights"][0] == 9
-    assert [float(each[0]) for each in small.all("decoder.layers.2.cross.weights")] == [1, 9]
-    assert small["decoder.layers.2.cross.weights#2"][0] == 9
+    assert small["decoder.layers.2.cross_attention.weights"][0] == 9
+    assert [float(each[0]) for each in small.all("decoder.layers.2.cross_attention.weights")] == [1, 9]
+    assert small["decoder.layers.2.cross_attention.weights#2"][0] == 9
 
 
 def test_layers_may_be_left_out_of_a_name(small: Trace) -> None:
-    assert torch.equal(small["decoder.2.cross.scores"], small["decoder.layers.2.cross.scores"])
+    assert torch.equal(small["decoder.2.cross_attention.scores"], small["decoder.layers.2.cross_attention.scores"])
 
 
 def test_an_unknown_name_is_answered_with_near_ones(small: Trace) -> None:
-    with pytest.raises(KeyError, match=r"decoder\.layers\.3\.cross\.scores.*decoder\.layers\.2\.cross\.scores"):
-        small["decoder.layers.3.cross.scores"]
+    with pytest.raises(
+        KeyError, match=r"decoder\.layers\.3\.cross_attention\.scores.*decoder\.layers\.2\.cross_attention\.scores"
+    ):
+        small["decoder.layers.3.cross_attention.scores"]
 
 
 def test_a_part_of_the_model_can_be_cut_out(small: Trace) -> None:
@@ -173,7 +179,7 @@ def test_a_trace_shows_itself_in_a_terminal_and_a_notebook(small: Trace) -> None
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(small)
     shown = console.export_text()
-    assert "decoder.layers.2.cross.weights#2" in shown
+    assert "decoder.layers.2.cross_attention.weights#2" in shown
     assert "[red]x[/red]" in shown
     html = small._repr_html_()
     assert "&lt;b&gt;" in html

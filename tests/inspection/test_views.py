@@ -38,7 +38,7 @@ def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None
     trace = untrained("transformer").trace(TEXT)
     found = alignment_of(trace_heads(trace))
     assert found is not None
-    both = [trace[f"decoder.{layer}.cross.weights"][0] for layer in (0, 1)]
+    both = [trace[f"decoder.{layer}.cross_attention.weights"][0] for layer in (0, 1)]
     np.testing.assert_allclose(found.weights, sum(part.mean(0) for part in both).numpy() / 2, atol=1e-6)
     assert alignment_of(trace_heads(untrained("decoder-only").trace(TEXT))) is None
 
@@ -52,9 +52,9 @@ def test_what_is_certain_costs_nothing_and_not_minus_nothing() -> None:
 def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:
     viewed = look("heads", Subject(untrained("transformer"), TEXT, layer=1, head=0))
     shown = printed(viewed)
-    assert "decoder.layers.1.cross.0" in shown
+    assert "decoder.layers.1.cross_attention.0" in shown
     assert "layers.0" not in shown
-    assert "cross.1" not in shown
+    assert "cross_attention.1" not in shown
     viewed.picture(tmp_path / "heads.svg")
     assert (tmp_path / "heads.svg").stat().st_size > 1_000
 
@@ -69,12 +69,14 @@ def test_the_beam_is_the_search_that_gave_the_output() -> None:
 def test_a_head_is_switched_off_by_its_short_name() -> None:
     run = untrained("transformer")
     corpus = iter([30.0, 10.0])
-    subject = Subject(run, TEXT, heads=["decoder.1.cross.0"], measure=lambda: next(corpus), metric="BLEU on test")
+    subject = Subject(
+        run, TEXT, heads=["decoder.1.cross_attention.0"], measure=lambda: next(corpus), metric="BLEU on test"
+    )
     viewed = look("ablate", subject)
     (effect,) = viewed.record()["effects"]
     source, output = run.vocabulary.source.encode(TEXT), run.predict_nbest([TEXT])[0][0].tokens
     whole = log_probabilities(run.model, [source], [output])[0]
-    with ablated(run.model, ["decoder.layers.1.cross.0"]):
+    with ablated(run.model, ["decoder.layers.1.cross_attention.0"]):
         without = log_probabilities(run.model, [source], [output])[0]
     assert effect["log_probability"] == pytest.approx(float(without - whole), abs=1e-4)
     assert effect["metric"] == -20.0
@@ -86,7 +88,7 @@ def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
     names = {effect["heads"][0] for effect in effects}
     assert names == {
         f"{path}.{number}"
-        for path in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross")
+        for path in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross_attention")
         for number in (0, 1)
     }
 
@@ -98,8 +100,10 @@ def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
             ValueError, match=r"--layer 7 --head 1: there is no such head; there are encoder\.layers\.0"
         ):
             look(view, Subject(run, TEXT, layer=7, head=1))
-    with pytest.raises(ValueError, match=r"it has decoder\.layers\.1\.cross\.0 … decoder\.layers\.1\.cross\.1"):
-        look("ablate", Subject(run, TEXT, heads=["decoder.1.cross.7"]))
+    with pytest.raises(
+        ValueError, match=r"it has decoder\.layers\.1\.cross_attention\.0 … decoder\.layers\.1\.cross_attention\.1"
+    ):
+        look("ablate", Subject(run, TEXT, heads=["decoder.1.cross_attention.7"]))
 
 
 def test_what_cannot_narrow_a_view_is_refused() -> None:

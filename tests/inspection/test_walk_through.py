@@ -107,9 +107,12 @@ def test_focus_keeps_a_layer_and_a_head(build_model: Any) -> None:
     assert inside
     assert all(".layers.1." in shown.step.name for shown in inside)
     heads = {shown.step.name: shown for shown in walk.focus(layer=1, head=1).steps()}
-    weights = heads["decoder.layers.1.cross.weights"]
-    assert torch.equal(weights.tensor, walk.trace["decoder.layers.1.cross.weights"][:, 1])
-    for name in ("encoder.layers.1.attention.query", "decoder.layers.1.cross.query"):  # (B, H, T, d_k) in both
+    weights = heads["decoder.layers.1.cross_attention.weights"]
+    assert torch.equal(weights.tensor, walk.trace["decoder.layers.1.cross_attention.weights"][:, 1])
+    for name in (
+        "encoder.layers.1.attention.query",
+        "decoder.layers.1.cross_attention.query",
+    ):  # (B, H, T, d_k) in both
         assert torch.equal(heads[name].tensor, walk.trace[name][:, 1])
 
 
@@ -200,7 +203,7 @@ def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
     predicting = [f"{read} → predicts {wanted}" for read, wanted in zip(given, target, strict=True)]
     assert weights.rows == predicting and weights.columns == given
     assert steps["logits"].rows == steps["probabilities"].rows == predicting
-    for part in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross"):
+    for part in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross_attention"):
         for point in ("query", "key", "value"):
             assert steps[f"{part}.{point}"].step.shape == (1, 2, 3, 3)  # (B, H, T, d_k) everywhere
     assert steps["encoder.layers.0.attention.scores"].step.formula == "Q Kᵀ / √d_k"

@@ -127,10 +127,13 @@ def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() 
 
 def test_heads_and_layers_can_be_chosen_by_name() -> None:
     run = untrained("transformer")
-    assert chosen_heads(run.model, ()) == {"decoder.layers.0.cross": [0, 1]}
-    assert chosen_heads(run.model, ["decoder.1.cross"]) == {"decoder.layers.1.cross": [0, 1]}
-    named = ("decoder.layers.1.cross.1", "decoder.0.cross", "decoder.0.cross.1")
-    assert chosen_heads(run.model, named) == {"decoder.layers.1.cross": [1], "decoder.layers.0.cross": [0, 1]}
+    assert chosen_heads(run.model, ()) == {"decoder.layers.0.cross_attention": [0, 1]}
+    assert chosen_heads(run.model, ["decoder.1.cross"]) == {"decoder.layers.1.cross_attention": [0, 1]}
+    named = ("decoder.layers.1.cross_attention.1", "decoder.0.cross", "decoder.0.cross.1")
+    assert chosen_heads(run.model, named) == {
+        "decoder.layers.1.cross_attention": [1],
+        "decoder.layers.0.cross_attention": [0, 1],
+    }
     one, other, both = (
         align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(names))[0].weights
         for names in (("decoder.1.cross.0",), ("decoder.1.cross.1",), ("decoder.1.cross",))
@@ -143,7 +146,10 @@ def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
     members = [untrained(name) for name in ("transformer", "recurrent", "bottleneck")]
     first = members[0]
     together = Run(Path("none"), first.recipe, first.vocabulary, Ensemble([each.model for each in members]), CPU)
-    assert list(chosen_heads(together.model, ())) == ["models.0.decoder.layers.0.cross", "models.1.decoder.attention"]
+    assert list(chosen_heads(together.model, ())) == [
+        "models.0.decoder.layers.0.cross_attention",
+        "models.1.decoder.attention",
+    ]
     (found,) = align_pairs(together, SOURCES[:1], TARGETS[:1])
     heads = [("models.0.decoder.0.cross",), ("models.1.decoder.attention",)]
     parts = [align_pairs(together, SOURCES[:1], TARGETS[:1], HeadSelection(each))[0].weights for each in heads]
@@ -172,7 +178,9 @@ def test_outputs_are_aligned_as_the_model_cut_them() -> None:
 
 def test_what_cannot_be_aligned_is_an_error() -> None:
     run = untrained("transformer")
-    with pytest.raises(ValueError, match=r"encoder.0.self.1 does not look at the source; decoder.layers.0.cross.0 … "):
+    with pytest.raises(
+        ValueError, match=r"encoder.0.self.1 does not look at the source; decoder.layers.0.cross_attention.0 … "
+    ):
         align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(("encoder.0.self.1",)))
     with pytest.raises(ValueError, match="no attention to the source"):
         align_pairs(untrained("bottleneck"), SOURCES[:1], TARGETS[:1])

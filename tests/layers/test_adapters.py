@@ -46,9 +46,9 @@ def test_what_an_adapter_adds_is_its_formula() -> None:
     attention.double()
     learned(attention)
     query, key, value = attention.queries_keys_values(x, None)
-    assert attention.project is not None
+    assert attention.qkv is not None
     for name, was, now in (("query", before[0], query), ("value", before[2], value)):
-        own = attention.project.get_submodule(f"adapters.{name}")
+        own = attention.qkv.get_submodule(f"adapters.{name}")
         added = 3.0 * (x @ own.down.T @ own.up.T)
         torch.testing.assert_close(now.flatten(-2), was.flatten(-2) + added)
         assert not torch.allclose(now, was)

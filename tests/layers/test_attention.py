@@ -13,7 +13,7 @@ from sightline.layers import attention
 from sightline.layers.attention import (
     attend,
     causal_mask,
-    combine,
+    combine_masks,
     explicit_attention,
     masked_softmax,
     weighted_sum,
@@ -181,7 +181,7 @@ def test_the_fused_kernel_is_the_explicit_one(
     score = double_score(kind, dtype)
     mask = some_mask(queries, keys) if masked else None
     fused = attend(query, score.prepare(key), value, score=score, mask=mask, causal=causal)
-    whole = combine(mask, causal_mask(queries, keys, query.device) if causal else None)
+    whole = combine_masks(mask, causal_mask(queries, keys, query.device) if causal else None)
     explicit = explicit_attention(query, score.prepare(key), value, score, whole)
     tolerance = SIXTY_FOUR if dtype == torch.float64 else THIRTY_TWO
     torch.testing.assert_close(fused, explicit, **tolerance)

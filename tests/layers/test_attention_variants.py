@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import attend, causal_mask, combine, explicit_attention, repeat_heads
+from sightline.layers.attention import attend, causal_mask, combine_masks, explicit_attention, repeat_heads
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Distances, Relative, RelativeKeys, Rotation, build_bias, build_relative_keys
@@ -61,7 +61,7 @@ def by_formula(
     if section.get("projections", True):
         bounds = [0, WIDTH, WIDTH + groups * K, WIDTH + 2 * groups * K]
         rows = [slice(*pair) for pair in pairwise(bounds)]
-        weight, bias = attention.project.weight, attention.project.bias
+        weight, bias = attention.qkv.weight, attention.qkv.bias
         assert weight.shape == (bounds[-1], WIDTH)
         projected = x @ weight[rows[0]].T + bias[rows[0]]
         looked = tuple(source @ weight[row].T + bias[row] for row in rows[1:])
@@ -188,7 +188,7 @@ def test_shared_keys_are_keys_that_were_repeated(
     three, kind, causal = shared_heads(queries, keys, groups, dtype), SCORES[score], shown == "causal"
     mask = torch.rand(2, 1, queries, keys) < 0.6 if shown in ("masked", "biased") else None
     bias = torch.randn(1, HEADS, queries, keys).to(dtype) if shown == "biased" else None
-    whole = combine(mask, causal_mask(queries, keys, three[0].device) if causal else None)
+    whole = combine_masks(mask, causal_mask(queries, keys, three[0].device) if causal else None)
     query, *shared = three
     repeated = [repeat_heads(part, HEADS, 1) for part in shared]
     wanted = explicit_attention(query, *repeated, kind, whole, bias)
@@ -288,7 +288,7 @@ def test_groups_save_projections_and_no_scores(heard: bool) -> None:
 
 
 def test_weights_start_in_the_same_range_whatever_the_groups() -> None:
-    ranges = [MultiHeadAttention(64, 8, groups=groups).project.weight.abs().max().item() for groups in (8, 4, 1)]
+    ranges = [MultiHeadAttention(64, 8, groups=groups).qkv.weight.abs().max().item() for groups in (8, 4, 1)]
     assert ranges == pytest.approx([(0.75 / 64) ** 0.5] * 3, rel=0.01)  # the largest of thousands that are uniform
 
 

@@ -48,7 +48,7 @@ class Naive(NamedTuple):
 
 def expert(layer: Experts, kind: str, number: int, x: Tensor) -> Tensor:
     nets = layer.nets
-    hidden = x @ nets.widen[number] + nets.widen_bias.view(layer.count, -1)[number]
+    hidden = x @ nets.up[number] + nets.up_bias.view(layer.count, -1)[number]
     if kind == "swiglu":
         gate, value = hidden.chunk(2)
         hidden = gate * torch.sigmoid(gate) * value
@@ -56,7 +56,7 @@ def expert(layer: Experts, kind: str, number: int, x: Tensor) -> Tensor:
         hidden = hidden * (hidden > 0)
     else:
         hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
-    return hidden @ nets.narrow[number] + nets.narrow_bias.view(layer.count, -1)[number]
+    return hidden @ nets.down[number] + nets.down_bias.view(layer.count, -1)[number]
 
 
 def variation(amounts: Tensor) -> Tensor:
@@ -312,8 +312,8 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
 def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
     recipe = ExpertsConfig(count=4, hidden=7, capacity_factor=9.0)
     layer, x = Experts(recipe, WIDTH, hidden=HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
-    assert layer.nets.narrow.shape == (4, 7, WIDTH)
-    layer.nets.narrow_bias.copy_(torch.arange(WIDTH).repeat(4))
+    assert layer.nets.down.shape == (4, 7, WIDTH)
+    layer.nets.down_bias.copy_(torch.arange(WIDTH).repeat(4))
     torch.testing.assert_close(layer(x), torch.arange(WIDTH).expand(9, -1).float())
 
 

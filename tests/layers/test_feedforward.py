@@ -30,12 +30,12 @@ def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
             parameter.normal_()
     size = 32 if inner is None else inner
     x = torch.randn(2, 3, 8, dtype=torch.float64)
-    wide = x @ net.widen.weight.T + net.widen.bias
+    wide = x @ net.up.weight.T + net.up.bias
     hidden = SCALARS[kind](wide[..., :size])
     if kind == "swiglu":
         assert wide.shape[-1] == 2 * size
         hidden = hidden * wide[..., size:]
-    torch.testing.assert_close(net(x), hidden @ net.narrow.weight.T + net.narrow.bias, rtol=1e-14, atol=1e-12)
+    torch.testing.assert_close(net(x), hidden @ net.down.weight.T + net.down.bias, rtol=1e-14, atol=1e-12)
 
 
 def test_dropout_on_the_inner_activations_happens_where_it_is_asked_for_and_in_training_only() -> None:

@@ -19,8 +19,8 @@ def like_torch(width: int, count: int) -> tuple[MultiHeadAttention, nn.Multihead
     ours = MultiHeadAttention(width, count).double().eval()
     theirs = nn.MultiheadAttention(width, count, batch_first=True, dtype=torch.float64).eval()
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(ours.project.weight)
-        theirs.in_proj_bias.copy_(ours.project.bias.normal_())
+        theirs.in_proj_weight.copy_(ours.qkv.weight)
+        theirs.in_proj_bias.copy_(ours.qkv.bias.normal_())
         theirs.out_proj.weight.copy_(ours.output.weight)
         theirs.out_proj.bias.copy_(ours.output.bias.normal_())
     return ours, theirs

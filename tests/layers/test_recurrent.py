@@ -36,7 +36,7 @@ def test_an_elman_step_is_its_formula() -> None:
     """SPEC §2: h_t = g(W_h h_{t−1} + W₁ x_t)."""
     layer, x = recurrence("elman"), torch.randn(2, INPUTS, dtype=torch.float64)
     (h,) = some_hidden(layer, 2)
-    p = dict(layer.kernel.named_parameters())
+    p = dict(layer.rnn.named_parameters())
     wanted = torch.tanh(h @ p["weight_hh_l0"].T + p["bias_hh_l0"] + x @ p["weight_ih_l0"].T + p["bias_ih_l0"])
     torch.testing.assert_close(layer.advance(x, (h,))[0], wanted, **SIXTY_FOUR)
 
@@ -45,7 +45,7 @@ def test_a_gru_step_is_its_formula() -> None:
     """Cho et al. 2014: r, z = σ(…), n = tanh(W x + b + r ∘ (U h + b')), h = (1 − z) ∘ n + z ∘ h."""
     layer, x = recurrence("gru"), torch.randn(2, INPUTS, dtype=torch.float64)
     (h,) = some_hidden(layer, 2)
-    p = dict(layer.kernel.named_parameters())
+    p = dict(layer.rnn.named_parameters())
 
     def products(gate: int) -> tuple[Tensor, Tensor]:
         rows = slice(gate * WIDTH, (gate + 1) * WIDTH)
@@ -62,7 +62,7 @@ def test_an_lstm_step_is_its_formula() -> None:
     """SPEC §2: f, i, o = σ(W h + U x + b), c̃ = tanh(…), c = f∘c + i∘c̃, h = o∘tanh(c)."""
     layer, x = recurrence("lstm"), torch.randn(2, INPUTS, dtype=torch.float64)
     h, c = some_hidden(layer, 2)
-    p = dict(layer.kernel.named_parameters())
+    p = dict(layer.rnn.named_parameters())
 
     def gate(number: int) -> Tensor:
         rows = slice(number * WIDTH, (number + 1) * WIDTH)
@@ -82,7 +82,7 @@ def test_an_lstm_step_is_its_formula() -> None:
 def test_unrolled_is_fused_is_torch(cell: str, length: int, dtype: torch.dtype) -> None:
     layer = recurrence(cell, dtype=dtype)
     theirs = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell](INPUTS, WIDTH, batch_first=True, dtype=dtype)
-    theirs.load_state_dict(layer.kernel.state_dict())
+    theirs.load_state_dict(layer.rnn.state_dict())
     x, hidden = torch.randn(3, length, INPUTS, dtype=torch.float64).to(dtype), some_hidden(layer, 3, dtype)
     start = tuple(part[None] for part in hidden)
     wanted, last = theirs(x, start if cell == "lstm" else start[0])
@@ -221,7 +221,7 @@ def test_a_listener_hears_gates_and_states_and_changes_nothing(cell: str) -> Non
 
 def test_the_forget_gates_start_open_and_recurrence_starts_orthogonal() -> None:
     layer = Recurrence("lstm", INPUTS, WIDTH)
-    p = dict(layer.kernel.named_parameters())
+    p = dict(layer.rnn.named_parameters())
     bias = p["bias_ih_l0"] + p["bias_hh_l0"]
     assert bias.tolist() == [0.0] * WIDTH + [1.0] * WIDTH + [0.0] * 2 * WIDTH  # input, forget, cell, output
     for gate in p["weight_hh_l0"].chunk(4):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers import local_attention as cuts
-from sightline.layers.attention import attend, causal_mask, combine, explicit_attention
+from sightline.layers.attention import attend, causal_mask, combine_masks, explicit_attention
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.local_attention import Compressed, Local, Span
 from sightline.layers.multi_head import MultiHeadAttention
@@ -166,7 +166,8 @@ def test_where_room_is_left_no_query_sees_nothing(causal: bool, monkeypatch: pyt
     masks = []
 
     def watch(*heads: Tensor, mask: Tensor, causal: bool) -> Tensor:
-        masks.append(combine(mask, causal_mask(heads[0].shape[2], heads[1].shape[2], mask.device) if causal else None))
+        lower = causal_mask(heads[0].shape[2], heads[1].shape[2], mask.device) if causal else None
+        masks.append(combine_masks(mask, lower))
         return attend(*heads, score=ScaledDot(K), mask=mask, causal=causal)
 
     Local(3, look_back=1)(*heads(lengths=[7, 0, 4]), Packed.of([7, 0, 4]), watch, causal, None)

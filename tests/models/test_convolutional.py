@@ -2,7 +2,7 @@
 
 What layers of another width than the model's have beside them is in test_layer_widths.py, at which ratio ByteNet
 unfolds a source in test_bytenet_ratio.py; what all owe to training and search, as every body does, in test_decoders.py,
-test_language_models.py and test_labellers.py; what they cost in test_cost.py and test_task_costs.py.
+test_language_models.py and test_label_models.py; what they cost in test_cost.py and test_task_costs.py.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def gated(h: list[Tensor], block: nn.Module, causal: bool) -> list[Tensor]:
 
 def enter(body: nn.Module, vectors: list[Tensor]) -> list[Tensor]:
     """e_i = 0.1 x_i + p_i."""
-    return [0.1 * x + body.entrance.positions.table[place] for place, x in enumerate(vectors)]
+    return [0.1 * x + body.embed_positions.positions.table[place] for place, x in enumerate(vectors)]
 
 
 def mapped(vectors: list[Tensor], there: nn.Module, wanted: int) -> list[Tensor]:
@@ -101,10 +101,10 @@ def channels_of(body: nn.Module) -> int:
 def convolutional_encoder(body: nn.Module, vectors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """z and e."""
     e = enter(body, vectors)
-    h = mapped(e, body.enter, channels_of(body))
+    h = mapped(e, body.input_projection, channels_of(body))
     for block in body.layers:
         h = gated(h, block, causal=False)
-    return mapped(h, body.leave, WIDTH), e
+    return mapped(h, body.output_projection, WIDTH), e
 
 
 def convolutional_decoder(
@@ -112,7 +112,7 @@ def convolutional_decoder(
 ) -> tuple[list[Tensor], list[list[list[float]]]]:
     """The features, and the weights of each layer at each place."""
     g, channels = enter(body, vectors), channels_of(body)
-    h = mapped(g, body.enter, channels)
+    h = mapped(g, body.input_projection, channels)
     looks: list[list[list[float]]] = []
     for block, attention in zip(body.layers, body.attentions, strict=True):
         h = gated(h, block, causal=True)
@@ -122,12 +122,12 @@ def convolutional_decoder(
             scores = [math.exp(float(d @ z_j)) for z_j in z]
             alphas = [score / sum(scores) for score in scores]
             context = sum(alpha * (z_j + e_j) for alpha, z_j, e_j in zip(alphas, z, e, strict=True))
-            (seen,) = mapped([len(z) * math.sqrt(1 / len(z)) * context], attention.back, channels)
+            (seen,) = mapped([len(z) * math.sqrt(1 / len(z)) * context], attention.output_projection, channels)
             after.append((h_i + seen) / math.sqrt(2))
             layer.append(alphas)
         h = after
         looks.append(layer)
-    return mapped(h, body.leave, WIDTH), looks
+    return mapped(h, body.output_projection, WIDTH), looks
 
 
 def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -142,10 +142,10 @@ def dilated(x: list[Tensor], block: nn.Module, dilation: int, causal: bool) -> l
     def r(vector: Tensor, number: int) -> Tensor:
         return layer_norm(vector, block.norms[number]).clamp(min=0)
 
-    inner = [r(block.enter.weight @ r(x_t, 0) + block.enter.bias, 1) for x_t in x]
+    inner = [r(block.input_projection.weight @ r(x_t, 0) + block.input_projection.bias, 1) for x_t in x]
     project = block.convolution.project
     convolved = convolve(inner, project.weight, project.bias, block.convolution.kernel, dilation, causal)
-    outer = [block.leave.weight @ r(y, 2) + block.leave.bias for y in convolved]
+    outer = [block.output_projection.weight @ r(y, 2) + block.output_projection.bias for y in convolved]
     return [x_t + y for x_t, y in zip(x, outer, strict=True)]
 
 

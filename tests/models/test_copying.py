@@ -83,7 +83,7 @@ def written_out(logits: Tensor, gate: float, weights: Tensor, source: list[int],
 @torch.no_grad()
 def test_the_mixture_is_the_one_written_out(copier: CopyingSeq2Seq) -> None:
     given = torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
-    features, copies, _ = copier.look(given, begin(copier, SOURCES))
+    features, copies, _ = copier.attend_copies(given, begin(copier, SOURCES))
     scores = torch.nn.functional.linear(features, copier.output.weight, copier.output.bias)
     logs, _ = copier.advance(given, begin(copier, SOURCES))
     assert logs.shape == (3, 3, SIZE + 2)
@@ -109,7 +109,7 @@ def test_the_copy_attention_is_a_softmax_over_the_real_tokens() -> None:
     before = model.target_embedding(torch.full((3, 1), START))
     features, _ = model.decoder.advance(before, state.decoder, None)
     gate, weights = copying(features, before, state.keys, state.states, state.mask)
-    _, copies, _ = model.look(torch.full((3, 1), START), begin(model, SOURCES))
+    _, copies, _ = model.attend_copies(torch.full((3, 1), START), begin(model, SOURCES))
     torch.testing.assert_close((copies.gate, copies.weights), (gate, weights), **CLOSE)
     for row, source in enumerate(SOURCES):
         keys = state.states[row, : len(source)] @ copying.key.weight.T + copying.key.bias
@@ -168,7 +168,7 @@ def test_label_smoothing_evens_out_what_is_written_and_not_what_is_copied(copier
     batch = batch_of()
     with torch.no_grad():
         state = copier.begin(copier.encode(batch.source, batch.source_layout))
-        features, _, _ = copier.look(batch.decoder_input, state, batch.decoder_layout)
+        features, _, _ = copier.attend_copies(batch.decoder_input, state, batch.decoder_layout)
         scores = torch.nn.functional.linear(features, copier.output.weight, copier.output.bias)
         uniform = -scores.log_softmax(-1).mean(-1)[batch.labels != 0].sum()
         plain, smooth = copying_loss(copier, batch, 0.0), copying_loss(copier, batch, 0.2)
@@ -197,7 +197,7 @@ def test_a_wanted_word_that_is_nowhere_to_be_copied_has_a_finite_loss_and_gradie
 def test_under_autocast_the_mixture_is_in_float32() -> None:
     model, given = build("lstm"), torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
     with torch.autocast("cpu", torch.bfloat16):
-        features, copies, _ = model.look(given, begin(model, SOURCES))
+        features, copies, _ = model.attend_copies(given, begin(model, SOURCES))
         logits = model.output(features)
         logs = mixed_log_probabilities(logits, copies)
     assert copies.gate.dtype == copies.weights.dtype == torch.float32
@@ -274,7 +274,7 @@ def test_taps_show_where_it_copies_from_and_whether_it_does() -> None:
     with on_taps(model, hear, ("copying", "")):
         model.advance(given, begin(model, SOURCES))
     assert heard["copying.weights"].shape == (3, 2, 6) and heard["copying.p_gen"].shape == (3, 2)
-    _, copies, _ = model.look(given, begin(model, SOURCES))
+    _, copies, _ = model.attend_copies(given, begin(model, SOURCES))
     torch.testing.assert_close(heard["copying.p_gen"], 1 / (1 + torch.exp(-copies.gate)), **CLOSE)
     assert heard["mixture"].shape == (3, 2, SIZE + 2) and heard["logits"].shape == (3, 2, SIZE)
 
@@ -305,7 +305,7 @@ def test_each_position_is_copied_with_a_space_and_without() -> None:
 def test_the_mixture_divides_each_weight_between_the_two_forms() -> None:
     model, source = with_forms(), [6, 4, 6, END]
     given = torch.tensor([[START, SPACED, JOINED]])
-    features, copies, state = model.look(given, begin(model, [source]))
+    features, copies, state = model.attend_copies(given, begin(model, [source]))
     logs, _ = model.advance(given, begin(model, [source]))
     scores = torch.nn.functional.linear(features, model.output.weight, model.output.bias)
     copying = model.copying

@@ -28,7 +28,7 @@ def model(request: pytest.FixtureRequest) -> CountedModel:
 def test_it_says_what_the_counts_say(model: CountedModel) -> None:
     wanted = model.trained.log_probabilities(TEXTS)
     for text, logs in zip(TEXTS, wanted, strict=True):
-        features, _ = model.advance(torch.tensor([[START, *text]]), model.blank(1))
+        features, _ = model.advance(torch.tensor([[START, *text]]), model.begin_empty(1))
         found = model.logits(features)[0].log_softmax(-1).gather(1, torch.tensor([*text, END])[:, None])[:, 0]
         np.testing.assert_allclose(found.numpy(), logs, atol=1e-5)
         np.testing.assert_allclose(stream_losses(model, np.array([*text, END]), context=9, stride=9), -logs, atol=1e-5)
@@ -38,9 +38,9 @@ def test_it_says_what_the_counts_say(model: CountedModel) -> None:
 
 def test_cached_is_uncached(model: CountedModel) -> None:
     texts = torch.tensor([[START, 4, 5, 7, 8], [START, 5, 5, 6, 4]])
-    whole, _ = model.advance(texts, model.blank(2))
+    whole, _ = model.advance(texts, model.begin_empty(2))
     for cuts in ([1] * 5, [2, 3], [4, 1]):
-        state, found = model.blank(2), []
+        state, found = model.begin_empty(2), []
         for part in texts.split(cuts, dim=1):
             features, state = model.advance(part, state)
             found.append(features)
@@ -48,12 +48,12 @@ def test_cached_is_uncached(model: CountedModel) -> None:
 
 
 def test_who_joins_a_running_batch_continues_as_if_alone(model: CountedModel) -> None:
-    for features, _, past in joined_at_random(model.advance, lambda rows: model.blank(len(rows))):
+    for features, _, past in joined_at_random(model.advance, lambda rows: model.begin_empty(len(rows))):
         torch.testing.assert_close(features.exp(), torch.from_numpy(model.trained.distribution(past)).float())
 
 
 def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:
-    _, state = model.advance(torch.tensor([[START], [START]]), model.blank(2))
+    _, state = model.advance(torch.tensor([[START], [START]]), model.begin_empty(2))
     state = state.select(torch.tensor([[0, 0, 0], [0, 0, 0]]))
     _, state = model.advance(torch.tensor([[4], [5], [7], [7], [4], [5]]), state)
     state = state.select(torch.tensor([[2, 0], [1, 1]])).keep(torch.tensor([1, 0]))
@@ -96,7 +96,7 @@ def test_the_past_of_texts_stands_on_their_device() -> None:
 
 def test_before_counting_there_is_nothing_to_ask() -> None:
     with pytest.raises(ValueError, match="this n-gram model has not been counted yet; train it first"):
-        CountedModel().advance(torch.tensor([[START]]), CountedModel().blank(1))
+        CountedModel().advance(torch.tensor([[START]]), CountedModel().begin_empty(1))
 
 
 def test_it_is_not_trained_by_gradients(model: CountedModel) -> None:

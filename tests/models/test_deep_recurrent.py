@@ -84,8 +84,7 @@ class Naive:
 
     def lstm(self, layer: str, x: Tensor, hidden: tuple[Tensor, Tensor], way: str = "") -> tuple[Tensor, Tensor]:
         w, b = (
-            {kind: self.p[f"{layer}.kernel.{part}_{kind}_l0{way}"] for kind in ("ih", "hh")}
-            for part in ("weight", "bias")
+            {kind: self.p[f"{layer}.rnn.{part}_{kind}_l0{way}"] for kind in ("ih", "hh")} for part in ("weight", "bias")
         )
         i, f, g, o = (w["ih"] @ x + b["ih"] + w["hh"] @ hidden[0] + b["hh"]).chunk(4)
         cell = f.sigmoid() * hidden[1] + i.sigmoid() * g.tanh()
@@ -158,7 +157,7 @@ class Naive:
                 if low and number == 0:
                     context = self.look(x, memory)
             context = context if low else self.look(x, memory)
-            features = self.map("decoder.mix", torch.cat([x, context])).tanh()
+            features = self.map("decoder.attentional", torch.cat([x, context])).tanh()
             fed = context if low else features
             yield features
 
@@ -195,8 +194,8 @@ def test_a_sequence_is_turned_around_its_own_length() -> None:
 def test_a_layer_that_reads_backwards_is_the_second_half_of_one_that_reads_both_ways(cell: str) -> None:
     both = Recurrence(cell, 5, 4, bidirectional=True).double()
     layer = BackwardRecurrence(cell, 5, 4).double()
-    names = [name for name, _ in layer.kernel.named_parameters()]
-    layer.kernel.load_state_dict({name: both.kernel.state_dict()[f"{name}_reverse"] for name in names})
+    names = [name for name, _ in layer.rnn.named_parameters()]
+    layer.rnn.load_state_dict({name: both.rnn.state_dict()[f"{name}_reverse"] for name in names})
     x, layout = torch.randn(3, 6, 5, dtype=torch.float64), Padded.of([4, 6, 1])
     for ours, theirs in zip(layer.read(x, layout), both.read(x, layout), strict=True):
         torch.testing.assert_close(ours, theirs[..., 4:], **EXACT)
@@ -265,7 +264,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     )
     decoder.links.load_state_dict(encoder.links.state_dict())
     with on_taps(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
-        decoder.advance(x, decoder.begin_blank(2, x))
+        decoder.advance(x, decoder.begin_empty(2, x))
     torch.testing.assert_close(heard, [wanted])
 
 
@@ -290,10 +289,10 @@ def test_runs_of_before_still_load(build_model: Callable[..., Seq2Seq]) -> None:
     wanted = {
         "target_embedding.weight": (13, 8),
         "source_embedding.weight": (13, 8),
-        **{f"encoder.layers.{n}.kernel.{name}": size for n in (0, 1) for way in read for name, size in way.items()},
-        **{f"decoder.layers.{n}.kernel.{name}": size for n in (0, 1) for name, size in write.items()},
-        "decoder.layers.0.kernel.weight_ih_l0": (32, 16),
-        "decoder.layers.1.kernel.weight_ih_l0": (32, 8),
+        **{f"encoder.layers.{n}.rnn.{name}": size for n in (0, 1) for way in read for name, size in way.items()},
+        **{f"decoder.layers.{n}.rnn.{name}": size for n in (0, 1) for name, size in write.items()},
+        "decoder.layers.0.rnn.weight_ih_l0": (32, 16),
+        "decoder.layers.1.rnn.weight_ih_l0": (32, 8),
         **{
             f"decoder.bridges.{n}.{name}": size
             for n in (0, 1)
@@ -303,8 +302,8 @@ def test_runs_of_before_still_load(build_model: Callable[..., Seq2Seq]) -> None:
         "decoder.attention.score.query.weight": (8, 8),
         "decoder.attention.score.query.bias": (8,),
         "decoder.attention.score.key.weight": (8, 8),
-        "decoder.mix.weight": (8, 16),
-        "decoder.mix.bias": (8,),
+        "decoder.attentional.weight": (8, 16),
+        "decoder.attentional.bias": (8,),
         "output.weight": (13, 8),
         "output.bias": (13,),
     }

@@ -136,7 +136,7 @@ def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four
     for hidden, wanted in ((12, 12), (None, 32)):
         body = {**LSTM, "experts": {**EXPERTS, "hidden": hidden}}
         model = Seq2Seq(ModelConfig.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)
-        widths = {module.nets.narrow.shape[1] for module in model.modules() if isinstance(module, Experts)}
+        widths = {module.nets.down.shape[1] for module in model.modules() if isinstance(module, Experts)}
         assert widths == {wanted}
 
 

@@ -120,7 +120,7 @@ def test_cached_is_uncached(model: LanguageModel) -> None:
     texts = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
     whole = model(None, None, texts, Padded.of([5, 5, 5]))
     for cuts in ([1] * 5, [1, 1, 1, 2], [3, 2]):
-        state, found = model.blank(3), []
+        state, found = model.begin_empty(3), []
         for part in texts.split(cuts, dim=1):
             features, state = model.advance(part, state)
             found.append(features)
@@ -154,7 +154,7 @@ def test_no_token_sees_a_later_one(model: LanguageModel) -> None:
 def test_what_is_begun_without_a_source_is_blank(model: LanguageModel) -> None:
     begun = model.begin(model.encode(*padded(SOURCES)))
     tokens = torch.tensor([[2, 7], [2, 4], [2, 9]])
-    torch.testing.assert_close(model.advance(tokens, begun)[0], model.advance(tokens, model.blank(3))[0])
+    torch.testing.assert_close(model.advance(tokens, begun)[0], model.advance(tokens, model.begin_empty(3))[0])
 
 
 def test_the_gradient_reaches_every_parameter(model: LanguageModel) -> None:

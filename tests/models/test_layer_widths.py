@@ -43,9 +43,14 @@ def test_only_what_enters_the_first_layer_was_dropped_out_before_its_map() -> No
     lengths = {
         name: float(weight.mean()) for name, weight in model.state_dict().items() if name.endswith(".project.length")
     }
-    assert lengths["encoder.enter.project.length"] == pytest.approx(math.sqrt(0.6), rel=0.02)
-    assert lengths["decoder.enter.project.length"] == pytest.approx(math.sqrt(0.6), rel=0.02)
-    for path in ("encoder.leave", "decoder.leave", "decoder.attentions.0", "decoder.attentions.0.back"):
+    assert lengths["encoder.input_projection.project.length"] == pytest.approx(math.sqrt(0.6), rel=0.02)
+    assert lengths["decoder.input_projection.project.length"] == pytest.approx(math.sqrt(0.6), rel=0.02)
+    for path in (
+        "encoder.output_projection",
+        "decoder.output_projection",
+        "decoder.attentions.0",
+        "decoder.attentions.0.output_projection",
+    ):
         assert lengths[f"{path}.project.length"] == pytest.approx(1, rel=0.02)
 
 
@@ -114,13 +119,13 @@ def test_a_trace_tells_the_maps_by_their_formulas(build_model: Callable[..., Seq
     told = {
         step.name: (step.formula, step.shape[-1])
         for step in trace
-        if {"enter", "leave", "back"} & set(step.name.split("."))
+        if {"input_projection", "output_projection"} & set(step.name.split("."))
     }
     assert told == {
-        "encoder.enter.output": ("W e + b", 12),
-        "encoder.leave.output": ("W h + b", WIDTH),
-        "decoder.enter.output": ("W g + b", 20),
-        "decoder.attentions.0.back.output": ("W √S context + b", 20),
-        "decoder.leave.output": ("W h + b", WIDTH),
+        "encoder.input_projection.output": ("W e + b", 12),
+        "encoder.output_projection.output": ("W h + b", WIDTH),
+        "decoder.input_projection.output": ("W g + b", 20),
+        "decoder.attentions.0.output_projection.output": ("W √S context + b", 20),
+        "decoder.output_projection.output": ("W h + b", WIDTH),
     }
-    assert trace.find("decoder.attentions.0.output").formula == "√½ (h + back)"
+    assert trace.find("decoder.attentions.0.output").formula == "√½ (h + output_projection)"

@@ -60,7 +60,7 @@ def test_a_decoder_takes_a_language_model_and_keeps_its_own_look_at_the_source()
     theirs = LanguageModel(recipe(decoder=body(), tie="output"), len(WORDS))
     plan = plan_transfer(seen(own, TEXT), seen(theirs, TEXT), ["decoder", "embeddings"])
     decoder_new = {name.split(".")[3] for name in plan.new if name.startswith("decoder.")}
-    assert decoder_new == {"cross", "around_cross"}
+    assert decoder_new == {"cross_attention", "cross_attention_residual"}
     assert plan.taken["target_embedding.weight"] == "embedding.weight"
     assert not any(name.startswith("encoder.") for name in plan.taken)
     for part in ("decoder", "embeddings"):
@@ -107,10 +107,10 @@ def test_of_layers_of_another_width_only_what_is_as_wide_as_the_model_is_taken()
 
     own, theirs = translator(12), translator(20)
     plan = plan_transfer(own, theirs, ["encoder"])
-    assert list(plan.taken) == ["encoder.entrance.positions.table"]
+    assert list(plan.taken) == ["encoder.embed_positions.positions.table"]
     reasons = not_taken(plan, own, theirs, "encoder")
-    assert "encoder.enter.project.direction is (20, 8) there and (12, 8) here" in reasons
-    assert "encoder.leave.project.direction is (8, 20) there and (8, 12) here" in reasons
+    assert "encoder.input_projection.project.direction is (20, 8) there and (12, 8) here" in reasons
+    assert "encoder.output_projection.project.direction is (8, 20) there and (8, 12) here" in reasons
     same = plan_transfer(own, translator(12), ["encoder", "decoder"])
     assert not any(name.startswith(("encoder.", "decoder.")) for name in same.new)
 
@@ -177,10 +177,10 @@ def test_a_layer_is_taken_whole_or_not_at_all() -> None:
 def test_parts_that_do_not_fit_whole_are_told() -> None:
     own, theirs = seen(tagger(3), TAGS), seen(seq2seq(), TEXT)
     plan = plan_transfer(own, theirs, ["encoder"])
-    assert not_taken(plan, own, theirs, "encoder")[0] == "encoder.layers.2.attention.project.weight is not there"
+    assert not_taken(plan, own, theirs, "encoder")[0] == "encoder.layers.2.attention.qkv.weight is not there"
     plan = plan_transfer(seen(tagger(1), TAGS), theirs, ["encoder"])
     told = not_taken(plan, seen(tagger(1), TAGS), theirs, "encoder")
-    assert told[0] == "encoder.layers.1.attention.project.weight has no place here"
+    assert told[0] == "encoder.layers.1.attention.qkv.weight has no place here"
     assert not_taken(plan, own, theirs, "decoder") == ["this model has no decoder"]
 
 

@@ -72,8 +72,8 @@ def copy(ours: nn.Module, theirs: nn.Module) -> None:
 
 def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     with torch.no_grad():
-        theirs.in_proj_weight.copy_(ours.project.weight)
-        theirs.in_proj_bias.copy_(ours.project.bias)
+        theirs.in_proj_weight.copy_(ours.qkv.weight)
+        theirs.in_proj_bias.copy_(ours.qkv.bias)
     copy(ours.output, theirs.out_proj)
 
 
@@ -82,10 +82,10 @@ def torch_encoder_layer(ours: EncoderLayer, place: str, activation: str) -> nn.T
         WIDTH, HEADS, INNER, 0.0, activation, batch_first=True, norm_first=PLACES[place], dtype=torch.float64
     ).eval()
     copy_attention(ours.attention, theirs.self_attn)
-    copy(ours.feedforward.widen, theirs.linear1)
-    copy(ours.feedforward.narrow, theirs.linear2)
-    copy(ours.around_attention.norm, theirs.norm1)
-    copy(ours.around_feedforward.norm, theirs.norm2)
+    copy(ours.feedforward.up, theirs.linear1)
+    copy(ours.feedforward.down, theirs.linear2)
+    copy(ours.attention_residual.norm, theirs.norm1)
+    copy(ours.feedforward_residual.norm, theirs.norm2)
     return theirs
 
 
@@ -94,12 +94,12 @@ def torch_decoder_layer(ours: DecoderLayer, place: str, activation: str) -> nn.T
         WIDTH, HEADS, INNER, 0.0, activation, batch_first=True, norm_first=PLACES[place], dtype=torch.float64
     ).eval()
     copy_attention(ours.attention, theirs.self_attn)
-    copy_attention(ours.cross, theirs.multihead_attn)
-    copy(ours.feedforward.widen, theirs.linear1)
-    copy(ours.feedforward.narrow, theirs.linear2)
-    copy(ours.around_attention.norm, theirs.norm1)
-    copy(ours.around_cross.norm, theirs.norm2)
-    copy(ours.around_feedforward.norm, theirs.norm3)
+    copy_attention(ours.cross_attention, theirs.multihead_attn)
+    copy(ours.feedforward.up, theirs.linear1)
+    copy(ours.feedforward.down, theirs.linear2)
+    copy(ours.attention_residual.norm, theirs.norm1)
+    copy(ours.cross_attention_residual.norm, theirs.norm2)
+    copy(ours.feedforward_residual.norm, theirs.norm3)
     return theirs
 
 
@@ -210,7 +210,7 @@ def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention:
     for found in every:
         assert found.score.softmax is (asked["kind"] != "linear")
         assert found.score.scale == (found.head_width**-0.5 if asked["scaled"] else 1.0)
-        assert (found.project is not None) is asked["projections"]
+        assert (found.qkv is not None) is asked["projections"]
         assert found.shared_width == asked["kv_heads"] * found.head_width
         assert found.dropout == 0.25
 
@@ -395,11 +395,11 @@ def test_caches_hold_the_heads_that_are_shared_and_no_more(build_model: Callable
 def test_without_a_variant_the_weights_have_the_names_and_shapes_they_always_had() -> None:
     decoder = TransformerDecoder(body("pre", "relu"), WIDTH)
     shapes = {name: tuple(tensor.shape) for name, tensor in decoder.layers[0].state_dict().items()}
-    for part in ("attention", "cross"):
+    for part in ("attention", "cross_attention"):
         found = {name: shape for name, shape in shapes.items() if name.startswith(part + ".")}
         assert found == {
-            f"{part}.project.weight": (3 * WIDTH, WIDTH),
-            f"{part}.project.bias": (3 * WIDTH,),
+            f"{part}.qkv.weight": (3 * WIDTH, WIDTH),
+            f"{part}.qkv.bias": (3 * WIDTH,),
             f"{part}.output.weight": (WIDTH, WIDTH),
             f"{part}.output.bias": (WIDTH,),
         }

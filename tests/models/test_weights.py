@@ -20,7 +20,10 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 RULES = {
-    "rename": (Rename("layers.*.cross.**", "blocks.*.cross_attention.**"), ["blocks.0.cross_attention.output.weight"]),
+    "rename": (
+        Rename("layers.*.cross.**", "blocks.*.cross_attention.**"),
+        ["blocks.0.cross_attention.output.weight"],
+    ),
     "split": (Split("layers.*.qkv", ("layers.*.q", "layers.*.k", "layers.*.v")), ["layers.0.q", "layers.0.v"]),
     "uneven split": (Split("layers.*.qkv", ("layers.*.q", "layers.*.kv"), shares=(1, 2)), ["layers.0.kv"]),
     "join": (Join(("layers.*.w1", "layers.*.w3"), "layers.*.widen", dim=1), ["layers.0.widen", "layers.1.widen"]),

@@ -40,9 +40,9 @@ def names(model: Seq2Seq) -> list[str]:
     ("pattern", "first", "count"),
     [
         ("embeddings", "target_embedding.weight", 2),
-        ("encoder.1", "encoder.layers.1.attention.project.weight", 12),
-        ("encoder.layers.1", "encoder.layers.1.attention.project.weight", 12),
-        ("encoder.1.attention", "encoder.layers.1.attention.project.weight", 4),
+        ("encoder.1", "encoder.layers.1.attention.qkv.weight", 12),
+        ("encoder.layers.1", "encoder.layers.1.attention.qkv.weight", 12),
+        ("encoder.1.attention", "encoder.layers.1.attention.qkv.weight", 4),
         ("decoder.norm", "decoder.norm.weight", 2),
         ("output.bias", "output.bias", 1),
         ("enc", "", 0),  # the beginning of a name, but not up to a dot
@@ -84,13 +84,13 @@ def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: S
 
 
 def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
-    new = ["decoder.layers.0.cross.project.weight"]
+    new = ["decoder.layers.0.cross_attention.qkv.weight"]
     rates = layer_rates(model, 0.5, new)
     assert rates.keys() == set(names(model))
     for layer, rate in enumerate([0.25, 0.5, 1.0]):
         assert {rates[name] for name in matching(model, f"encoder.{layer}")} == {rate}
-    assert rates["decoder.layers.1.attention.project.weight"] == 1.0
-    assert rates["decoder.layers.0.attention.project.weight"] == 0.5
+    assert rates["decoder.layers.1.attention.qkv.weight"] == 1.0
+    assert rates["decoder.layers.0.attention.qkv.weight"] == 0.5
     assert rates[new[0]] == 1.0
     assert rates["encoder.positions.table"] == 0.125
     assert rates["decoder.positions.table"] == 0.25
@@ -112,15 +112,17 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     model = build_model(convolutions, convolutions)
     rates = layer_rates(model, 0.5)
     assert {rates[name] for name in names(model) if name.startswith("decoder.attentions.0.")} == {0.5}
-    assert rates["encoder.entrance.positions.table"] == rates["source_embedding.weight"] == 0.25
+    assert rates["encoder.embed_positions.positions.table"] == rates["source_embedding.weight"] == 0.25
     assert "decoder.attentions.0.project.direction" in matching(model, "decoder.0")
     wider = {**convolutions, "channels": 12}
     model = build_model(wider, wider)
     rates = layer_rates(model, 0.5)
-    assert rates["encoder.enter.project.direction"] == rates["decoder.enter.project.bias"] == 0.25
-    assert rates["encoder.leave.project.direction"] == rates["decoder.leave.project.bias"] == 1.0
-    assert rates["decoder.attentions.0.back.project.length"] == 0.5
-    assert "decoder.attentions.0.back.project.length" in matching(model, "decoder.0")
+    assert rates["encoder.input_projection.project.direction"] == rates["decoder.input_projection.project.bias"] == 0.25
+    assert (
+        rates["encoder.output_projection.project.direction"] == rates["decoder.output_projection.project.bias"] == 1.0
+    )
+    assert rates["decoder.attentions.0.output_projection.project.length"] == 0.5
+    assert "decoder.attentions.0.output_projection.project.length" in matching(model, "decoder.0")
     model = build_model(linked, linked)
     rates = layer_rates(model, 0.5)
     assert rates["encoder.links.0.map.weight"] == 0.5

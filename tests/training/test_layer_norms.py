@@ -73,7 +73,7 @@ def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:
 
 
 def test_a_parameter_belongs_to_its_layer_or_to_what_stands_beside_the_layers() -> None:
-    assert part_of("encoder.layers.3.attention.project.weight") == "encoder.layers.3"
+    assert part_of("encoder.layers.3.attention.qkv.weight") == "encoder.layers.3"
     assert part_of("decoder.norm.gain") == "decoder.norm"
     assert part_of("output.bias") == "output"
     assert part_of("gain") == "gain"

@@ -108,7 +108,7 @@ def test_nothing_is_learned_through_the_state() -> None:
     assert not any(part.requires_grad for part in carried.carried.values())
     carried([cut(rows)[1]])
     cut_off = torch.cat([gradient.flatten() for gradient in gradients_of(model)])
-    features, state = model.advance(rows[:, :CONTEXT], model.blank(ROWS))
+    features, state = model.advance(rows[:, :CONTEXT], model.begin_empty(ROWS))
     features, _ = model.advance(rows[:, CONTEXT:-1], state)
     logits = model.logits(features).flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(logits, rows[:, CONTEXT + 1 :].flatten())

@@ -106,7 +106,7 @@ def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, dev
     bounds = np.linspace(0, len(stream), rows + 1).astype(np.int64)
     begins = np.maximum(bounds[:-1] - context, 0)  # each row warms up on the window before its part
     losses = np.zeros(len(stream))
-    state = model.blank(rows)
+    state = model.begin_empty(rows)
     before = np.concatenate([[START], stream.astype(np.int64)])  # what stands before each token
     for at in range(0, int((bounds[1:] - begins).max()), context):
         places = begins[:, None] + at + np.arange(context)  # (rows, context)

@@ -163,7 +163,7 @@ def find_head(model: Any, name: str) -> tuple[str, int]:
 
 def short_name(name: str) -> str:
     """Without the parts that every name has."""
-    words = {"layers": None, "attentions": None, "attention": "self", "cross": "cross"}
+    words = {"layers": None, "attentions": None, "attention": "self", "cross_attention": "cross"}
     parts = [words.get(part, part) for part in name.split(".")]
     return ".".join(part for part in parts if part is not None)
 
@@ -186,7 +186,7 @@ def heads_table(heads: Sequence[Head]) -> Table:
             table.add_section()
         before, found = head.path, head.measures
         values = (found.entropy, found.entropy_share, found.diagonality, found.confidence)
-        table.add_row(head.name, *("–" if value != value else f"{value:.2f}" for value in values))
+        table.add_row(short_name(head.name), *("–" if value != value else f"{value:.2f}" for value in values))
     return table
 
 

@@ -118,7 +118,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
     model.eval()
     for module in model.modules():
         if isinstance(module, Recurrence):
-            module.kernel.train()
+            module.rnn.train()
     try:
         with torch.enable_grad():
             yield

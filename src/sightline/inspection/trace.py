@@ -25,6 +25,7 @@ from sightline.inspection.arithmetic import Follower, Ref
 from sightline.inspection.latex import latex
 from sightline.layers.linear import shallow_copy
 from sightline.layers.tap import Tapped, on_taps
+from sightline.models.weights import current_path
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -216,7 +217,7 @@ def layer_of(name: str) -> int | None:
 
 
 def _short(name: str) -> str:
-    return name.replace("layers.", "")
+    return current_path(name).replace("layers.", "")
 
 
 class Recorder:

@@ -190,7 +190,7 @@ def _trace_sequence(asked: Task, before: list[int], first: list[int], wanted: li
     with record_arithmetic(model) as recorder:
         row = recorder.give("target.tokens", _row(given, device), "tokens, one place later")
         model = recorder.model
-        features, _ = model.advance(row, model.blank(1))
+        features, _ = model.advance(row, model.begin_empty(1))
         places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
         recorder.end(model.logits(features), _row(every, device), places)
     return recorder.finish()

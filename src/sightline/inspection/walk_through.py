@@ -2,7 +2,7 @@
 
 walk = WalkThrough(run.trace("3. März 2015"))
 walk.focus(layer=0, head=1)
-walk.explain("decoder.layers.0.cross.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7 + 0.2·0.3"
+walk.explain("decoder.layers.0.cross_attention.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7 + 0.2·0.3"
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class WalkThrough:
 
 def looks_at_source(step: Step) -> bool:
     """Whether a step belongs to an attention to the source."""
-    return ".cross." in step.name or step.name.startswith(("decoder.attention.", "decoder.attentions."))
+    return ".cross_attention." in step.name or step.name.startswith(("decoder.attention.", "decoder.attentions."))
 
 
 def turned_paths(trace: Trace) -> frozenset[str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.feedforward import FeedForwardNet
+from sightline.layers.initialization import normal_
 from sightline.layers.linear import Linear, Projection, linear
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.recipe.model import AdaptersConfig
@@ -23,11 +24,18 @@ def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
 class LowRank(nn.Module):
     """One adapter, for the outputs from `start` to `stop` of a weight (O, I). B starts at zero: nothing changes yet."""
 
+    initialized_last = True
+
     def __init__(self, recipe: AdaptersConfig, inputs: int, start: int, stop: int) -> None:
         super().__init__()
         self.start, self.stop, self.scale = start, stop, recipe.alpha / recipe.rank
-        self.down = nn.Parameter(torch.randn(recipe.rank, inputs) * inputs**-0.5)
-        self.up = nn.Parameter(torch.zeros(stop - start, recipe.rank))
+        self.down = nn.Parameter(torch.empty(recipe.rank, inputs))
+        self.up = nn.Parameter(torch.empty(stop - start, recipe.rank))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        normal_(self.down, self.down.shape[1] ** -0.5)
+        nn.init.zeros_(self.up)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, I) → (…, stop − start)."""
@@ -68,7 +76,7 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
     """Put adapters where the recipe wants them: in every Transformer layer of the model."""
     found: set[str] = set()
     for module in list(model.modules()):
-        if isinstance(module, MultiHeadAttention) and module.project is not None and module.output is not None:
+        if isinstance(module, MultiHeadAttention) and module.qkv is not None and module.output is not None:
             width, shared = module.width, module.shared_width
             ends: dict[str, tuple[int, int]] = {
                 "query": (0, width),
@@ -78,10 +86,10 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
             rows: dict[str, tuple[int, int]] = {
                 name: span for name, span in ends.items() if name in recipe.target_modules
             }
-            found |= _adapt(module.project, recipe, rows)
+            found |= _adapt(module.qkv, recipe, rows)
             found |= _adapt(module.output, recipe, {"output": (0, width)} if "output" in recipe.target_modules else {})
         elif isinstance(module, FeedForwardNet) and "feedforward" in recipe.target_modules:
-            for net in (module.widen, module.narrow):
+            for net in (module.up, module.down):
                 found |= _adapt(net, recipe, {"feedforward": (0, net.weight.shape[0])})
     if missing := [name for name in recipe.target_modules if name not in found]:
         raise ValueError(

@@ -96,7 +96,7 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def combine(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+def combine_masks(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     """Both masks at once."""
     if first is None or second is None:
         return first if second is None else second
@@ -124,10 +124,10 @@ def attend(
 ) -> Tensor:
     """What the queries see in the values.
 
-    Without a layout: query (B, H, T, K), prepared key (B, H, S, K), value (B, H, S, K) → (B, H, T, K); `mask`, True
+    Without a layout: query (B, H, T, Dh), prepared key (B, H, S, Dh), value (B, H, S, Dh) → (B, H, T, Dh); `mask`, True
     where a query may look, and `bias`, added to the scores, broadcast to (B, H, T, S). Where key and value have only
     G heads, the queries' first H/G share the first of them, and so on.
-    With a layout (of the queries, of the keys): query (B, T, H, K) or (N, H, K) as it says, and the same comes back.
+    With a layout (of the queries, of the keys): query (B, T, H, Dh) or (N, H, Dh) as it says, and the same comes back.
     With a tap, the explicit kernel runs and shows its scores and weights.
     """
     if layout is None:
@@ -139,8 +139,8 @@ def attend(
     # of packed sequences no query stands before its keys' padding, so the causal kernel needs no mask for it
     alone = causal and tap is None and isinstance(keys, Packed) and queries is keys
     seen = None if alone else keys.key_mask()  # (B, S)
-    seen = combine(mask, None if seen is None else seen[:, None, None, :])
-    query, key, value = queries.pad_heads(query), keys.pad_heads(key), keys.pad_heads(value)  # (B, H, ·, K)
+    seen = combine_masks(mask, None if seen is None else seen[:, None, None, :])
+    query, key, value = queries.pad_heads(query), keys.pad_heads(key), keys.pad_heads(value)  # (B, H, ·, Dh)
     output = _attend_heads(query, key, value, score, seen, bias, causal, dropout, tap)
     return queries.unpad(output.transpose(1, 2))
 
@@ -165,7 +165,7 @@ def _attend_heads(
 
             return attend_in_step(query, key, value, mask, score.fused_scale)
         if causal and (mask is not None or bias is not None):
-            mask, causal = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
+            mask, causal = combine_masks(mask, causal_mask(query.shape[-2], key.shape[-2], query.device)), False
         elif causal and query.shape[-2] != key.shape[-2]:
             mask, causal = causal_mask(query.shape[-2], key.shape[-2], query.device), False
         if bias is not None:  # the kernel takes it as a mask of numbers, in the queries' precision
@@ -185,7 +185,7 @@ def _attend_heads(
             enable_gqa=shared,
         )
     if causal:
-        mask = combine(mask, causal_mask(query.shape[-2], key.shape[-2], query.device))
+        mask = combine_masks(mask, causal_mask(query.shape[-2], key.shape[-2], query.device))
     return explicit_attention(query, key, value, score, mask, bias, dropout, tap)
 
 
@@ -222,7 +222,7 @@ def explicit_attention(
     dropout: float = 0.0,
     tap: Tap | None = None,
 ) -> Tensor:
-    """The formula as it stands: scores (B, H, T, S), weights (B, H, T, S), output (B, H, T, K)."""
+    """The formula as it stands: scores (B, H, T, S), weights (B, H, T, S), output (B, H, T, Dh)."""
     groups = key.shape[1]
     scores = score(_stack(query, groups), key)  # (B, G, H/G · T, S)
     if groups != query.shape[1]:
@@ -243,14 +243,14 @@ def explicit_attention(
         weights = _show_weights(score, mask, scores, weights, tap)
     if dropout:
         weights = nn.functional.dropout(weights, dropout)
-    output = weighted_sum(_stack(weights, groups), value)  # (B, G, H/G · T, K)
+    output = weighted_sum(_stack(weights, groups), value)  # (B, G, H/G · T, Dh)
     if groups != query.shape[1]:
-        output = output.view(*query.shape[:3], value.shape[-1])  # (B, H, T, K)
+        output = output.view(*query.shape[:3], value.shape[-1])  # (B, H, T, Dh)
     return output if tap is None else tap("context", output, "Σ weights · value", ["weights", "value"])
 
 
 def weighted_sum(weights: Tensor, value: Tensor) -> Tensor:
-    """Σ_s α_s v_s: (…, T, S) and (…, S, K) → (…, T, K).
+    """Σ_s α_s v_s: (…, T, S) and (…, S, Dh) → (…, T, Dh).
 
     PyTorch's batched product on the CPU is a plain loop where one has fewer than 400 multiplications: one query that
     sees the first few words. Two whole passes take less than half of that.
@@ -317,7 +317,7 @@ def in_autocast(x: Tensor) -> Tensor:
 def _attend_packed(
     query: Tensor, key: Tensor, value: Tensor, score: Score, queries: Packed, keys: Packed, causal: bool
 ) -> Tensor:
-    """(N, H, K) with no padding anywhere: our kernel for short sequences, PyTorch's variable-length one for others.
+    """(N, H, Dh) with no padding anywhere: our kernel for short sequences, PyTorch's variable-length one for others.
 
     Both get a key head for each of the queries': ours knows no other way, the other one not in every PyTorch we take.
     """

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.initialization import normal_
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Projection, onednn_fits
 from sightline.layers.tap import TapModule
@@ -63,9 +64,17 @@ class NormalizedLinear(Projection):
 
     def __init__(self, inputs: int, outputs: int, *, std: float) -> None:
         super().__init__()
-        self.direction = nn.Parameter(torch.randn(outputs, inputs) * std)
-        self.length = nn.Parameter(self.direction.detach().norm(dim=1))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.std = std
+        self.direction = nn.Parameter(torch.empty(outputs, inputs))
+        self.length = nn.Parameter(torch.empty(outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        normal_(self.direction, self.std)
+        self.length.copy_(self.direction.norm(dim=1))
+        self.bias.zero_()
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]

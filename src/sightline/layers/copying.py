@@ -41,9 +41,13 @@ class CopiedForms(TapModule):
 
     def __init__(self, spaced: Sequence[int], joined: Sequence[int], bare: Sequence[int]) -> None:
         super().__init__()
-        tables = torch.tensor([spaced, joined, bare])
+        self._forms = torch.tensor([spaced, joined, bare], device="cpu")
         self.tables: Tensor
-        self.register_buffer("tables", tables, persistent=False)  # (3, V)
+        self.register_buffer("tables", torch.empty_like(self._forms), persistent=False)  # (3, V)
+        self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        self.tables.copy_(self._forms)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, S) → (B, 2S)."""

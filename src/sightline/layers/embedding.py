@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sightline.layers.initialization import normal_
 from sightline.layers.linear import Projection
 from sightline.layers.tap import TapModule
 from sightline.recipe.model import CharacterCNNConfig
@@ -17,8 +18,12 @@ class Embedding(TapModule):
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
+        self.weight = nn.Parameter(torch.empty(size, width))
         self.scale = width**0.5
+        Embedding.reset_parameters(self)
+
+    def reset_parameters(self) -> None:
+        normal_(self.weight, self.weight.shape[1] ** -0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…,) → (…, D)."""
@@ -31,8 +36,15 @@ class Output(Projection):
 
     def __init__(self, size: int, width: int, tied: Embedding | None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5) if tied is None else tied.weight
-        self.bias = nn.Parameter(torch.zeros(size))
+        self.tied = tied is not None
+        self.weight = nn.Parameter(torch.empty(size, width)) if tied is None else tied.weight
+        self.bias = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if not self.tied:
+            normal_(self.weight, self.weight.shape[1] ** -0.5)
+        nn.init.zeros_(self.bias)
 
 
 _LONGEST = 16  # characters looked at; of longer tokens the first and the last, where prefixes and endings are
@@ -45,7 +57,7 @@ def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
     numbers = {character: number for number, character in enumerate(sorted(set("".join(cut))), 1)}
     longest = max((len(piece) for piece in cut), default=1)
     rows = [[numbers[character] for character in piece] + [0] * (longest - len(piece)) for piece in cut]
-    return torch.tensor(rows), len(numbers) + 1
+    return torch.tensor(rows, device="cpu"), len(numbers) + 1
 
 
 class SpelledEmbedding(Embedding):
@@ -54,15 +66,25 @@ class SpelledEmbedding(Embedding):
     Tokens seen once, or never, still have endings and prefixes they share with others.
     """
 
+    own_parameters_first = True
     characters: Tensor
 
     def __init__(self, recipe: CharacterCNNConfig, pieces: Sequence[str], width: int) -> None:
         super().__init__(len(pieces), width)
-        table, count = spellings(pieces)
-        self.register_buffer("characters", table, persistent=False)  # made again from the tokenizer
-        self.letters = nn.Parameter(torch.randn(count, recipe.width))
+        self._spellings, count = spellings(pieces)
+        self.register_buffer("characters", torch.empty_like(self._spellings), persistent=False)
+        self.letters = nn.Parameter(torch.empty(count, recipe.width))
+        normal_(self.letters, 1.0)
+        self.reset_buffers()
         self.convolution = nn.Conv1d(recipe.width, recipe.channels, recipe.window, padding=recipe.window // 2)
         self.project = nn.Linear(recipe.channels, width, bias=False)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        normal_(self.letters, 1.0)
+
+    def reset_buffers(self) -> None:
+        self.characters.copy_(self._spellings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…,) → (…, D)."""

@@ -178,24 +178,24 @@ class ExpertNets(nn.Module):
         self.kind, self.activation, self.gated = kind, ACTIVATIONS[kind], kind == "swiglu"
         inner = 2 * hidden if self.gated else hidden
         self.count = count
-        self.widen = nn.Parameter(torch.empty(count, width, inner))
-        self.narrow = nn.Parameter(torch.empty(count, hidden, width))
-        self.widen_bias = nn.Parameter(torch.zeros(count * inner))  # vectors: weight decay is for matrices
-        self.narrow_bias = nn.Parameter(torch.zeros(count * width))
-        for weights in (self.widen, self.narrow):
+        self.up = nn.Parameter(torch.empty(count, width, inner))
+        self.down = nn.Parameter(torch.empty(count, hidden, width))
+        self.up_bias = nn.Parameter(torch.zeros(count * inner))  # vectors: weight decay is for matrices
+        self.down_bias = nn.Parameter(torch.zeros(count * width))
+        for weights in (self.up, self.down):
             for weight in weights.data:
                 nn.init.xavier_uniform_(weight)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(E, C, D) → (E, C, D)."""
-        hidden = torch.baddbmm(self.widen_bias.view(self.count, 1, -1), x, self.widen)  # (E, C, F)
+        hidden = torch.baddbmm(self.up_bias.view(self.count, 1, -1), x, self.up)  # (E, C, F)
         if self.gated:
             gate, value = hidden.chunk(2, dim=-1)
             hidden = self.activation(gate) * value
         else:
             hidden = self.activation(hidden)
-        return torch.baddbmm(self.narrow_bias.view(self.count, 1, -1), self.dropout(hidden), self.narrow)
+        return torch.baddbmm(self.down_bias.view(self.count, 1, -1), self.dropout(hidden), self.down)
 
 
 class Experts(CollectedModule):
@@ -261,8 +261,8 @@ class Experts(CollectedModule):
         told: dict[str, Any] = {}
         if gates is not None and not self.training:
             operation = "mixture"
-            told = {"x": x, "gates": gates, "widen": nets.widen, "narrow": nets.narrow, "real": valid}
-            told |= {"widen_bias": nets.widen_bias, "narrow_bias": nets.narrow_bias, "kind": nets.kind}
+            told = {"x": x, "gates": gates, "widen": nets.up, "narrow": nets.down, "real": valid}
+            told |= {"widen_bias": nets.up_bias, "narrow_bias": nets.down_bias, "kind": nets.kind}
         return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"], operation, told)
 
     def _spread_out(self, choice: Choice) -> Tensor:

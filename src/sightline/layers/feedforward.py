@@ -19,22 +19,22 @@ class FeedForwardNet(TapModule):
         inner = inner_width(recipe, width)
         self.activation = ACTIVATIONS[recipe.kind]
         self.gated = recipe.kind == "swiglu"
-        self.widen = Linear(width, 2 * inner if self.gated else inner)
-        self.narrow = Linear(inner, width)
+        self.up = Linear(width, 2 * inner if self.gated else inner)
+        self.down = Linear(inner, width)
         self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """(…, D) → (…, D). Every position is on its own, so it does not matter which are real (`valid`)."""
         if self.gated:
-            gate, value = self.widen(x).chunk(2, dim=-1)  # (…, F) each
+            gate, value = self.up(x).chunk(2, dim=-1)  # (…, F) each
             hidden = self.activation(gate) * value
         elif self.activation is nn.functional.relu:
-            hidden = self.widen(x, "relu")  # in one pass, where the product can
+            hidden = self.up(x, "relu")  # in one pass, where the product can
         else:
-            hidden = self.activation(self.widen(x))
+            hidden = self.activation(self.up(x))
         formula = "silu(x W₁ᵀ + b₁) ∘ (x W₃ᵀ + b₃)" if self.gated else f"{self.activation.__name__}(x W₁ᵀ + b₁)"
         hidden = self.tap("hidden", hidden, formula)
-        output: Tensor = self.narrow(self.dropout(hidden))
+        output: Tensor = self.down(self.dropout(hidden))
         return self.tap("output", output, "hidden W₂ᵀ + b₂", ["hidden"])
 
 

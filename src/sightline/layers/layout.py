@@ -85,7 +85,7 @@ class Padded:
         return x
 
     def pad_heads(self, x: Tensor) -> Tensor:
-        """(B, T, H, K) → (B, H, T, K)."""
+        """(B, T, H, Dh) → (B, H, T, Dh)."""
         return x.transpose(1, 2)
 
     def unpad(self, x: Tensor) -> Tensor:
@@ -157,9 +157,9 @@ class Packed:
         return flat.view(self.batch, self.longest, *x.shape[1:])
 
     def pad_heads(self, x: Tensor) -> Tensor:
-        """(N, H, K) → (B, H, longest, K), zeros where nothing is.
+        """(N, H, Dh) → (B, H, longest, Dh), zeros where nothing is.
 
-        Without gradients on the CPU they lie position by position, (longest, B, H, K) in memory: there B and H are one
+        Without gradients on the CPU they lie position by position, (longest, B, H, Dh) in memory: there B and H are one
         axis, and a batched product takes them as they are. Sentence by sentence, it would copy them all once more.
         """
         if self.full or not _fetches(x):

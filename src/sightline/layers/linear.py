@@ -176,8 +176,16 @@ def shallow_copy(model: Module, *, packed: bool = True) -> Module:
 class Linear(Projection):
     """`torch.nn.Linear` with Xavier-uniform weights and zero biases."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, *, gain: float | None = None) -> None:
         super().__init__()
+        self.gain = gain
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
+        if self.gain is not None:  # drawn again, so that a seed gives the same weights as in earlier versions
+            nn.init.xavier_uniform_(self.weight, self.gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)

@@ -120,12 +120,12 @@ class Thinned:
         return found.masked_fill(~inside.flatten()[:, None], 0.0).view(len(tokens), -1)
 
     def fold(self, heads: Tensor) -> Tensor:
-        """(N, H, K) → (M, H·s, K): the queries of a row beside one another, those of one head together."""
+        """(N, H, Dh) → (M, H·s, Dh): the queries of a row beside one another, those of one head together."""
         rows = heads.new_zeros(len(self.anchors) * self.stride, *heads.shape[1:]).index_copy(0, self.places, heads)
         return rows.unflatten(0, (-1, self.stride)).transpose(1, 2).flatten(1, 2)
 
     def unfold(self, heads: Tensor) -> Tensor:
-        """(M, H·s, K) → (N, H, K)."""
+        """(M, H·s, Dh) → (N, H, Dh)."""
         rows = heads.unflatten(1, (-1, self.stride)).transpose(1, 2).flatten(0, 1)
         return rows.index_select(0, self.places)
 
@@ -158,7 +158,7 @@ class Local(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, attend: Attend, causal: bool, tap: Tap | None
     ) -> Tensor:
-        """Heads (…, H, K) of whole sequences, as the layout says → the same."""
+        """Heads (…, H, Dh) of whole sequences, as the layout says → the same."""
         if tap is not None:
             places = torch.arange(layout.longest, device=query.device)
             return attend(query, key, value, mask=self.sees(places, places), causal=causal, layout=(layout, layout))
@@ -174,11 +174,11 @@ class Local(nn.Module):
     def _around(
         self, query: Tensor, key: Tensor, value: Tensor, ends: Packed, cut: Packed, attend: Attend, causal: bool
     ) -> Tensor:
-        """With blocks beside one's own: (N, H, K) → (N, H, K)."""
+        """With blocks beside one's own: (N, H, Dh) → (N, H, Dh)."""
         before, behind = self.look_back, 0 if causal else self.look_back
         mask = seen_neighbours(ends, cut, self.block, before, behind)[:, None, None, :]  # (M, 1, 1, S)
-        query, key, value = (cut.pad(part) for part in (query, key, value))  # (M, b, H, K)
-        key, value = neighbours(key, before, behind), neighbours(value, before, behind)  # (M, S, H, K)
+        query, key, value = (cut.pad(part) for part in (query, key, value))  # (M, b, H, Dh)
+        key, value = neighbours(key, before, behind), neighbours(value, before, behind)  # (M, S, H, Dh)
         seen = attend(*(part.transpose(1, 2) for part in (query, key, value)), mask=mask, causal=causal)
         return cut.unpad(seen.transpose(1, 2))
 
@@ -202,7 +202,7 @@ class Compressed(nn.Module):
         return index * self.stride + (0 if causal else (self.kernel - 1) // 2)
 
     def compress(self, windows: Sequence[Tensor], positions: Tensor, head_width: int) -> tuple[Tensor, Tensor]:
-        """Windows (…, k·G·K) of keys and of values, and where they stand (…,) → two of (…, G, K)."""
+        """Windows (…, k·G·Dh) of keys and of values, and where they stand (…,) → two of (…, G, Dh)."""
         keys, values = windows
         key, value = (part.unflatten(-1, (-1, head_width)) for part in (self.keys(keys), self.values(values)))
         return Rotation.at(positions, head_width)(key) if self.turns_keys else key, value
@@ -210,7 +210,7 @@ class Compressed(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, attend: Attend, causal: bool, tap: Tap | None
     ) -> Tensor:
-        """Heads (…, H, K) of whole sequences, as the layout says → the same."""
+        """Heads (…, H, Dh) of whole sequences, as the layout says → the same."""
         if tap is not None:
             return self._explicit(query, key, value, layout, attend, causal, tap)
         ends = packed(layout, query.device)
@@ -225,14 +225,14 @@ class Compressed(nn.Module):
     def _explicit(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, attend: Attend, causal: bool, tap: Tap
     ) -> Tensor:
-        """The same step by step, over padded sequences: (…, H, K) → (…, H, K)."""
-        query, key, value = (layout.pad(part) for part in (query, key, value))  # (B, T, ·, K)
+        """The same step by step, over padded sequences: (…, H, Dh) → (…, H, Dh)."""
+        query, key, value = (layout.pad(part) for part in (query, key, value))  # (B, T, ·, Dh)
         real = layout.key_mask()  # (B, T)
-        windows = [self._windows(part.flatten(2), real, causal) for part in (key, value)]  # (B, C, k·G·K)
+        windows = [self._windows(part.flatten(2), real, causal) for part in (key, value)]  # (B, C, k·G·Dh)
         tokens = torch.arange(layout.longest, device=query.device)
         index = torch.arange(windows[0].shape[1], device=query.device)
         keys, values = self.compress(windows, self.positions(index, causal=causal), key.shape[-1])
-        keys = tap("compressed_key", keys, "Σ_j W_j key_{c·s+j} + b", ["key"])  # (B, C, G, K)
+        keys = tap("compressed_key", keys, "Σ_j W_j key_{c·s+j} + b", ["key"])  # (B, C, G, Dh)
         values = tap("compressed_value", values, "Σ_j W_j value_{c·s+j} + b", ["value"])
         mask = index * self.stride <= tokens[:, None] if causal else None  # (T, C)
         if real is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.layers.attention import attend, in_autocast
 from sightline.layers.layout import Layout
@@ -55,53 +55,53 @@ class MultiHeadAttention(TapModule):
             raise ValueError(f"without projections there are as many groups as heads ({heads}), not {groups}")
         self.width, self.heads, self.head_width = width, heads, width // heads
         self.shared_width = groups * self.head_width  # of the keys, and of the values
-        self.project: Linear | None = None
-        self.output: Linear | None = None
-        if projections:
-            self.project = Linear(width, width + 2 * self.shared_width)  # queries, keys and values in one product
-            # the same range whatever the groups: without any, a gain of √½ on the (3D, D) of three square matrices
-            nn.init.xavier_uniform_(self.project.weight, gain=((width + self.shared_width) / (4 * width)) ** 0.5)
-            self.output = Linear(width, width)
-        self.score = ScaledDot(self.head_width) if score is None else score
-        self.dropout = dropout
-        self.rotary = rotary
         self.relative_keys = relative_keys
         self.span = span
+        self.score = ScaledDot(self.head_width) if score is None else score
+        self.qkv: Linear | None = None
+        self.output: Linear | None = None
+        if projections:
+            # the same range for any number of groups: without groups, a gain of √½ on (3D, D)
+            gain = ((width + self.shared_width) / (4 * width)) ** 0.5
+            self.qkv = Linear(width, width + 2 * self.shared_width, gain=gain)  # one product for all three
+            self.output = Linear(width, width)
+        self.dropout = dropout
+        self.rotary = rotary
 
     def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
-        """(…, several widths) → (…, H or G, K) of each."""
+        """(…, several widths) → (…, H or G, Dh) of each."""
         return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
 
     def _bare(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, K): what stands there."""
+        """(…, D) → (…, H, Dh): what stands there."""
         return self._split(in_autocast(x), self.width)[0]
 
     def queries_keys_values(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → (…, H, K) and two of (…, G, K), for self-attention; with `rotary` positions, turned by them."""
-        if self.project is None:
+        """(…, D) → (…, H, Dh) and two of (…, G, Dh), for self-attention; with `rotary` positions, turned by them."""
+        if self.qkv is None:
             query = key = value = self._bare(x)
             if rotation is not None:
                 query = rotation(query)
             return query, query if self._turns("key") else key, value
         if rotation is not None and self._turns("key"):  # both at once: a step of a search is many small calls
-            both, value = self._split(self.project(x), self.width + self.shared_width, self.shared_width)
+            both, value = self._split(self.qkv(x), self.width + self.shared_width, self.shared_width)
             query, key = rotation(both).split([self.heads, both.shape[-2] - self.heads], -2)
             return query, key, value
-        query, key, value = self._split(self.project(x), self.width, self.shared_width, self.shared_width)
+        query, key, value = self._split(self.qkv(x), self.width, self.shared_width, self.shared_width)
         return query if rotation is None else rotation(query), key, value
 
     def queries(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, K), for attention to something else."""
-        if self.project is None:
+        """(…, D) → (…, H, Dh), for attention to something else."""
+        if self.qkv is None:
             return self._bare(x)
-        return self._split(self.project.apply_rows(x, 0, self.width), self.width)[0]
+        return self._split(self.qkv.apply_rows(x, 0, self.width), self.width)[0]
 
     def keys_values(self, x: Tensor) -> KeysAndValues:
-        """(…, D) → two of (…, G, K), for attention to something else; without projections they are one tensor."""
-        if self.project is None:
+        """(…, D) → two of (…, G, Dh), for attention to something else; without projections they are one tensor."""
+        if self.qkv is None:
             states = self._bare(x)
             return KeysAndValues(states, states)
-        both = self.project.apply_rows(x, self.width, self.width + 2 * self.shared_width)
+        both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
         return KeysAndValues(*self._split(both, self.shared_width, self.shared_width))
 
     def forward(
@@ -115,7 +115,7 @@ class MultiHeadAttention(TapModule):
         layout: tuple[Layout, Layout] | None = None,
         relative: Relative | None = None,
     ) -> Tensor:
-        """Heads in, (…, D) out. With a layout (…, H, K) as it says; without, (B, H, T, K) → (B, T, D)."""
+        """Heads in, (…, D) out. With a layout (…, H, Dh) as it says; without, (B, H, T, Dh) → (B, T, D)."""
         tap = self.explicit_tap
         if self.any_recorded:
             heads = (("query", query), ("key", key), ("value", value))
@@ -135,13 +135,13 @@ class MultiHeadAttention(TapModule):
         return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
 
     def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
-        """Tap (B, H, T, K) in every model, also where the heads of a token lie side by side: (B, T, H, K)."""
+        """Tap (B, H, T, Dh) in every model, also where the heads of a token lie side by side: (B, T, H, Dh)."""
         turned = tokens_first and tensor.dim() == 4
         tapped = self.tap(name, tensor.transpose(1, 2) if turned else tensor, self._formula(name))
         return tapped.transpose(1, 2) if turned else tapped
 
     def _formula(self, name: str) -> str:
-        plain = "x" if self.project is None else f"x W_{name[0]}ᵀ + b"
+        plain = "x" if self.qkv is None else f"x W_{name[0]}ᵀ + b"
         return f"R(position) ({plain})" if self._turns(name) else plain
 
     def _turns(self, name: str) -> bool:
@@ -154,6 +154,6 @@ class MultiHeadAttention(TapModule):
         """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""
         if self.relative_keys is None:
             return relative.bias
-        heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, K)
+        heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, Dh)
         bias: Tensor = self.relative_keys(heads * self.score.scale, relative.distances)
         return bias

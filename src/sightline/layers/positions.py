@@ -102,21 +102,21 @@ TABLES: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal,
 class Rotation(NamedTuple):
     """Turns each pair of features by an angle that grows with the position: the same for all heads of all layers.
 
-    (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/K)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
+    (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/Dh)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
     """
 
-    sine: Tensor  # (…, 1, K/2)
+    sine: Tensor  # (…, 1, Dh/2)
     cosine: Tensor
 
     @staticmethod
     def at(positions: Tensor, width: int) -> Rotation:
-        """Of heads with K = `width` features at (…,) positions."""
+        """Of heads with Dh = `width` features at (…,) positions."""
         rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
         angles = positions[..., None, None].float() * rates
         return Rotation(angles.sin(), angles.cos())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(…, H, K) → the same, turned."""
+        """(…, H, Dh) → the same, turned."""
         even, odd = x[..., 0::2].float(), x[..., 1::2].float()
         turned = [even * self.cosine - odd * self.sine, even * self.sine + odd * self.cosine]
         return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
@@ -194,7 +194,7 @@ def buckets_of(distances: Tensor, buckets: int, farthest: int, causal: bool) -> 
 
 
 class Buckets(nn.Module):
-    """One learned bias for each head and bucket of distances (Raffel et al. 2020). (We keep the scale 1/√K.)"""
+    """One learned bias for each head and bucket of distances (Raffel et al. 2020). (We keep the scale 1/√Dh.)"""
 
     def __init__(self, heads: int, width: int, buckets: int, farthest: int, *, causal: bool) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class RelativeKeys(nn.Module):
 
     The heads share the vectors; the layers do not. Their variant with vectors for the values too, which they found may
     not be needed (§4.3), is left out. All products of queries and vectors are made first and then put in place, never
-    a (T, S, K) tensor of vectors.
+    a (T, S, Dh) tensor of vectors.
     """
 
     def __init__(self, head_width: int, farthest: int, *, causal: bool) -> None:
@@ -236,7 +236,7 @@ class RelativeKeys(nn.Module):
         return distances.clamp(-self.farthest, 0 if self.causal else self.farthest) + self.farthest
 
     def forward(self, query: Tensor, distances: Distances) -> Tensor:
-        """(B, H, T, K) → (B, H, T, S). In a causal stack, what stands at later keys has no meaning."""
+        """(B, H, T, Dh) → (B, H, T, S). In a causal stack, what stands at later keys has no meaning."""
         count = query.shape[-2]
         if distances.whole:
             last = 1 if self.causal else count  # one past those that are needed: `skew` steps over it

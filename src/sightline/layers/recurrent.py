@@ -70,12 +70,14 @@ class Recurrence(TapModule):
         super().__init__()
         kernel, self.step, self.parts = CELLS[cell]
         self.cell, self.width, self.bidirectional = cell, width, bidirectional
-        self.kernel = kernel(inputs, width, batch_first=True, bidirectional=bidirectional)
-        self._initialize()
+        self.rnn = kernel(inputs, width, batch_first=True, bidirectional=bidirectional)
+        self.reset_parameters()
 
-    def _initialize(self) -> None:
+    def reset_parameters(self) -> None:
         """Orthogonal recurrence, Xavier input, forget gates open (Jozefowicz et al. 2015)."""
-        for name, parameter in self.kernel.named_parameters():
+        for name, parameter in self.rnn.named_parameters():
+            if parameter.is_meta:
+                continue
             if name.startswith("weight_hh"):
                 for gate in parameter.data.chunk(parameter.shape[0] // self.width):
                     nn.init.orthogonal_(gate)
@@ -96,11 +98,11 @@ class Recurrence(TapModule):
         return self.step(self._inputs(x, direction), self._recurrent(hidden[0], direction), hidden)
 
     def _inputs(self, x: Tensor, direction: str) -> Tensor:
-        parameters = self.kernel._parameters
+        parameters = self.rnn._parameters
         return linear(x, parameters[f"weight_ih_l0{direction}"], parameters[f"bias_ih_l0{direction}"])  # type: ignore[arg-type]
 
     def _recurrent(self, state: Tensor, direction: str) -> Tensor:
-        parameters = self.kernel._parameters
+        parameters = self.rnn._parameters
         return linear(state, parameters[f"weight_hh_l0{direction}"], parameters[f"bias_hh_l0{direction}"])  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
@@ -123,11 +125,11 @@ class Recurrence(TapModule):
         """
         device = (x.data if isinstance(x, PackedSequence) else x).device.type
         if device != "cuda" or not torch.is_autocast_enabled(device):
-            return self.kernel(x, start)
+            return self.rnn(x, start)
         with torch.autocast(device, enabled=False):
             start = tuple(part.float() for part in start) if isinstance(start, tuple) else start
             start = start.float() if isinstance(start, Tensor) else start
-            return self.kernel(x.to(torch.float32), start)
+            return self.rnn(x.to(torch.float32), start)
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """The same by the formula, step by step."""
@@ -152,7 +154,7 @@ class Recurrence(TapModule):
                 tensor, operation, operands = states, "result", {"x": tensor}
             return self.tap(names + name, tensor, formula, (), operation, operands)
 
-        parameters = self.kernel._parameters
+        parameters = self.rnn._parameters
         inputs = tap("inputs", self._inputs(x, direction), "W x_t + b")  # (B, T, gates · D)
         told = {
             "inputs": inputs,

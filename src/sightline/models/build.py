@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sightline.layers.adapters import add_adapters
-from sightline.models.gradient_checkpointing import recompute_layers
+from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
 from sightline.models.heads import Classifier, MaskedLM, Tagger
 from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.models.ngram import CountedModel
@@ -25,7 +25,7 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
     if recipe.model.adapters is not None:
         add_adapters(model, recipe.model.adapters)
     if recipe.training.gradient_checkpointing:
-        recompute_layers(model)
+        enable_gradient_checkpointing(model)
     return model
 
 

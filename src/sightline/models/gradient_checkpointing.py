@@ -19,27 +19,27 @@ from sightline.layers.norms import BatchNorm
 from sightline.layers.tap import TapModule
 
 
-class Recomputing(nn.Module):
+class CheckpointedStack(nn.Module):
     """A stack whose layers can be computed twice, while it is trained."""
 
-    recompute = False
+    gradient_checkpointing = False
 
-    def through(self, layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
+    def run_layer(self, layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
         """run(*given), where `run` is `layer` or a method of it. Whoever listens to it hears it once: it is kept."""
-        if not (self.recompute and self.training and torch.is_grad_enabled()):
+        if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
             return run(*given)
         listened = any(isinstance(module, TapModule) and module.any_recorded for module in layer.modules())
-        return run(*given) if listened else recomputed(layer, run, *given)
+        return run(*given) if listened else checkpointed(layer, run, *given)
 
 
-def recompute_layers(model: nn.Module) -> None:
+def enable_gradient_checkpointing(model: nn.Module) -> None:
     """From now on the layers of the model's stacks keep nothing but their inputs."""
     for module in model.modules():
-        if isinstance(module, Recomputing):
-            module.recompute = True
+        if isinstance(module, CheckpointedStack):
+            module.gradient_checkpointing = True
 
 
-def recomputed(layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
+def checkpointed(layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
     """run(*given), whose gradient will be found by running it again.
 
     What the layer hands to a collector is handed on once, and running averages of norms move once.

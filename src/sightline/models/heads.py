@@ -17,7 +17,7 @@ from sightline.models.protocol import EncoderModel, Memory
 from sightline.recipe.model import ModelConfig, PoolingConfig
 
 
-class Labeller(EncoderModel):
+class LabelModel(EncoderModel):
     """What both have: embeddings, an encoder, and an output layer over the labels."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int, features: int) -> None:
@@ -31,7 +31,7 @@ class Labeller(EncoderModel):
         self.output = Output(labels, features, None)
 
 
-class Tagger(Labeller):
+class Tagger(LabelModel):
     """One answer for each token: softmax(W h_t + b)."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
@@ -78,7 +78,7 @@ class ClassificationHead(TapModule):
         return self.dropout(self.tap("features", hidden, "tanh(W p + b)", ["pooled"]))
 
 
-class Classifier(Labeller):
+class Classifier(LabelModel):
     """One answer for a whole text: the states pooled, a small network, softmax."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:

@@ -32,20 +32,20 @@ class LanguageModel(ScoringModel):
 
     def begin(self, memory: Memory) -> Any:
         """Where writing starts."""
-        return self.decoder.begin_blank(len(memory.states), memory.states)
+        return self.decoder.begin_empty(len(memory.states), memory.states)
 
     def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
         """Tokens (B·W, 1), (B, T) or (N,) → features (…, D) that predict the tokens after them."""
         features, state = self.decoder.advance(self.embedding(tokens), state, layout)
         return features, state
 
-    def blank(self, batch: int) -> Any:
+    def begin_empty(self, batch: int) -> Any:
         """The state before the first token of each of so many texts."""
-        return self.decoder.begin_blank(batch, self.embedding.weight)
+        return self.decoder.begin_empty(batch, self.embedding.weight)
 
     def forward(self, source: Tensor | None, source_layout: Layout | None, given: Tensor, layout: Layout) -> Tensor:
         """Features for every token of whole texts."""
-        features, _ = self.advance(given, self.blank(layout.batch), layout)
+        features, _ = self.advance(given, self.begin_empty(layout.batch), layout)
         return features
 
 
@@ -62,4 +62,4 @@ class DecoderOnly(LanguageModel):
 
     def begin(self, memory: Memory) -> Any:
         assert isinstance(memory.layout, Padded)
-        return self.decoder.begin_after(memory.states, memory.layout)
+        return self.decoder.prefill(memory.states, memory.layout)

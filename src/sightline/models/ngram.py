@@ -335,9 +335,9 @@ class CountedModel(nn.Module):
         return source
 
     def begin(self, memory: Tensor) -> NgramState:
-        return self.blank(len(memory), memory.device)
+        return self.begin_empty(len(memory), memory.device)
 
-    def blank(self, batch: int, device: torch.device | str = "cpu") -> NgramState:
+    def begin_empty(self, batch: int, device: torch.device | str = "cpu") -> NgramState:
         """Before the first token of so many texts, on the device where a search will say who goes on."""
         return NgramState(torch.empty(batch, 1, 0, dtype=torch.int64, device=device))
 

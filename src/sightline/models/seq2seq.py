@@ -57,7 +57,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 @dataclass(frozen=True)
-class ReadMemory(Memory):
+class TokenMemory(Memory):
     """A memory that still knows the tokens it was made of."""
 
     tokens: Tensor | None = None  # (B, S), or (N,) where nobody will write
@@ -105,13 +105,13 @@ class CopyingSeq2Seq(Seq2Seq):
         self.copying = CopyAttention(recipe.width, forms=forms is not None)
         self.forms = None if forms is None else CopiedForms(forms.spaced, forms.joined, forms.bare)
 
-    def encode(self, source: Tensor, layout: Layout) -> ReadMemory:
+    def encode(self, source: Tensor, layout: Layout) -> TokenMemory:
         """Tokens (B, S) or (N,) → memory."""
         memory = super().encode(self._known(source), layout)
-        return ReadMemory(**{part.name: getattr(memory, part.name) for part in fields(memory)}, tokens=source)
+        return TokenMemory(**{part.name: getattr(memory, part.name) for part in fields(memory)}, tokens=source)
 
     def begin(self, memory: Memory) -> CopyingState:
-        assert isinstance(memory, ReadMemory) and memory.tokens is not None
+        assert isinstance(memory, TokenMemory) and memory.tokens is not None
         assert isinstance(memory.layout, Padded), "who copies is given padded batches"
         keys = self.copying.keys(memory.states)
         copied = memory.tokens if self.forms is None else self.forms(memory.tokens)
@@ -120,7 +120,7 @@ class CopyingSeq2Seq(Seq2Seq):
 
     def advance(self, tokens: Tensor, state: CopyingState, layout: Layout | None = None) -> tuple[Tensor, CopyingState]:
         """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
-        features, copies, state = self.look(tokens, state, layout)
+        features, copies, state = self.attend_copies(tokens, state, layout)
         scores = super().logits(features).reshape(len(copies.tokens), -1, self.size)  # (B, W or T, V)
         told = {"logits": scores, **copies._asdict()}
         logs = self.tap(
@@ -133,7 +133,7 @@ class CopyingSeq2Seq(Seq2Seq):
         )
         return logs.reshape(*tokens.shape, -1), state
 
-    def look(
+    def attend_copies(
         self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
     ) -> tuple[Tensor, Copies, CopyingState]:
         """Features of the decoder (…, D) after these tokens, and what could be copied there."""

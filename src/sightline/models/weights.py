@@ -175,8 +175,52 @@ def _changed(weights: Weights, pattern: str, change: Callable[[Tensor], Tensor])
     return {name: change(tensor) if matches(name) and tensor.dim() else tensor for name, tensor in weights.items()}
 
 
-# Names in runs written by earlier versions. Add a rule here when a module attribute that holds weights is renamed.
-OLD_NAMES = NameMap()
+# Module names in runs of earlier versions. Add a pair here when an attribute that holds weights is renamed.
+_OLD_MODULES = (
+    ("**.layers.*.cross.**", "**.layers.*.cross_attention.**"),
+    ("**.around_attention.**", "**.attention_residual.**"),
+    ("**.around_cross.**", "**.cross_attention_residual.**"),
+    ("**.around_feedforward.**", "**.feedforward_residual.**"),
+    ("**.attention.project.**", "**.attention.qkv.**"),
+    ("**.cross_attention.project.**", "**.cross_attention.qkv.**"),
+    ("**.feedforward.widen.**", "**.feedforward.up.**"),
+    ("**.feedforward.narrow.**", "**.feedforward.down.**"),
+    ("**.nets.widen", "**.nets.up"),
+    ("**.nets.narrow", "**.nets.down"),
+    ("**.nets.widen_bias", "**.nets.up_bias"),
+    ("**.nets.narrow_bias", "**.nets.down_bias"),
+    ("**.layers.*.kernel.*", "**.layers.*.rnn.*"),
+    ("decoder.mix.*", "decoder.attentional.*"),
+    ("**.entrance.**", "**.embed_positions.**"),
+    ("**.enter.**", "**.input_projection.**"),
+    ("**.leave.**", "**.output_projection.**"),
+    ("**.attentions.*.back.**", "**.attentions.*.output_projection.**"),
+)
+OLD_NAMES = NameMap(*(Rename(old, new) for old, new in _OLD_MODULES))
+
+
+def current_path(path: str) -> str:
+    """A path in a model under the names of this version: `decoder.0.cross` → `decoder.0.cross_attention`.
+
+    For names that users write: traced tensors, heads, parts to freeze.
+    """
+    for old, new in _OLD_PARTS:
+        path = re.sub(rf"(?<![^.]){re.escape(old)}(?![^.])", new, path)
+    return path
+
+
+_OLD_PARTS = (
+    ("cross", "cross_attention"),
+    ("around_attention", "attention_residual"),
+    ("around_cross", "cross_attention_residual"),
+    ("around_feedforward", "feedforward_residual"),
+    ("attention.project", "attention.qkv"),
+    ("cross_attention.project", "cross_attention.qkv"),
+    ("feedforward.widen", "feedforward.up"),
+    ("feedforward.narrow", "feedforward.down"),
+    ("entrance", "embed_positions"),
+    ("decoder.mix", "decoder.attentional"),
+)
 
 
 def load_weights(file: Path) -> dict[str, Tensor]:

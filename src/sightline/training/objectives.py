@@ -85,7 +85,7 @@ def copying_loss(model: CopyingSeq2Seq, batch: TrainingBatch, smoothing: float) 
     """The loss of a padded batch, summed over its real target tokens."""
     assert batch.source is not None and batch.source_layout is not None and batch.decoder_input is not None
     state = model.begin(model.encode(batch.source, batch.source_layout))
-    features, copies, _ = model.look(batch.decoder_input, state, batch.decoder_layout)
+    features, copies, _ = model.attend_copies(batch.decoder_input, state, batch.decoder_layout)
     real = batch.labels != PAD  # (B, T)
     wanted, gate = batch.labels[real], copies.gate[real]  # (R,)
     here = copies.tokens[:, None] == batch.labels[..., None]  # (B, T, S) where each wanted word stands in the source

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sightline.layers.adapters import is_adapter
 from sightline.models.protocol import Layered
+from sightline.models.weights import current_path
 from sightline.recipe import Recipe, Training
 
 
@@ -73,6 +74,7 @@ def matching(model: nn.Module, pattern: str) -> list[str]:
     `embeddings` are all of them, `encoder.0` is the lowest layer of the encoder, `encoder.0.attention` a part of it;
     else a name, up to one of its dots.
     """
+    pattern = current_path(pattern)
     names, layers = [name for name, _ in model.named_parameters()], _in_layers(model)
     if pattern == "embeddings":
         return [name for name in names if name.split(".")[0].endswith("embedding")]

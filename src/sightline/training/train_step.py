@@ -100,7 +100,7 @@ class CarriedGradients(PlainGradients):
     def _loss(self, batch: TrainingBatch) -> Loss:
         assert batch.decoder_input is not None
         model = self.language_model
-        state = model.blank(len(batch.decoder_input))
+        state = model.begin_empty(len(batch.decoder_input))
         if batch.continues and self.carried:
             state = state.with_parts(self.carried)
         with collect(model) as extra:

@@ -1,7 +1,7 @@
 """The scores of additive attention on CUDA, as Triton kernels.
 
-vᵀ tanh(W q + U h) has K hidden numbers for each pair of a query and a key. PyTorch's operations write them all down,
-(B, T, S, K), several times, and took a third of a training step of an LSTM; here they never leave the chip. Backward
+vᵀ tanh(W q + U h) has Dh hidden numbers for each pair of a query and a key. PyTorch's operations write them all down,
+(B, T, S, Dh), several times, and took a third of a training step of an LSTM; here they never leave the chip. Backward
 computes them once more and makes all three gradients of it on the way.
 
     e_ts = Σ_k v_k h_tsk,  h_tsk = tanh(a_tk + b_sk),  d_tsk = de_ts v_k (1 − h²_tsk)
@@ -80,7 +80,7 @@ def _backward(
 
 @library.triton_op("sightline::additive_scores", mutates_args=())
 def additive_scores(a: Tensor, b: Tensor, v: Tensor) -> Tensor:
-    """a (B, T, K) of the queries, b (B, S, K) of the keys, v (K,) → scores (B, T, S), float32."""
+    """a (B, T, Dh) of the queries, b (B, S, Dh) of the keys, v (Dh,) → scores (B, T, S), float32."""
     a, b, v = a.contiguous(), b.contiguous(), v.contiguous()
     (sentences, queries, width), keys = a.shape, b.shape[1]
     out = a.new_empty(sentences, queries, keys, dtype=torch.float32)

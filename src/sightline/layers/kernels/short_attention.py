@@ -171,7 +171,7 @@ def short_attention(
     q: Tensor, k: Tensor, v: Tensor, q_offsets: Tensor, k_offsets: Tensor, q_longest: int, k_longest: int,
     scale: float, causal: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(N, H, K) queries, (M, H, K) keys and values → output (N, H, K) and log-sum-exp (N, H)."""
+    """(N, H, Dh) queries, (M, H, Dh) keys and values → output (N, H, Dh) and log-sum-exp (N, H)."""
     out = q.new_empty(q.shape)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     library.wrap_triton(_forward)[_grid(q_longest, len(q_offsets) - 1, q.shape[1])](
@@ -230,7 +230,7 @@ short_attention.register_autograd(_backward, setup_context=_save)
 def attend_short(
     query: Tensor, key: Tensor, value: Tensor, queries: Packed, keys: Packed, scale: float, causal: bool
 ) -> Tensor:
-    """(N, H, K) → (N, H, K): the packed kernel for short sequences."""
+    """(N, H, Dh) → (N, H, Dh): the packed kernel for short sequences."""
     output: Tensor = short_attention(
         query, key, value, queries.offsets, keys.offsets, queries.longest, keys.longest, scale, causal
     )[0]

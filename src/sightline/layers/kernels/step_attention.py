@@ -58,9 +58,9 @@ def _forward(
 
 
 def attend_in_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """(B, H, T, K), keys and values (B, G, S, K) → (B, H, T, K), which lies in memory as (B, T, H, K). No gradients.
+    """Queries (B, H, T, Dh), keys and values (B, G, S, Dh) → (B, H, T, Dh), stored as (B, T, H, Dh). No gradients.
 
-    Features of a head lie side by side; `mask`, True where a query may look, broadcasts to (B, H, T, S).
+    The last dimension of each is contiguous; `mask` broadcasts to (B, H, T, S), True where attention is allowed.
     """
     sentences, heads, queries, width = query.shape
     out = query.new_empty(sentences, queries, heads, width)

@@ -73,11 +73,11 @@ class DilatedBlock(TapModule):
         half = width // 2
         dilation = recipe.dilations[index % len(recipe.dilations)]
         self.norms = nn.ModuleList(LayerNorm(size) for size in (width, half, half))
-        self.enter = Linear(width, half)
+        self.input_projection = Linear(width, half)
         self.convolution = Convolution(
             Linear(recipe.kernel * half, half), recipe.kernel, dilation=dilation, causal=causal
         )
-        self.leave = Linear(half, width)
+        self.output_projection = Linear(half, width)
         self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
@@ -92,10 +92,10 @@ class DilatedBlock(TapModule):
     def _inner(self, x: Tensor) -> Tensor:
         """What is convolved: (…, D) → (…, D/2)."""
         first, second, _ = self.norms
-        return torch.relu(second(self.enter(torch.relu(first(x)))))
+        return torch.relu(second(self.input_projection(torch.relu(first(x)))))
 
     def _finish(self, x: Tensor, convolved: Tensor) -> Tensor:
-        output = self.leave(torch.relu(self.norms[2](convolved)))
+        output = self.output_projection(torch.relu(self.norms[2](convolved)))
         return self.tap("output", self.dropout.add(x, output), "x + W₂ r(C ∗ r(W₁ r(x)))")
 
 
@@ -173,9 +173,14 @@ class ByteNetDecoder(TapModule):
         self.dropout = Dropout(recipe.dropout)
         self.source = Linear(width, width, bias=False) if source else None
         if source:
-            self.register_buffer("ratio", torch.tensor([1.0, 0.0]))  # a, b
+            self.register_buffer("ratio", torch.empty(2))  # a, b
+            self.reset_parameters()
         self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = None
+
+    def reset_parameters(self) -> None:
+        if self.source is not None:
+            self.ratio.copy_(torch.tensor([1.0, 0.0]))
 
     def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
         """Find the ratio of these lengths (without marks: there is one on either side)."""
@@ -188,15 +193,15 @@ class ByteNetDecoder(TapModule):
         states = self.source(memory.states)  # (B, S, D) or (M, D)
         if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
             return ByteNetState(Recent(()), states, layout=memory.layout)
-        return replace(self.begin_blank(len(states), states), source=states, lengths=memory.lengths())
+        return replace(self.begin_empty(len(states), states), source=states, lengths=memory.lengths())
 
-    def begin_blank(self, batch: int, like: Tensor) -> ByteNetState:
+    def begin_empty(self, batch: int, like: Tensor) -> ByteNetState:
         """Where nothing has been read: zeros."""
         return ByteNetState(Recent.none(self.reaches, batch, self.inner, like))
 
-    def begin_after(self, x: Tensor, layout: Padded) -> ByteNetState:
+    def prefill(self, x: Tensor, layout: Padded) -> ByteNetState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
-        return self._advance(x, self.begin_blank(len(x), x), layout.lengths.to(x.device))[1]
+        return self._advance(x, self.begin_empty(len(x), x), layout.lengths.to(x.device))[1]
 
     def advance(self, x: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[Tensor, ByteNetState]:
         if not isinstance(layout, Packed):

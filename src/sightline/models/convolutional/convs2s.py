@@ -83,9 +83,12 @@ class Entrance(TapModule):
     def __init__(self, recipe: ConvolutionalConfig, width: int) -> None:
         super().__init__()
         self.positions = POSITIONS[recipe.positions.kind](width, recipe.positions.max_positions)
+        self.dropout = Dropout(recipe.dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         for table in self.positions.parameters():
             nn.init.normal_(table, std=ENTERING)
-        self.dropout = Dropout(recipe.dropout)
 
     def forward(self, x: Tensor, places: Tensor, reach: int) -> Tensor:
         """(…, D) at places (…,), all of them before `reach`."""
@@ -96,22 +99,22 @@ class ConvolutionalEncoder(TapModule):
     """Gated convolutions over the source; its vectors are handed on beside the states."""
 
     by_layer: tuple[str, ...] = ("layers",)
-    below: tuple[str, ...] = ("entrance", "enter")
+    below: tuple[str, ...] = ("embed_positions", "input_projection")
 
     def __init__(self, recipe: ConvolutionalConfig, width: int) -> None:
         super().__init__()
         channels = recipe.layer_width(width)
-        self.entrance = Entrance(recipe, width)
-        self.enter = width_map(width, channels, "W e + b", 1 - recipe.dropout)
+        self.embed_positions = Entrance(recipe, width)
+        self.input_projection = width_map(width, channels, "W e + b", 1 - recipe.dropout)
         self.layers = nn.ModuleList(GatedBlock(recipe, channels, causal=False) for _ in range(recipe.layers))
-        self.leave = width_map(channels, width, "W h + b")
+        self.output_projection = width_map(channels, width, "W h + b")
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
-        entered = self.entrance(x, layout.positions(x.device), layout.longest)
-        h = self.enter(entered)  # (…, C)
+        entered = self.embed_positions(x, layout.positions(x.device), layout.longest)
+        h = self.input_projection(entered)  # (…, C)
         for layer in self.layers:
             h = layer(h, layout)
-        return Memory(self.tap("output", self.leave(h)), layout, embeddings=entered)
+        return Memory(self.tap("output", self.output_projection(h)), layout, embeddings=entered)
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,8 @@ class StepAttention(TapModule):
         super().__init__()
         self.project = NormalizedLinear(channels, width, std=math.sqrt(1 / channels))
         self.score = Dot()
-        self.back = width_map(width, channels, "W √S context + b")
-        seen = ("√S context", "context") if width == channels else ("back", "back.output")
+        self.output_projection = width_map(width, channels, "W √S context + b")
+        seen = ("√S context", "context") if width == channels else ("output_projection", "output_projection.output")
         self.formula, self.seen = f"√½ (h + {seen[0]})", seen[1]
 
     def forward(self, h: Tensor, given: Tensor, source: SourceStates) -> Tensor:
@@ -168,7 +171,9 @@ class StepAttention(TapModule):
         mask = None if source.mask is None else source.mask[:, None, None, :]
         look = partial(attend, score=self.score, mask=mask, layout=source.layouts, tap=self.explicit_tap)
         context = look(in_autocast(query)[:, None], keys, values)[:, 0]
-        return self.tap("output", (h + self.back(source.scale * context)) * HALF, self.formula, [self.seen])
+        return self.tap(
+            "output", (h + self.output_projection(source.scale * context)) * HALF, self.formula, [self.seen]
+        )
 
 
 @dataclass(frozen=True)
@@ -202,20 +207,20 @@ class ConvolutionalDecoder(TapModule):
     """Causal gated convolutions over the target so far, each followed by a look at the source, if there is one."""
 
     by_layer: tuple[str, ...] = ("layers", "attentions")
-    below: tuple[str, ...] = ("entrance", "enter")
+    below: tuple[str, ...] = ("embed_positions", "input_projection")
     sees_source: tuple[str, ...] = ("attentions",)
 
     def __init__(self, recipe: ConvolutionalConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.width, self.channels = width, recipe.layer_width(width)
-        self.entrance = Entrance(recipe, width)
-        self.enter = width_map(width, self.channels, "W g + b", 1 - recipe.dropout)
+        self.embed_positions = Entrance(recipe, width)
+        self.input_projection = width_map(width, self.channels, "W g + b", 1 - recipe.dropout)
         blocks = [GatedBlock(recipe, self.channels, causal=True) for _ in range(recipe.layers)]
         self.layers = nn.ModuleList(blocks)
         self.reaches = [block.convolution.reach for block in blocks]
         looks = recipe.layers if source else 0
         self.attentions = nn.ModuleList(StepAttention(width, self.channels) for _ in range(looks))
-        self.leave = width_map(self.channels, width, "W h + b")
+        self.output_projection = width_map(self.channels, width, "W h + b")
         self.dropout = Dropout(recipe.dropout)
         self.cross_attention_paths = tuple(f"attentions.{index}" for index in range(len(self.attentions)))
         self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
@@ -236,16 +241,16 @@ class ConvolutionalDecoder(TapModule):
         if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
             return ConvolutionalState(Recent(()), SourceStates(keys, values, None, scale, memory.layout))
         source = SourceStates(keys, values, memory.layout.key_mask(), scale[..., None])
-        return replace(self.begin_blank(len(states), states), source=source)
+        return replace(self.begin_empty(len(states), states), source=source)
 
-    def begin_blank(self, batch: int, like: Tensor) -> ConvolutionalState:
+    def begin_empty(self, batch: int, like: Tensor) -> ConvolutionalState:
         """Where nothing has been read: zeros."""
         return ConvolutionalState(Recent.none(self.reaches, batch, self.channels, like))
 
-    def begin_after(self, x: Tensor, layout: Padded) -> ConvolutionalState:
+    def prefill(self, x: Tensor, layout: Padded) -> ConvolutionalState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
         ends = layout.lengths.to(x.device)
-        state = self._advance(x, self.begin_blank(len(x), x), ends)[1]
+        state = self._advance(x, self.begin_empty(len(x), x), ends)[1]
         return state if layout.mask is None else replace(state, shift=(x.shape[1] - ends)[:, None])
 
     def advance(
@@ -254,8 +259,8 @@ class ConvolutionalDecoder(TapModule):
         if not isinstance(layout, Packed):
             return self._advance(x, state)
         source = None if state.source is None else state.source.seen_from(layout)
-        given = self.entrance(x, layout.positions(x.device), layout.longest)
-        h = self.enter(given)  # (N, C)
+        given = self.embed_positions(x, layout.positions(x.device), layout.longest)
+        h = self.input_projection(given)  # (N, C)
         for index, layer in enumerate(self.layers):
             h = self._look(index, layer(h, layout), given, source)
         return self._leave(h), replace(state, length=layout.longest)
@@ -267,8 +272,8 @@ class ConvolutionalDecoder(TapModule):
         state.recent.check(x.shape[1])
         beside = (state.recent.shape[0], -1)  # (B, W·T): one token of many, or many of one
         rows = (*x.shape[:2], self.channels)  # (B·W, T, C)
-        given = self.entrance(x.reshape(*beside, self.width), *self._places(x, state))
-        h, last = self.enter(given), []
+        given = self.embed_positions(x.reshape(*beside, self.width), *self._places(x, state))
+        h, last = self.input_projection(given), []
         for index, (layer, recent) in enumerate(zip(self.layers, state.recent.rows(), strict=True)):
             h, recent = layer.advance(h.reshape(rows), recent, ends)
             last.append(recent)
@@ -281,7 +286,7 @@ class ConvolutionalDecoder(TapModule):
         return h if source is None else self.attentions[index](h, given, source)
 
     def _leave(self, h: Tensor) -> Tensor:
-        return self.dropout(self.tap("output", self.leave(h)))
+        return self.dropout(self.tap("output", self.output_projection(h)))
 
     def _places(self, x: Tensor, state: ConvolutionalState) -> tuple[Tensor, int]:
         """(1 or B, T): where the new tokens stand, and what is behind all of them."""

@@ -168,7 +168,7 @@ class RecurrentDecoder(RecurrentStack):
     beside its c, which is the recurrent attention of that paper.
     """
 
-    sees_source: tuple[str, ...] = ("bridges", "attention", "mix")
+    sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
 
     def __init__(self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True) -> None:
         feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
@@ -180,7 +180,7 @@ class RecurrentDecoder(RecurrentStack):
         self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
-        self.mix = None if self.attention is None else Linear(2 * width, width)
+        self.attentional = None if self.attention is None else Linear(2 * width, width)
         self.cross_attention_paths = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 
@@ -197,12 +197,12 @@ class RecurrentDecoder(RecurrentStack):
         feed = values.new_zeros(values.shape[0], 1, values.shape[2]) if self.feeding else None
         return RecurrentState(tuple(hidden), feed, keys[:, None], values[:, None], memory.layout.key_mask())
 
-    def begin_blank(self, batch: int, like: Tensor) -> RecurrentState:
+    def begin_empty(self, batch: int, like: Tensor) -> RecurrentState:
         """Where nothing has been read: zeros."""
         starts = (layer.start(batch, like) for layer in self.layers)
         return RecurrentState(tuple(tuple(part[:, None] for part in start) for start in starts), None)
 
-    def begin_after(self, x: Tensor, layout: Padded) -> RecurrentState:
+    def prefill(self, x: Tensor, layout: Padded) -> RecurrentState:
         """After tokens x (B, S, D) of different lengths."""
         hidden = []
         for number, (layer, link) in enumerate(zip(self.layers, self.links, strict=True)):
@@ -268,7 +268,7 @@ class RecurrentDecoder(RecurrentStack):
 
     def _features(self, top: Tensor, context: Tensor | None) -> Tensor:
         """The output of the stack and the context, (B·W, T, D) each → features of that shape."""
-        if context is None or self.mix is None:
+        if context is None or self.attentional is None:
             return self.dropout(self.tap("features", top, "x"))
-        features = torch.tanh(self.mix(torch.cat([top, context], dim=-1)))
+        features = torch.tanh(self.attentional(torch.cat([top, context], dim=-1)))
         return self.dropout(self.tap("features", features, "tanh(W_c [x ; c])"))

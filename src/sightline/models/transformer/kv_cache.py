@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sightline.layers.attention import combine
+from sightline.layers.attention import combine_masks
 from sightline.layers.layout import Packed
 from sightline.layers.local_attention import Compressed, Local, Span
 from sightline.layers.multi_head import KeysAndValues
@@ -41,7 +41,7 @@ class Seen:
 
 
 class View(NamedTuple):
-    """Keys and values (B, G, S, K) that a step looks at, and which of them: (B, 1, W·T, S)."""
+    """Keys and values (B, G, S, Dh) that a step looks at, and which of them: (B, 1, W·T, S)."""
 
     keys: Tensor
     values: Tensor
@@ -64,7 +64,7 @@ class Movers:
         return Movers(sentences, places, sentences[places])
 
     def move(self, pair: KeysAndValues, used: int) -> KeysAndValues:
-        """The first slots of a buffer (B, G, capacity, K) for the sentences that are left: (B', G, capacity, K)."""
+        """The first slots of a buffer (B, G, capacity, Dh) for the sentences that are left: (B', G, capacity, Dh)."""
         for tensor in pair:
             seen = tensor[:, :, :used]
             seen[self.places] = seen[self.movers]
@@ -151,7 +151,7 @@ def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int 
 
 @dataclass(frozen=True)
 class Slots:
-    """Keys and values of all tokens: (B, G, capacity, K). Their memory is nobody else's: `keep` writes to it."""
+    """Keys and values of all tokens: (B, G, capacity, Dh). Their memory is nobody else's: `keep` writes to it."""
 
     kept: KeysAndValues | None = None
 
@@ -161,7 +161,7 @@ class Slots:
         return self.kept is None
 
     def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> Slots:
-        """With this step's (B, G, W·T, K). Shown: somebody listens, who will ask for all slots in their places."""
+        """With this step's (B, G, W·T, Dh). Shown: somebody listens, who will ask for all slots in their places."""
         return Slots(append(self.kept, seen.used, new)[0])
 
     def view(self, seen: Seen, *, shown: bool) -> View:
@@ -224,7 +224,7 @@ class LocalSlots(Slots):
         places = seen.slots[None, since:]  # (1, S)
         near = self.span.sees(seen.positions, places if seen.shift is None else places - seen.shift)
         past = _past(seen)
-        mask = combine(near[:, None], None if past is None else past[..., since:])
+        mask = combine_masks(near[:, None], None if past is None else past[..., since:])
         here = slice(since - self.forgotten, used - self.forgotten)
         return View(self.kept.keys[:, :, here], self.kept.values[:, :, here], mask, False)
 
@@ -250,7 +250,7 @@ class LocalSlots(Slots):
 
 @dataclass(frozen=True)
 class CompressedSlots(Slots):
-    """Compressed keys and values (B, G, capacity, K), and the last k − 1 tokens of each hypothesis to make more of.
+    """Compressed keys and values (B, G, capacity, Dh), and the last k − 1 tokens of each hypothesis to make more of.
 
     A compressed key belongs to the slot of the token it ends at: whoever has that in its past sees it.
     """
@@ -259,26 +259,26 @@ class CompressedSlots(Slots):
     count: int = 0  # how many are written
     at: Tensor | None = None  # (B or 1, count) the slot each ends at
     valid: Tensor | None = None  # (B, count) False: there is none; None: all are there
-    tail: KeysAndValues | None = None  # (B, W, k − 1, G·K) each; None: before the first token
+    tail: KeysAndValues | None = None  # (B, W, k − 1, G·Dh) each; None: before the first token
 
     def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> CompressedSlots:
         assert self.span is not None
         span, width = self.span, seen.width
         sentences, head_width = new.keys.shape[0], new.keys.shape[-1]
-        flat = [part.transpose(1, 2).flatten(2).unflatten(1, (width, -1)) for part in new]  # (B, W, T, G·K)
+        flat = [part.transpose(1, 2).flatten(2).unflatten(1, (width, -1)) for part in new]  # (B, W, T, G·Dh)
         if seen.shift is not None and self.tail is None:  # what stands before the first token is nothing
             blank = (torch.arange(flat[0].shape[2], device=seen.shift.device) < seen.shift)[:, None, :, None]
             flat = [part.masked_fill(blank, 0.0) for part in flat]
         tail = self.tail or [part.new_zeros(sentences, width, span.kernel - 1, part.shape[3]) for part in flat]
-        runs = [torch.cat([old, part], dim=2) for old, part in zip(tail, flat, strict=True)]  # (B, W, k − 1 + T, G·K)
+        runs = [torch.cat([old, part], dim=2) for old, part in zip(tail, flat, strict=True)]  # (B, W, k − 1 + T, G·Dh)
         last = KeysAndValues(*(run[:, :, run.shape[2] - span.kernel + 1 :] for run in runs))
         ends, valid = _ends(seen, flat[0].shape[2], span.stride)  # (B or 1, n) among the T, and which there are
         if ends.shape[1] == 0:
             return replace(self, tail=last)
         places = seen.length + ends if seen.shift is None else seen.length + ends - seen.shift
-        windows = [_windows(run, ends, span.kernel) for run in runs]  # (B, W, n, k·G·K)
-        made = span.compress(windows, places[:, None], head_width)  # (B, W, n, G, K) each
-        pair = KeysAndValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in made))  # (B, G, W·n, K)
+        windows = [_windows(run, ends, span.kernel) for run in runs]  # (B, W, n, k·G·Dh)
+        made = span.compress(windows, places[:, None], head_width)  # (B, W, n, G, Dh) each
+        pair = KeysAndValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in made))  # (B, G, W·n, Dh)
         hypotheses = torch.arange(width, device=ends.device)
         at = (seen.used + ends[:, None, :] + hypotheses[:, None]).flatten(1)  # (B or 1, W·n)
         if valid is not None:
@@ -307,7 +307,7 @@ class CompressedSlots(Slots):
             index = self.at[:, None, None, :].expand(-1, 1, past.shape[2], -1)
             rows = max(len(index), len(past))
             mask = past.expand(rows, -1, -1, -1).gather(3, index.expand(rows, -1, -1, -1))
-        mask = combine(mask, None if self.valid is None else self.valid[:, None, None, :])
+        mask = combine_masks(mask, None if self.valid is None else self.valid[:, None, None, :])
         return View(self.kept.keys[:, :, : self.count], self.kept.values[:, :, : self.count], mask, False)
 
     def select(self, parents: Tensor) -> CompressedSlots:

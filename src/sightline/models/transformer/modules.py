@@ -26,7 +26,7 @@ from sightline.layers.positions import (
 )
 from sightline.layers.scores import build_head_score
 from sightline.layers.tap import TapModule
-from sightline.models.gradient_checkpointing import Recomputing
+from sightline.models.gradient_checkpointing import CheckpointedStack
 from sightline.models.protocol import Memory
 from sightline.models.transformer.kv_cache import Seen, Slots, blank_past
 from sightline.models.transformer.state import (
@@ -74,7 +74,7 @@ def _self_attention(recipe: TransformerConfig, width: int, number: int, *, causa
     return _attention(recipe, width, rotary=rotary, relative_keys=keys, span=span)
 
 
-class Stack(TapModule, Recomputing):
+class Stack(TapModule, CheckpointedStack):
     """What encoder and decoder share: where order enters, the layers (theirs to make) and the norm at the end."""
 
     by_layer: tuple[str, ...] = ("layers",)
@@ -119,16 +119,16 @@ class EncoderLayer(TapModule):
         super().__init__()
         self.attention = _self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.around_attention = Residual(recipe.norm, width, recipe.dropout)
-        self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
+        self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
         valid = _valid(layout)
-        heads = self.attention.queries_keys_values(self.around_attention.enter(x, valid), rotation)
+        heads = self.attention.queries_keys_values(self.attention_residual.enter(x, valid), rotation)
         seen = self.attention(*heads, layout=(layout, layout), relative=relative)
-        x = self.around_attention.leave(x, seen, valid)
-        fed = self.feedforward(self.around_feedforward.enter(x, valid), _real(layout))
-        return self.tap("output", self.around_feedforward.leave(x, fed, valid))
+        x = self.attention_residual.leave(x, seen, valid)
+        fed = self.feedforward(self.feedforward_residual.enter(x, valid), _real(layout))
+        return self.tap("output", self.feedforward_residual.leave(x, fed, valid))
 
 
 class TransformerEncoder(Stack):
@@ -146,7 +146,7 @@ class TransformerEncoder(Stack):
         positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
         x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
         for layer in self.layers:
-            x = self.through(layer, layer, x, layout, rotation, relative)
+            x = self.run_layer(layer, layer, x, layout, rotation, relative)
         x = self.tap("output", self.norm(x, _valid(layout)), str(self.norm.formula))
         return Memory(x, layout)
 
@@ -167,12 +167,12 @@ class DecoderLayer(TapModule):
         super().__init__()
         self.attention = _self_attention(recipe, width, number, causal=True)
         if source:
-            self.cross = _attention(recipe, width)
+            self.cross_attention = _attention(recipe, width)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.around_attention = Residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
         if source:
-            self.around_cross = Residual(recipe.norm, width, recipe.dropout)
-        self.around_feedforward = Residual(recipe.norm, width, recipe.dropout)
+            self.cross_attention_residual = Residual(recipe.norm, width, recipe.dropout)
+        self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
 
     def forward(
         self,
@@ -184,69 +184,75 @@ class DecoderLayer(TapModule):
         relative: Relative | None = None,
     ) -> Tensor:
         """All tokens at once: x (N, D)."""
-        heads = self.attention.queries_keys_values(self.around_attention.enter(x), rotation)
+        heads = self.attention.queries_keys_values(self.attention_residual.enter(x), rotation)
         past = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
-        x = self.around_attention.leave(x, past)
+        x = self.attention_residual.leave(x, past)
         if cache.source is not None and source is not None:
-            query = self.cross.queries(self.around_cross.enter(x))
-            x = self.around_cross.leave(x, self.cross(query, *cache.source, layout=(layout, source)))
+            query = self.cross_attention.queries(self.cross_attention_residual.enter(x))
+            x = self.cross_attention_residual.leave(
+                x, self.cross_attention(query, *cache.source, layout=(layout, source))
+            )
         return self._finish(x, None, layout.real)
 
     def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
         """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
         query, key, value = (
-            part.transpose(1, 2)  # (B, H or G, W·T, K)
-            for part in self.attention.queries_keys_values(self.around_attention.enter(x, seen.valid), seen.rotation)
+            part.transpose(1, 2)  # (B, H or G, W·T, Dh)
+            for part in self.attention.queries_keys_values(self.attention_residual.enter(x, seen.valid), seen.rotation)
         )
-        if cache.own.empty and self.attention.project is None:  # they are views of x, and of one another
+        if cache.own.empty and self.attention.qkv is None:  # they are views of x, and of one another
             key, value = key.clone(), value.clone()
         own, past = self._look_back(query, KeysAndValues(key, value), cache.own, seen)
-        x = self.around_attention.leave(x, past, seen.valid)
+        x = self.attention_residual.leave(x, past, seen.valid)
         if cache.source is not None:
-            query = self.cross.queries(self.around_cross.enter(x, seen.valid)).transpose(1, 2)
-            x = self.around_cross.leave(x, self.cross(query, *cache.source, mask=seen.source), seen.valid)
+            query = self.cross_attention.queries(self.cross_attention_residual.enter(x, seen.valid)).transpose(1, 2)
+            x = self.cross_attention_residual.leave(
+                x, self.cross_attention(query, *cache.source, mask=seen.source), seen.valid
+            )
         return self._finish(x, seen.valid, seen.valid), Cache(own, cache.source)
 
     def _look_back(self, query: Tensor, new: KeysAndValues, own: Slots, seen: Seen) -> tuple[Slots, Tensor]:
-        """Heads (B, H or G, W·T, K) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
+        """Heads (B, H or G, W·T, Dh) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
         shown = self.attention.recorded
         own = own.grown(new, seen, shown=shown)
         if seen.whole is None or shown:
             view = own.view(seen, shown=shown)
             sight = {"mask": view.mask, "causal": view.causal, "relative": seen.relative}
             return own, self.attention(query, view.keys, view.values, **sight)
-        heads = (aligned_left(part.transpose(1, 2), seen.shift).flatten(0, 1) for part in (query, *new))  # (B·T, ·, K)
+        heads = (aligned_left(part.transpose(1, 2), seen.shift).flatten(0, 1) for part in (query, *new))  # (B·T, ·, Dh)
         past = self.attention(*heads, causal=True, layout=(seen.whole, seen.whole))
         return own, aligned_right(past.unflatten(0, (len(query), -1)), seen.shift)
 
     def _finish(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
-        fed = self.feedforward(self.around_feedforward.enter(x, valid), real)
-        return self.tap("output", self.around_feedforward.leave(x, fed, valid))
+        fed = self.feedforward(self.feedforward_residual.enter(x, valid), real)
+        return self.tap("output", self.feedforward_residual.leave(x, fed, valid))
 
 
 class TransformerDecoder(Stack):
     """Layers of self-attention over the target so far and, if there is a source, of attention to it."""
 
-    sees_source: tuple[str, ...] = ("layers.*.cross", "layers.*.around_cross")
+    sees_source: tuple[str, ...] = ("layers.*.cross_attention", "layers.*.cross_attention_residual")
 
     def __init__(self, recipe: TransformerConfig, width: int, *, source: bool = True) -> None:
         super().__init__(recipe, width, causal=True)
         layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
         self.layers = nn.ModuleList(layers)
         self.norm = build_last_norm(recipe.norm, width)
-        self.cross_attention_paths = tuple(f"layers.{index}.cross" for index in range(recipe.layers)) if source else ()
+        self.cross_attention_paths = (
+            tuple(f"layers.{index}.cross_attention" for index in range(recipe.layers)) if source else ()
+        )
         self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
         self.by_place = self.by_distance or any(isinstance(layer.attention.span, Local) for layer in self.layers)
 
     def begin(self, memory: Memory) -> TransformerState:
         """Project the memory once for every layer."""
         if isinstance(memory.layout, Packed):
-            sources = [layer.cross.keys_values(memory.states) for layer in self.layers]
+            sources = [layer.cross_attention.keys_values(memory.states) for layer in self.layers]
         else:
-            sources = [copied(layer.cross.keys_values(memory.states)) for layer in self.layers]
+            sources = [copied(layer.cross_attention.keys_values(memory.states)) for layer in self.layers]
         return TransformerState(self._blank(sources), memory.layout, memory.layout.batch, memory.states.device)
 
-    def begin_blank(self, batch: int, like: Tensor) -> TransformerState:
+    def begin_empty(self, batch: int, like: Tensor) -> TransformerState:
         """Where there is no source and nothing has been written."""
         return TransformerState(self._blank([None] * len(self.layers)), None, batch, like.device)
 
@@ -254,13 +260,13 @@ class TransformerDecoder(Stack):
         spans = (layer.attention.span for layer in cast("Iterable[DecoderLayer]", self.layers))
         return tuple(Cache(blank_past(span), source) for span, source in zip(spans, sources, strict=True))
 
-    def begin_after(self, x: Tensor, layout: Padded) -> TransformerState:
+    def prefill(self, x: Tensor, layout: Padded) -> TransformerState:
         """After tokens x (B, S, D) of different lengths: all end at the same slot, shorter ones begin later."""
         if layout.mask is None:
-            return self._advance_cached(x, self.begin_blank(len(x), x), None)[1]
+            return self._advance_cached(x, self.begin_empty(len(x), x), None)[1]
         shift = (x.shape[1] - layout.lengths)[:, None].to(x.device)  # (B, 1)
         visible = torch.arange(x.shape[1], device=x.device) >= shift  # (B, S)
-        state = replace(self.begin_blank(len(x), x), shift=shift)
+        state = replace(self.begin_empty(len(x), x), shift=shift)
         _, state = self._advance_cached(aligned_right(x, shift), state, visible, visible)
         return replace(state, ancestry=visible[:, None, :])
 
@@ -271,7 +277,7 @@ class TransformerDecoder(Stack):
             positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
             x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
             for layer, cache in zip(self.layers, state.caches, strict=True):
-                x = self.through(layer, layer, x, cache, state.layout, layout, rotation, relative)
+                x = self.run_layer(layer, layer, x, cache, state.layout, layout, rotation, relative)
             return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
         return self._advance_cached(x, state, _valid(layout))
 
@@ -327,7 +333,7 @@ class TransformerDecoder(Stack):
         x = self.dropout(self.positions(x, positions, reach))
         caches = []
         for layer, cache in zip(cast("Iterable[DecoderLayer]", self.layers), state.caches, strict=True):
-            x, cache = self.through(layer, layer.step, x, cache, seen)
+            x, cache = self.run_layer(layer, layer.step, x, cache, seen)
             caches.append(cache)
         after = replace(
             state,

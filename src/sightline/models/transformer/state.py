@@ -19,7 +19,7 @@ class Cache:
     """What one layer keeps of the tokens so far, and of the source. (G is H but for heads that share.)"""
 
     own: Slots
-    source: KeysAndValues | None  # (B, G, S, K); None: there is no source to look at
+    source: KeysAndValues | None  # (B, G, S, Dh); None: there is no source to look at
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,12 @@ def _joined_ancestry(state: TransformerState, join: CacheJoin, move: Move) -> Te
 
 
 def join_heads(first: KeysAndValues, second: KeysAndValues) -> KeysAndValues:
-    """Keys and values (B, G, S, K) of the sources of two states."""
+    """Keys and values (B, G, S, Dh) of the sources of two states."""
     return KeysAndValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
 
 
 def copied(heads: KeysAndValues) -> KeysAndValues:
-    """(B, S, G, K) → (B, G, S, K) in a memory of its own: without projections it would be the source's."""
+    """(B, S, G, Dh) → (B, G, S, Dh) in a memory of its own: without projections it would be the source's."""
     keys, values = (part.transpose(1, 2).clone(memory_format=torch.contiguous_format) for part in heads)
     return KeysAndValues(keys, values)
 

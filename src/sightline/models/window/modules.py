@@ -93,11 +93,11 @@ class WindowDecoder(TapModule):
         assert self.bridge is not None
         return WindowState(self._zeros(len(summary), summary), self.bridge(summary))
 
-    def begin_blank(self, batch: int, like: Tensor) -> WindowState:
+    def begin_empty(self, batch: int, like: Tensor) -> WindowState:
         """Where nothing has been read: zeros."""
         return WindowState(self._zeros(batch, like))
 
-    def begin_after(self, x: Tensor, layout: Padded) -> WindowState:
+    def prefill(self, x: Tensor, layout: Padded) -> WindowState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
         before = torch.cat([self._zeros(len(x), x)[:, 0], x], dim=1)  # (B, k − 1 + S, D)
         places = layout.lengths.to(x.device)[:, None] + torch.arange(self.net.size - 1, device=x.device)

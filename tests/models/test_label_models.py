@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shared_models import shared
 from sightline.layers.layout import Packed, Padded
-from sightline.models.heads import Classifier, Labeller, Tagger, pool
+from sightline.models.heads import Classifier, LabelModel, Tagger, pool
 from sightline.models.protocol import Memory
 from sightline.recipe.model import ModelConfig
 
@@ -62,7 +62,7 @@ def built(body: str, head: str) -> Any:
 
 
 @pytest.fixture(params=[(body, head) for body in BODIES for head in HEADS], ids="-".join)
-def model(request: pytest.FixtureRequest) -> Labeller:
+def model(request: pytest.FixtureRequest) -> LabelModel:
     return built(*request.param)
 
 
@@ -76,7 +76,7 @@ def packed(texts: list[list[int]], longest: int | None = None) -> tuple[Tensor, 
     return torch.tensor([token for text in texts for token in text]), Packed.of(list(map(len, texts)), longest=longest)
 
 
-def answers(model: Labeller, tokens: Tensor, layout: Padded | Packed, texts: list[list[int]] = TEXTS) -> list[Tensor]:
+def answers(model: LabelModel, tokens: Tensor, layout: Padded | Packed, texts: list[list[int]] = TEXTS) -> list[Tensor]:
     """The logits of each text: (labels,), or (S, labels) of a tagger."""
     logits = model.logits(model(tokens, layout))
     if isinstance(model, Classifier):
@@ -87,7 +87,7 @@ def answers(model: Labeller, tokens: Tensor, layout: Padded | Packed, texts: lis
 
 
 @torch.no_grad()
-def test_a_text_sees_neither_its_neighbours_nor_its_padding(model: Labeller) -> None:
+def test_a_text_sees_neither_its_neighbours_nor_its_padding(model: LabelModel) -> None:
     single = [answers(model, *padded([text]), [text])[0] for text in TEXTS]
     for tokens, layout in (padded(TEXTS), padded(TEXTS, 9), padded(TEXTS, filler=11)):
         for found, wanted in zip(answers(model, tokens, layout), single, strict=True):
@@ -95,14 +95,14 @@ def test_a_text_sees_neither_its_neighbours_nor_its_padding(model: Labeller) -> 
 
 
 @torch.no_grad()
-def test_packed_is_padded(model: Labeller) -> None:
+def test_packed_is_padded(model: LabelModel) -> None:
     wanted = answers(model, *padded(TEXTS))
     for longest in (None, 9):
         for ours, theirs in zip(answers(model, *packed(TEXTS, longest)), wanted, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
-def test_with_gradients_the_answers_are_the_same(model: Labeller) -> None:
+def test_with_gradients_the_answers_are_the_same(model: LabelModel) -> None:
     """Without them a Transformer on the CPU packs what it is given."""
     with torch.no_grad():
         wanted = torch.cat(answers(model, *padded(TEXTS)))

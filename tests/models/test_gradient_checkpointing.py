@@ -15,7 +15,7 @@ from sightline.layers import attention
 from sightline.layers.experts import collect
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
-from sightline.models.gradient_checkpointing import recompute_layers
+from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
@@ -69,7 +69,7 @@ def test_gradients_averages_and_counts_are_those_of_a_plain_step(
     name: str, kind: str, build_model: Callable[..., Seq2Seq]
 ) -> None:
     plain, twice = (build_model(BODIES[name], BODIES[name]).train() for _ in range(2))
-    recompute_layers(twice)
+    enable_gradient_checkpointing(twice)
     runs: list[list[Any]] = [[], []]
     for model, calls in zip((plain, twice), runs, strict=True):
         model.decoder.layers[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
@@ -86,15 +86,15 @@ def test_gradients_averages_and_counts_are_those_of_a_plain_step(
 
 def test_a_layer_that_somebody_listens_to_is_heard_once(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(BODIES["plain"], BODIES["plain"]).train()
-    recompute_layers(model)
+    enable_gradient_checkpointing(model)
     heard: list[str] = []
 
     def hear(tapped: Tapped) -> None:
         heard.append(tapped.name)
 
-    with on_taps(model, hear, only=["decoder.layers.1.cross"]):
+    with on_taps(model, hear, only=["decoder.layers.1.cross_attention"]):
         gradients, _, _ = pass_once(model, "packed")
-    assert heard.count("decoder.layers.1.cross.weights") == 1
+    assert heard.count("decoder.layers.1.cross_attention.weights") == 1
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
 
 
@@ -120,13 +120,13 @@ def kept_bytes(model: Seq2Seq) -> int:
 def test_less_is_kept_for_the_way_back(build_model: Callable[..., Seq2Seq]) -> None:
     deep = body(layers=6)
     plain, twice = (build_model(deep, deep).train() for _ in range(2))
-    recompute_layers(twice)
+    enable_gradient_checkpointing(twice)
     assert kept_bytes(twice) < kept_bytes(plain) / 4
 
 
 def test_nothing_is_computed_twice_at_test(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(BODIES["plain"], BODIES["plain"]).eval()
-    recompute_layers(model)
+    enable_gradient_checkpointing(model)
     calls: list[int] = []
     model.decoder.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
     layout, tokens = Packed.of([4]), torch.tensor([5, 6, 7, 8])
@@ -143,7 +143,7 @@ def test_a_compiled_step_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch)
     recipe = ModelConfig.model_validate({"width": 8, "decoder": short})
     plain = LanguageModel(recipe, 13).train().double()
     twice = copy.deepcopy(plain)
-    recompute_layers(twice)
+    enable_gradient_checkpointing(twice)
     layout, tokens = Packed.of([4, 5], longest=6), torch.randint(4, 13, (9,))
 
     def loss(model: LanguageModel) -> Tensor:
@@ -174,7 +174,7 @@ def recipe_of(**changes: Any) -> Recipe:
 def test_a_recipe_asks_for_it() -> None:
     tokenizer = SimpleNamespace(size=13)
     model = experiment.build_model(recipe_of(), SimpleNamespace(source=tokenizer, target=tokenizer))  # type: ignore[arg-type]
-    assert [stack.recompute for stack in (model.encoder, model.decoder)] == [True, True]
+    assert [stack.gradient_checkpointing for stack in (model.encoder, model.decoder)] == [True, True]
 
 
 def test_a_recipe_without_transformers_is_refused() -> None:
