@@ -34,6 +34,8 @@ class Embedding(TapModule):
 class Output(Projection):
     """Features to scores of every word: f Wᵀ + b; W may be the embedding's (Press and Wolf 2017)."""
 
+    bias: nn.Parameter
+
     def __init__(self, size: int, width: int, tied: Embedding | None) -> None:
         super().__init__()
         self.tied = tied is not None

@@ -14,6 +14,7 @@ same weights either way: children first, unless a class says `own_parameters_fir
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
     """Move a model to `device`; what is on the meta device gets uninitialized memory there. Tied weights stay tied."""
     moved: dict[int, Tensor] = {}
     for module in model.modules():
-        for own in (module._parameters, module._buffers):
+        owned: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for own in owned:
             for name, tensor in own.items():
                 if tensor is None:
                     continue
