@@ -321,7 +321,7 @@ def test_proceedings_are_matched_by_speech_and_filtered(tmp_path: Path, monkeypa
     originals = {path.name: path for path in tmp_path.iterdir()}
     lists = {"train": [], "valid": [], "test": ["20110101"]}
     monkeypatch.setattr(europarl, "number_lists", lambda name: lists)
-    found = dict(europarl.make(originals))
+    found = dict(europarl.europarl_files(originals))
     assert found["test.de.xz"] == b"Das ist gut.\n" and found["test.en.xz"] == b"That is good.\n"
 
 

@@ -59,10 +59,10 @@ def test_sentences_that_a_person_has_checked(english: str, german: str, links: s
 
 
 def test_the_corpus_stays_the_same() -> None:
-    text = "\n".join(map(str, (phrase._replace(links=frozenset()) for phrase in SENTENCES[:500])))
+    text = "\n".join(map(str, (tuple(phrase)[:4] for phrase in SENTENCES[:500])))
     links = "\n".join(str(sorted(phrase.links)) for phrase in SENTENCES[:500])
     digest = hashlib.sha256(f"{text}\n{links}".encode()).hexdigest()
-    assert (GRAMMAR_VERSION, digest[:16]) == (1, "90848b8902bb382d"), "other sentences: raise GRAMMAR_VERSION"
+    assert (GRAMMAR_VERSION, digest[:16]) == (1, "451408715184620c"), "other sentences: raise GRAMMAR_VERSION"
 
 
 def test_every_view_of_a_source_has_the_same_sentences() -> None:

@@ -76,6 +76,6 @@ def test_it_reads_no_files_and_is_known_by_its_keys_but_the_weight(tmp_path: Pat
     source = SequencesSource(split="train")
     assert source_files(source, None) == []
     assert _identity(source, None, tmp_path) == _identity(source.model_copy(update={"weight": 2.0}), None, tmp_path)
-    for change in ({"change": "reverse"}, {"lengths": (1, 20)}, {"symbols": 5}, {"seed": 2}, {"examples": 9}):
+    for change in ({"operation": "reverse"}, {"lengths": (1, 20)}, {"symbols": 5}, {"seed": 2}, {"examples": 9}):
         changed = source.model_copy(update=change)
         assert _identity(changed, None, tmp_path) != _identity(source, None, tmp_path)

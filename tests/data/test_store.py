@@ -335,14 +335,13 @@ def test_a_half_built_store_is_never_used(place: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
-from sightline.data.ingredients import Ingredients
-from sightline.data.store import prepare
+from sightline.data.store import StoreSpec, load_or_build_store
 from sightline.recipe.data import TsvSource
-from sightline.text.tokenizer import Vocabulary
+from sightline.text.vocabulary import Vocabulary
 folder = Path({str(place)!r})
 kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)
-ingredients = Ingredients((TsvSource(file="a.tsv"),), Vocabulary.load(folder), folder)
-prepare(ingredients, cache=folder / "cache", progress=kill)
+spec = StoreSpec((TsvSource(file="a.tsv"),), Vocabulary.load(folder), folder)
+load_or_build_store(spec, cache=folder / "cache", progress=kill)
 """
     VOCABULARY.save(place)
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9

@@ -15,7 +15,6 @@ from random import Random
 from typing import NamedTuple, TypeVar
 
 from sightline.data.phrases import lexicon
-from sightline.data.phrases import lexicon as inflection
 from sightline.data.phrases.lexicon import Adjective, Adverbial, Noun, Verb
 
 Item = TypeVar("Item")
@@ -92,7 +91,7 @@ def english_phrase(phrase: Phrase, case: str) -> Words:
     """A noun phrase in English."""
     at = phrase.number
     if phrase.pronoun:
-        return [Word(inflection.english_pronoun(case, phrase.english_pronoun, phrase.plural), (at,), "PRON")]
+        return [Word(lexicon.english_pronoun(case, phrase.english_pronoun, phrase.plural), (at,), "PRON")]
     if phrase.noun is None:
         return [Word(part, (at + place,), "PROPN") for place, part in enumerate(phrase.name)]
     words = []
@@ -196,19 +195,19 @@ def german_phrase(phrase: Phrase, case: str, negated: int | None = None) -> Word
     """A noun phrase in German; `negated` is the concept of a negation that its article expresses (kein)."""
     at, plural, gender = phrase.number, phrase.plural, phrase.gender
     if phrase.pronoun:
-        return [Word(inflection.pronoun(case, gender, plural), (at,))]
+        return [Word(lexicon.pronoun(case, gender, plural), (at,))]
     if phrase.noun is None:
         return [Word(part, (at + place,)) for place, part in enumerate(phrase.name)]
     words = []
     kind = phrase.determiner if negated is None else "no"
     if kind:
         concepts = ((at,) if phrase.determiner else ()) + (() if negated is None else (negated,))
-        words.append(Word(inflection.article(kind, case, gender, plural), concepts))
+        words.append(Word(lexicon.article(kind, case, gender, plural), concepts))
     if phrase.numeral:
         words.append(Word(phrase.numeral, (at + 1,)))
-    ending = inflection.adjective_ending(kind, case, gender, plural)
+    ending = lexicon.adjective_ending(kind, case, gender, plural)
     words += [Word(each.stem + ending, (at + 3 + place,)) for place, each in enumerate(phrase.adjectives)]
-    words.append(Word(inflection.noun_form(phrase.noun, case, plural), (at + 2,)))
+    words.append(Word(lexicon.noun_form(phrase.noun, case, plural), (at + 2,)))
     return words + ([] if phrase.relative is None else german_relative(phrase, phrase.relative))
 
 
@@ -216,7 +215,7 @@ def german_relative(phrase: Phrase, clause: Clause) -> Words:
     """A relative clause: its pronoun has the gender of the noun and the case of its own clause; the verb is last."""
     subject = clause.subject is phrase
     case = "nom" if subject or clause.verb is None else clause.verb.case
-    who = Word(inflection.relative_pronoun(case, phrase.gender, phrase.plural), (clause.number + 9,))
+    who = Word(lexicon.relative_pronoun(case, phrase.gender, phrase.plural), (clause.number + 9,))
     return [who, *_verb_last(clause, subject=not subject, gap=clause.object is phrase)]
 
 
@@ -287,7 +286,7 @@ def _german_verbs(clause: Clause, *, apart: bool) -> tuple[Words, Words]:
         else:
             form = _MODALS[clause.modal][row]
         return [Word(form, (at + 1,))], [Word(verb.prefix + verb.german, whole)]
-    form = inflection.finite(verb, past, clause.subject.plural)
+    form = lexicon.finite(verb, past, clause.subject.plural)
     if not verb.prefix:
         return [Word(form, (at,))], []
     if not apart:
