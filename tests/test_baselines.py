@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.comparison import compare
-from sightline.comparison.baselines import write_baseline
-from sightline.comparison.extracts import lead, oracle
-from sightline.evaluation.rouge import scorer
+from sightline.comparison.baselines import lead, oracle, write_baseline
+from sightline.evaluation.rouge import rouge_scorer
 from sightline.recipe import Recipe
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -43,7 +42,7 @@ def test_of_several_references_the_oracle_says_the_one_it_can_say_best() -> None
 def test_a_single_sentence_of_an_oracle_is_the_best_by_rouge() -> None:
     reference = "six seven and eight then ten"
     parts = [part + "." for part in TEXT.rstrip(".").split(". ")]
-    count = scorer("rouge-1", "rouge-2")
+    count = rouge_scorer("rouge1", "rouge2")
 
     def likeness(text: str) -> float:
         found = count.score(reference, text)

@@ -19,7 +19,7 @@ import sightline
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
-from sightline.evaluation.gleu import gleu_of
+from sightline.evaluation.bleu import sentence_gleu
 from sightline.layers.dropout import Dropout
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer.modules import TransformerDecoder
@@ -158,7 +158,7 @@ def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], m
     logs = (logits / temperature).masked_fill(silent, float("-inf")).log_softmax(-1)
     firsts = torch.stack([logs[row, 0, output[0] if output else END] for row, output in enumerate(outputs)])
     assert firsts.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
-    rewards = torch.tensor(gleu_of(outputs, [6]))
+    rewards = torch.tensor(sentence_gleu(outputs, [6]))
     model.zero_grad()
     (-(firsts.exp() * rewards).sum() / batch.tokens).backward()
     exact = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
@@ -178,7 +178,7 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
     outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
     monkeypatch.setattr(gradients, "draw", lambda sources: ([outputs], [cut]))
     batch = padded_batch(seq2seq_ids([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
-    factors = torch.tensor(advantages(np.array([gleu_of(outputs, [6, 7])])))[0] / 3
+    factors = torch.tensor(advantages(np.array([sentence_gleu(outputs, [6, 7])])))[0] / 3
     every = pair_batch([([5, 6], output) for output in outputs])
     logits = model.logits(model(every.source, every.source_layout, every.decoder_input, every.decoder_layout)) / 0.5
     logits[..., [PAD, START, 4, 5]] = float("-inf")
@@ -216,7 +216,7 @@ def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2
     batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
     drawn, _ = gradients.draw([[5], [6]])
-    rewards = [gleu_of(several, [right]) for several, right in zip(drawn, (4, 6), strict=True)]
+    rewards = [sentence_gleu(several, [right]) for several, right in zip(drawn, (4, 6), strict=True)]
     assert 0.0 < np.mean(rewards) < 1.0
     torch.manual_seed(3)
     loss = gradients([batch])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sightline.cli.app import app
 from sightline.cli.searching import searched
-from sightline.comparison.systems import load_contestants
+from sightline.comparison.systems import load_runs
 from sightline.progress import silent
 from sightline.recipe import Decoding
 from sightline.run import Run
@@ -109,7 +109,7 @@ def test_a_beam_for_all_is_a_plain_one_in_a_comparison(monkeypatch: pytest.Monke
     monkeypatch.setattr("sightline.comparison.systems.is_baseline", lambda folder: False)
     ways = {"mean": "probabilities", "device": "cpu", "progress": silent}
     for beam, drawn in ((None, True), (3, False)):
-        for each in load_contestants([Path("a"), Path("b")], beam=beam, **ways):  # type: ignore[arg-type]
+        for each in load_runs([Path("a"), Path("b")], beam=beam, **ways):  # type: ignore[arg-type]
             assert ((each.options.sample is not None), (each.options.mbr is not None)) == (drawn, drawn)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import sightline
 from sightline.cli.train import _show
-from sightline.comparison.test_sets import from_files
+from sightline.evaluation.test_set import from_files
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
 from sightline.training.dry_run import dry_run

@@ -23,11 +23,11 @@ from sightline.decoding.ensemble import Ensemble, Mean, check_alike
 from sightline.decoding.phrases import Phrases
 from sightline.decoding.scoring import attention_to_source, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.evaluation.confusion import Confusion
-from sightline.evaluation.hearing import Heard, hear, measure_heard
-from sightline.evaluation.labels import never_right
-from sightline.evaluation.mending import Mended, measure_mended, mend
-from sightline.evaluation.metrics import Measurement, look_at_outputs, measure, measure_perplexity
+from sightline.evaluation.labels import Confusion, count_unknown_labels
+from sightline.evaluation.masked_lm import DenoisingScores, measure_denoising, score_denoising
+from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import measure, needs_outputs
+from sightline.evaluation.perplexity import TextLikelihood, measure_perplexity, measure_text, text_likelihood
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.layers.adapters import merge_adapters
 from sightline.layers.devices import choose_device, keep_freed_memory
@@ -97,8 +97,8 @@ class Run:
         self.task: Task = build_task(recipe, vocabulary, model, device, read_dictionary(folder), lengths)
         self.members: list[Run] = []  # of an ensemble
         self.precision = "float32"  # of its matrix products, or bf16
-        self._heard: tuple[TestSet, Heard] | None = None  # the last text: its metrics are all made of the same losses
-        self._repaired: tuple[TestSet, Mended] | None = None  # the same of spoilt text
+        self._heard: tuple[TestSet, TextLikelihood] | None = None  # of the last text, for all its metrics
+        self._repaired: tuple[TestSet, DenoisingScores] | None = None  # the same of spoilt text
 
     @staticmethod
     def lazy(folder: str | os.PathLike[str], *, device: str = "auto", precision: str = "float32") -> Run:
@@ -470,7 +470,7 @@ class Run:
     @property
     def needs_outputs(self) -> bool:
         """Whether some metric of the recipe looks at outputs; models of text are measured by the text itself."""
-        return not self.recipe.of_text and look_at_outputs(self.recipe.evaluation.metrics)
+        return not self.recipe.of_text and needs_outputs(self.recipe.evaluation.metrics)
 
     def evaluate(
         self,
@@ -499,9 +499,9 @@ class Run:
             heard = self._listened(test)
             count, unknown = len(heard.stream), heard.unknown
         if self.recipe.data.noise is not None:
-            count = int(self._mended(test).answers.sum())
+            count = int(self._mended(test).labels.sum())
         elif isinstance(self.task, Seq2SeqTask) and "perplexity" in section.metrics:
-            unknown = sum(len(self.task.unknown_in(target, source)) for source, target in test.beside())
+            unknown = sum(len(self.task.unknown_in(target, source)) for source, target in test.source_reference_pairs())
         return Report(
             on=test.name,
             sentences=len(test.sources),
@@ -545,7 +545,7 @@ class Run:
         target = self.vocabulary.target
         known = [target.decode([number]) for number in range(len(SPECIALS), target.size)]
         lowercase = self.recipe.evaluation.lowercase
-        return never_right(test.references, known, of_words=labels == "words", lowercase=lowercase)
+        return count_unknown_labels(test.references, known, of_words=labels == "words", lowercase=lowercase)
 
     def check_metric(self, metric: MetricName) -> None:
         """Refuse a metric of another task."""
@@ -557,36 +557,38 @@ class Run:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
         self.check_metric(metric)
         if self.recipe.task_spec.continues_text:
-            return measure_heard(metric, self._listened(test))
+            return measure_text(metric, self._listened(test))
         if self.recipe.data.noise is not None:
-            return measure_mended(metric, self._mended(test), self.recipe)
+            return measure_denoising(metric, self._mended(test), self.recipe)
         if metric == "perplexity":
             return self._perplexity(test)
-        return measure(metric, outputs, test.references, lowercase=lowercase, section=self.recipe.evaluation)
+        return measure(
+            metric, outputs, test.references, test.sources, lowercase=lowercase, section=self.recipe.evaluation
+        )
 
     def _perplexity(self, test: TestSet) -> Measurement:
         """By what the model thinks of every reference, each beside its source."""
         assert isinstance(self.task, Seq2SeqTask)  # models of text and menders are measured otherwise
-        pairs = test.beside()
+        pairs = test.source_reference_pairs()
         judged = self.task.judge([source for source, _ in pairs], [target for _, target in pairs])
         losses = np.array([-told.score for (told,) in judged])
         tokens = [len(told.tokens) + 1 for (told,) in judged]
         return measure_perplexity(losses, tokens, copied=self.recipe.copies_unknown)
 
-    def _mended(self, test: TestSet) -> Mended:
+    def _mended(self, test: TestSet) -> DenoisingScores:
         if isinstance(self.model, Ensemble):
-            raise ValueError("an ensemble fills gaps and mends texts, but how well it does is not measured; leave it")
+            raise ValueError("ensembles do not support masked-LM or denoising evaluation; evaluate one run")
         if self._repaired is None or self._repaired[0] is not test:
             texts = [document for documents in test.references for document in documents]
             stream = np.concatenate([[*ids, END] for ids in self.vocabulary.target.encode_many(texts)])
-            found = mend(self.model, self.recipe, self.vocabulary, stream, self.device)
+            found = score_denoising(self.model, self.recipe, self.vocabulary, stream, self.device)
             self._repaired = (test, found)
         return self._repaired[1]
 
-    def _listened(self, test: TestSet) -> Heard:
+    def _listened(self, test: TestSet) -> TextLikelihood:
         if self._heard is None or self._heard[0] is not test:
             texts = [document for documents in test.references for document in documents]
-            self._heard = (test, hear(texts, self.vocabulary.target, self.text_losses))
+            self._heard = (test, text_likelihood(texts, self.vocabulary.target, self.text_losses))
         return self._heard[1]
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:

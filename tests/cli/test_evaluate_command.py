@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sightline.cli import evaluate as module
 from sightline.cli.app import app
 from sightline.cli.evaluate import _other_search, _print_confusion
-from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.labels import Confusion
 from sightline.evaluation.test_set import Report
 from sightline.recipe import Decoding
 from sightline.run import Run

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import sightline
-from sightline.comparison import Comparison
+from sightline.comparison import ComparisonResult
 from sightline.run_folder import seal
 from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
@@ -109,13 +109,13 @@ def copied(trained: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def pair(trained: dict[str, Path]) -> Comparison:
+def pair(trained: dict[str, Path]) -> ComparisonResult:
     """Two runs, one system each."""
     return sightline.compare([trained["none-seed1"], trained["dot-seed1"]], device="cpu")
 
 
 @pytest.fixture(scope="session")
-def seeded(trained: dict[str, Path]) -> Comparison:
+def seeded(trained: dict[str, Path]) -> ComparisonResult:
     """Two systems of two seeds each."""
     return sightline.compare(list(trained.values()), device="cpu")
 

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from sightline.cli import main
 from sightline.cli.app import app
-from sightline.comparison import Comparison, compare, print_comparison
-from sightline.comparison.results import Quality
-from sightline.comparison.sentences import signatures
+from sightline.comparison import ComparisonResult, compare, print_comparison
+from sightline.comparison.results import MetricResult
+from sightline.comparison.summary import signatures
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import score
 from sightline.progress import shown
@@ -120,10 +120,10 @@ def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
 # --- the terminal ------------------------------------------------------------------------------------------------
 
 
-def test_where_intervals_were_made_in_two_ways_both_are_told(pair: Comparison) -> None:
+def test_where_intervals_were_made_in_two_ways_both_are_told(pair: ComparisonResult) -> None:
     right, half = (score("token-accuracy", ["N V"] * 9, [[tags]] * 9) for tags in ("N V", "N N"))
     assert right.signature != half.signature  # all right, so not by the bootstrap
-    both = Quality.of("token-accuracy", [right, half, right])
+    both = MetricResult.of("token-accuracy", [right, half, right])
     assert both.signature == f"{right.signature} and {half.signature}"
     (first, *_), metric = pair.systems, pair.metrics[0]
     other = replace(first, qualities={**first.qualities, metric: replace(first.qualities[metric], signature="ci:x")})
@@ -132,7 +132,7 @@ def test_where_intervals_were_made_in_two_ways_both_are_told(pair: Comparison) -
     assert told[0].endswith(f": {own}; ci:x")
 
 
-def test_plain_lines_are_aligned_and_say_everything_once(pair: Comparison) -> None:
+def test_plain_lines_are_aligned_and_say_everything_once(pair: ComparisonResult) -> None:
     text = plain_text(pair)
     assert str(pair) == text
     lines = text.splitlines()
@@ -147,20 +147,20 @@ def test_plain_lines_are_aligned_and_say_everything_once(pair: Comparison) -> No
 
 
 @pytest.mark.parametrize(("width", "tables"), [(400, 1), (110, 2)])
-def test_a_terminal_gets_one_table_or_two_as_it_is_wide(pair: Comparison, width: int, tables: int) -> None:
+def test_a_terminal_gets_one_table_or_two_as_it_is_wide(pair: ComparisonResult, width: int, tables: int) -> None:
     text = in_terminal(pair, width)
     heads = [line for line in text.splitlines() if "parameters" in line and "FLOPs" in line and "×" not in line]
     assert ("BLEU" in heads[0]) == (tables == 1)
     assert ("What they cost" in text) == (tables == 2)
 
 
-def in_terminal(comparison: Comparison, width: int) -> str:
+def in_terminal(comparison: ComparisonResult, width: int) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, record=True)
     print_comparison(comparison, console)
     return console.export_text()
 
 
-def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
+def renamed(comparison: ComparisonResult, names: dict[str, str]) -> ComparisonResult:
     contrasts = [replace(each, system=names[each.system]) for each in comparison.where.contrasts]
     return replace(
         comparison,
@@ -169,14 +169,14 @@ def renamed(comparison: Comparison, names: dict[str, str]) -> Comparison:
     )
 
 
-def test_no_number_is_folded_in_a_narrow_terminal(pair: Comparison) -> None:
+def test_no_number_is_folded_in_a_narrow_terminal(pair: ComparisonResult) -> None:
     text = in_terminal(pair, 80)
     for metric, quality in pair.others[0].qualities.items():
         assert f"{quality.value:.2f} [{quality.low:.2f}, {quality.high:.2f}]" in text
         assert f"{pair.others[0].verdicts[metric].p:.4f})" in text or "(<0.0001)" in text
 
 
-def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_another(pair: Comparison) -> None:
+def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_another(pair: ComparisonResult) -> None:
     long = {name: name + "-with-a-name-that-takes-room" for name in ("none-seed1", "dot-seed1")}
     lines = in_terminal(renamed(pair, long), 90).splitlines()
     at = next(number for number, line in enumerate(lines) if "by their place (across: fifth" in line)
@@ -185,7 +185,7 @@ def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_an
     assert any(line.split() == [long["dot-seed1"], *cells] for line in lines[at : at + 8])
 
 
-def test_names_in_wide_letters_stand_under_one_another(pair: Comparison) -> None:
+def test_names_in_wide_letters_stand_under_one_another(pair: ComparisonResult) -> None:
     names = {"none-seed1": "没有注意力机制的系统", "dot-seed1": "dot"}
     lines = plain_text(renamed(pair, names)).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("sentence "))
@@ -198,14 +198,14 @@ def test_names_in_wide_letters_stand_under_one_another(pair: Comparison) -> None
     assert starts == [2 + 20 + 2] * 2
 
 
-def test_a_table_of_wide_letters_becomes_a_list_where_its_columns_do_not_fit(pair: Comparison) -> None:
+def test_a_table_of_wide_letters_becomes_a_list_where_its_columns_do_not_fit(pair: ComparisonResult) -> None:
     other = renamed(pair, {"none-seed1": "none", "dot-seed1": "点积注意力" * 5})  # 50 columns wide, beside 28 and 4
     key = "model.decoder.attention.kind"
     assert key in in_terminal(other, 80).splitlines()  # alone in its line, its values below
     assert any(line.split()[:1] == [key] and "dot" in line for line in in_terminal(other, 100).splitlines())
 
 
-def test_of_several_seeds_the_run_that_is_looked_at_is_named(seeded: Comparison, pair: Comparison) -> None:
+def test_of_several_seeds_the_run_that_is_looked_at_is_named(seeded: ComparisonResult, pair: ComparisonResult) -> None:
     assert f"none: {seeded.where.runs['none']}" in plain_text(seeded)
     assert "nearest to their mean" not in plain_text(pair)
 

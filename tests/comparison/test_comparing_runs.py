@@ -18,14 +18,13 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.comparison import Comparison, read_comparison
-from sightline.comparison.exports import json_text
-from sightline.comparison.notes import shared
-from sightline.comparison.page import page
-from sightline.comparison.sentences import answers, footnotes
-from sightline.comparison.tables import differences_table, luck_table, main_table
+from sightline.comparison import ComparisonResult, read_comparison
+from sightline.comparison.analysis import Frequencies, analyze
+from sightline.comparison.export import html_page
+from sightline.comparison.notes import group_values
+from sightline.comparison.summary import conclusions, footnotes
+from sightline.comparison.tables import differences_table, main_table, significance_table
 from sightline.comparison.terminal import plain_text
-from sightline.comparison.where import Frequencies, find_where
 from sightline.data.locate import MovedFolder
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure
@@ -41,10 +40,10 @@ Copy = Callable[..., Path]
 # --- the numbers -------------------------------------------------------------------------------------------------
 
 
-def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, Path], pair: Comparison) -> None:
+def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, Path], pair: ComparisonResult) -> None:
     for name, system in zip(("none-seed1", "dot-seed1"), pair.systems, strict=True):
         report = Run.load(trained[name], device="cpu").evaluate("test")
-        (member,) = system.members
+        (member,) = system.runs
         assert (system.name, member.outputs) == (name, report.outputs)
         assert list(member.scores.values()) == report.scores
         for score, quality in zip(report.scores, system.qualities.values(), strict=True):
@@ -52,7 +51,7 @@ def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, P
             assert (quality.signature, quality.deviation) == (score.signature, None)
 
 
-def test_a_row_shows_quality_luck_and_cost(pair: Comparison) -> None:
+def test_a_row_shows_quality_luck_and_cost(pair: ComparisonResult) -> None:
     table = main_table(pair)
     heads = [column.title for column in table.columns]
     assert heads[:5] == ["system", "BLEU", "Δ BLEU (p)", "chrF2", "Δ chrF2 (p)"]
@@ -61,7 +60,7 @@ def test_a_row_shows_quality_luck_and_cost(pair: Comparison) -> None:
     bleu = pair.systems[1].qualities["bleu"]
     assert dot["BLEU"] == f"{bleu.value:.2f} [{bleu.low:.2f}, {bleu.high:.2f}]"
     assert (none["Δ BLEU (p)"], dot["Δ BLEU (p)"][-11:]) == ("baseline", "* (<0.0001)")
-    model = Run.load(pair.systems[1].members[0].folder, device="cpu").model
+    model = Run.load(pair.systems[1].runs[0].folder, device="cpu").model
     assert dot["parameters"] == f"{parameter_count(model) / 1000:.1f}k"
     assert "·10^" in dot["FLOPs"] and dot["time"].endswith(" s") and dot["memory"].endswith("iB")
     assert float(dot["sentences/s"].replace(",", "")) > 0
@@ -69,13 +68,13 @@ def test_a_row_shows_quality_luck_and_cost(pair: Comparison) -> None:
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_p_values_are_those_of_sacrebleus_own_paired_tests(
-    pair: Comparison, metric: str, monkeypatch: pytest.MonkeyPatch
+    pair: ComparisonResult, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    streams = [[several[0] for several in pair.test.references]]
-    named = [(system.name, system.members[0].outputs) for system in pair.systems]
+    streams = [[several[0] for several in pair.references]]
+    named = [(system.name, system.runs[0].outputs) for system in pair.systems]
     (verdict,) = (system.verdicts[metric] for system in pair.others)  # type: ignore[index]
-    for kind, ours in (("ar", verdict.randomization), ("bs", verdict.bootstrap)):
+    for kind, ours in (("ar", verdict.approximate_randomization), ("bs", verdict.paired_bootstrap)):
         theirs = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}[metric]
         found = PairedTest(named, {metric: theirs}, streams, test_type=kind, n_samples=ours.samples, n_jobs=1)()
         result = found[1][ours.metric][1]
@@ -83,15 +82,15 @@ def test_p_values_are_those_of_sacrebleus_own_paired_tests(
         assert ours.p == pytest.approx(result.p_value, rel=1e-9)
 
 
-def test_answers_that_are_right_or_wrong_get_mcnemars_test_too(pair: Comparison) -> None:
+def test_answers_that_are_right_or_wrong_get_mcnemars_test_too(pair: ComparisonResult) -> None:
     (dot,) = pair.others
     rights = [
-        [output in several for output, several in zip(system.members[0].outputs, pair.test.references, strict=True)]
+        [output in several for output, several in zip(system.runs[0].outputs, pair.references, strict=True)]
         for system in pair.systems
     ]
     assert dot.verdicts["exact"].mcnemar == mcnemar(*rights, metric="exact")
     assert dot.verdicts["bleu"].mcnemar is None
-    table = luck_table(pair)
+    table = significance_table(pair)
     assert "McNemar p" in [column.title for column in table.columns]
 
 
@@ -105,30 +104,30 @@ def test_perplexity_is_measured_on_the_references(trained: dict[str, Path]) -> N
 
 
 def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
-    trained: dict[str, Path], pair: Comparison, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    trained: dict[str, Path], pair: ComparisonResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
     runs = [trained["none-seed1"], trained["dot-seed1"]]
     found = sightline.compare(runs, device="cpu", metrics=["perplexity"])
     for ours, theirs in zip(found.systems, pair.systems, strict=True):
         assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
-        assert ours.members[0].outputs == []
+        assert ours.runs[0].outputs == []
     table = main_table(found)
     at = [column.title for column in table.columns].index("sentences/s")
     assert [row[at] for row in table.rows] == ["–", "–"]
     told = plain_text(found)
     assert "nothing was decoded, and there is no decoding to time" in told and "Sentences/s:" not in told
     assert "test: 60 sentences." in told and "[95% interval over the test sentences]" in told
-    assert "No metric here looks at outputs, so nothing was decoded that could differ." in page(found)
-    (tmp_path / "c.json").write_text(json_text(found))
+    assert "No metric here looks at outputs, so nothing was decoded that could differ." in html_page(found)
+    (tmp_path / "c.json").write_text(found.to_json())
     assert read_comparison(tmp_path / "c.json") == found
     for option in ({"beam": 3}, {"lowercase": True}):
         with pytest.raises(ValueError, match=r"is about outputs, and perplexity looks at none; leave it out"):
             sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
 
 
-def test_the_answer_says_who_is_better_by_how_much_and_at_what_cost(pair: Comparison) -> None:
-    (answer,) = answers(pair)
+def test_the_answer_says_who_is_better_by_how_much_and_at_what_cost(pair: ComparisonResult) -> None:
+    (answer,) = conclusions(pair)
     difference = pair.others[0].verdicts["bleu"].difference
     assert answer.startswith(f"dot-seed1 is better than none-seed1 (BLEU {difference:+.2f}, p < 0.0001), at ")
     assert "× the parameters, " in answer and "× the training FLOPs" in answer
@@ -142,8 +141,8 @@ def test_identical_runs_are_not_different(trained: dict[str, Path], copied: Copy
     (again,) = found.others
     for verdict in again.verdicts.values():
         assert (verdict.difference, verdict.p, verdict.significant) == (0.0, 1.0, False)
-        assert verdict.randomization.p == verdict.bootstrap.p == 1.0
-    assert answers(found)[0].startswith("again is not different from dot-seed1: it has the same outputs")
+        assert verdict.approximate_randomization.p == verdict.paired_bootstrap.p == 1.0
+    assert conclusions(found)[0].startswith("again is not different from dot-seed1: it has the same outputs")
     assert found.differences == [] and differences_table(found).notes == ["The recipes are the same."]
     contrast = found.where.contrasts[0]
     assert contrast.sentences.improved == contrast.sentences.worsened == []
@@ -167,14 +166,14 @@ def test_runs_that_differ_only_in_seed_are_compared_with_one_another(trained: di
 
 
 def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
-    trained: dict[str, Path], seeded: Comparison
+    trained: dict[str, Path], seeded: ComparisonResult
 ) -> None:
-    assert [(system.name, [member.name for member in system.members]) for system in seeded.systems] == [
+    assert [(system.name, [member.name for member in system.runs]) for system in seeded.systems] == [
         ("dot", ["dot-seed1", "dot-seed2"]),
         ("none", ["none-seed1", "none-seed2"]),
     ]
     for system in seeded.systems:
-        reports = [Run.load(trained[member.name], device="cpu").evaluate("test") for member in system.members]
+        reports = [Run.load(trained[member.name], device="cpu").evaluate("test") for member in system.runs]
         for place, metric in enumerate(seeded.metrics):
             values = [report.scores[place].value for report in reports]
             quality = system.qualities[metric]
@@ -190,26 +189,26 @@ def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
     assert "mean ± standard deviation over the seeds" in " ".join(footnotes(seeded))
 
 
-def test_with_seeds_the_larger_p_of_sentences_and_seeds_decides(seeded: Comparison) -> None:
+def test_with_seeds_the_larger_p_of_sentences_and_seeds_decides(seeded: ComparisonResult) -> None:
     (none,) = seeded.others
     for verdict in none.verdicts.values():
         assert verdict.seeds is not None
-        assert verdict.p == max(verdict.seeds.p, verdict.randomization.p_with_ties)
+        assert verdict.p == max(verdict.seeds.p, verdict.approximate_randomization.p_with_ties)
         assert verdict.mcnemar is None  # a test for two runs
     assert "Welch's t-test between the scores of the runs" in " ".join(footnotes(seeded))
 
 
-def test_the_cost_of_a_system_is_that_of_one_run(seeded: Comparison) -> None:
+def test_the_cost_of_a_system_is_that_of_one_run(seeded: ComparisonResult) -> None:
     for system in seeded.systems:
-        costs = [member.cost for member in system.members]
+        costs = [member.cost for member in system.runs]
         assert system.cost.seconds == pytest.approx(sum(cost.seconds or 0 for cost in costs) / 2)
         assert system.cost.peak_memory == max(cost.peak_memory or 0 for cost in costs)
 
 
-def test_the_run_nearest_to_the_mean_stands_for_its_system(seeded: Comparison, copied: Copy) -> None:
+def test_the_run_nearest_to_the_mean_stands_for_its_system(seeded: ComparisonResult, copied: Copy) -> None:
     system = seeded.baseline
-    shown = system.shown_member("bleu")
-    others = [abs(each.scores["bleu"].value - system.qualities["bleu"].value) for each in system.members]
+    shown = system.representative("bleu")
+    others = [abs(each.scores["bleu"].value - system.qualities["bleu"].value) for each in system.runs]
     assert abs(shown.scores["bleu"].value - system.qualities["bleu"].value) == min(others)
     assert seeded.where.runs["dot"] == shown.name
 
@@ -247,7 +246,7 @@ def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint
     saved, alone = copied("none-seed1", "saved"), copied("none-seed2", "alone", training__lr=0.016)
     shutil.rmtree(alone / "checkpoints")
     whole = sightline.compare([trained["dot-seed1"], alone], device="cpu", metrics=["exact"])
-    assert not any("ends too soon" in note for note in whole.notes) and "training FLOPs" in answers(whole)[0]
+    assert not any("ends too soon" in note for note in whole.notes) and "training FLOPs" in conclusions(whole)[0]
     for run in (saved, alone):
         path = run / "metrics.jsonl"
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-9])
@@ -261,7 +260,7 @@ def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint
     assert ["the least that was spent" in note for note in told] == [False, True]
     costs = [system.cost for system in found.systems]
     assert [(cost.steps, cost.least) for cost in costs] == [(90, False), (90, False), (30, True)]
-    assert ["training FLOPs" in answer for answer in answers(found)] == [True, False]
+    assert ["training FLOPs" in answer for answer in conclusions(found)] == [True, False]
 
 
 def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
@@ -271,7 +270,7 @@ def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
     shutil.rmtree(cut / "checkpoints")
     found = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
     assert any("ends too soon: cut (step 90); tokens" in note for note in found.notes)
-    assert "training FLOPs" not in answers(found)[0] and "the parameters" in answers(found)[0]
+    assert "training FLOPs" not in conclusions(found)[0] and "the parameters" in conclusions(found)[0]
 
 
 def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
@@ -284,7 +283,7 @@ def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
     )
     note = "Begun with the weights of other runs (model.init_from): begun; tokens, FLOPs and time are of their own"
     assert [sum(each.startswith(note) for each in found.notes) for found in (alone, after)] == [0, 1]
-    told = [answers(found)[0] for found in (alone, after)]
+    told = [conclusions(found)[0] for found in (alone, after)]
     assert ["× the training FLOPs" in each for each in told] == [True, False]
     assert all("× the parameters" in each for each in told)
 
@@ -308,7 +307,7 @@ def test_what_a_teacher_cost_is_no_part_of_what_its_student_did_and_that_is_told
         "Learned from text that other models wrote: student (distilled by dot-seed1, back-translated). Their tokens, "
         "FLOPs and time are of their own training alone, without what those models and their writing cost."
     )
-    assert "× the training FLOPs" not in answers(found)[0] and "× the parameters" in answers(found)[0]
+    assert "× the training FLOPs" not in conclusions(found)[0] and "× the parameters" in conclusions(found)[0]
 
 
 @pytest.mark.parametrize("beside", [None, "half {", "[]", '{"plan": {"lines": 3}}'])
@@ -320,7 +319,7 @@ def test_of_a_text_that_nobody_knows_who_wrote_nothing_is_said(
     other = copied("none-seed1", "other", data__train=[{"kind": "tsv", "file": str(tmp_path / "my.tsv")}])
     found = sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["perplexity"])
     assert not any("other models wrote" in note for note in found.notes)
-    assert "× the training FLOPs" in answers(found)[0]
+    assert "× the training FLOPs" in conclusions(found)[0]
 
 
 def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
@@ -331,28 +330,26 @@ def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
     assert any("beam 2 (dot-seed1), 1 (greedy)" in note for note in found.notes)
     found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"], beam=3)
     assert not any("beam" in note for note in found.notes)
-    assert {member.decoding["beam"] for system in found.systems for member in system.members} == {3}
+    assert {member.decoding["beam"] for system in found.systems for member in system.runs} == {3}
 
 
 def test_a_setting_that_most_runs_share_is_told_once() -> None:
-    assert shared({"a": "none", "b": "none", "c": "dictionary", "d": "none", "e": "dictionary", "f": "copy"}) == (
+    assert group_values({"a": "none", "b": "none", "c": "dictionary", "d": "none", "e": "dictionary", "f": "copy"}) == (
         "dictionary (c, e), copy (f), all others: none"
     )
-    assert shared({"a": "2", "b": "5", "c": "1"}) == "2 (a), 5 (b), 1 (c)"
-    assert shared({"a": "1", "b": "5", "c": "5", "d": "1"}) == "5 (b, c), all others: 1"
+    assert group_values({"a": "2", "b": "5", "c": "1"}) == "2 (a), 5 (b), 1 (c)"
+    assert group_values({"a": "1", "b": "5", "c": "5", "d": "1"}) == "5 (b, c), all others: 1"
 
 
-def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: Comparison) -> None:
-    test = replace(
-        pair.test, name="loud", references=[[text.upper() for text in each] for each in pair.test.references]
-    )
+def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: ComparisonResult) -> None:
+    test = replace(pair.test, name="loud", references=[[text.upper() for text in each] for each in pair.references])
     runs = [trained["none-seed1"], trained["dot-seed1"]]
     loud, quiet = (
         sightline.compare(runs, on=test, device="cpu", metrics=["bleu"], lowercase=lowercase)
         for lowercase in (False, True)
     )
     assert loud.systems[1].qualities["bleu"].value < 5 < quiet.systems[1].qualities["bleu"].value
-    outputs = quiet.systems[1].members[0].outputs
+    outputs = quiet.systems[1].runs[0].outputs
     assert quiet.systems[1].qualities["bleu"].value == measure("bleu", outputs, test.references, lowercase=True).value
 
 
@@ -363,7 +360,7 @@ def test_the_baseline_comes_first_whatever_the_order(trained: dict[str, Path]) -
     assert not found.systems[0].verdicts and not found.systems[1].verdicts["exact"].better
 
 
-def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: Comparison) -> None:
+def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: ComparisonResult) -> None:
     where = pair.where
     assert where.counted_in == "the 150 targets of the training text of none-seed1"
     assert sum(bucket.sentences for bucket in where.lengths) == 60
@@ -381,12 +378,12 @@ def test_without_the_training_text_words_are_counted_in_the_references(
     source, reference = tmp_path / "s", tmp_path / "r"
     source.write_text("hund alt\nkatze\n"), reference.write_text("dog old\ncat\n")
     moved = copied("none-seed1", "moved", data__folder=str(tmp_path / "gone"))
-    from sightline.comparison.test_sets import from_files
+    from sightline.evaluation.test_set import from_files
 
     test = from_files(source, reference)
     found = sightline.compare([moved, trained["dot-seed1"]], on=test, device="cpu", metrics=["chrf"])
     assert "the references" in found.where.counted_in
-    assert found.test.name == "s" and found.test.references == [["dog old"], ["cat"]]
+    assert found.test.name == "s" and found.references == [["dog old"], ["cat"]]
 
 
 def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
@@ -394,7 +391,7 @@ def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
     outputs = {"one": ["the dog"] * 10, "two": ["THE DOG"] * 10}
     looked: Any = {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}  # runs
     seen = Frequencies({"The": 40, "the": 70, "dog": 5, "Dog": 4}, "a text")
-    where = {folds: find_where(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
+    where = {folds: analyze(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
     assert [part.systems["two"].recall for part in where[True].positions] == [1.0, 1.0]
     assert [part.systems["two"].recall for part in where[False].positions] == [0.0, 0.0]
     assert [(bucket.label, bucket.systems["two"].wanted) for bucket in where[True].frequencies] == [
@@ -408,7 +405,7 @@ def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
 
 
 def test_runs_from_a_server_are_compared_on_the_corpora_of_this_machine(
-    trained: dict[str, Path], seeded: Comparison, copied: Copy, monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Path], seeded: ComparisonResult, copied: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpora = trained["dot-seed1"].parents[1]  # the recipes lie beside their texts
     moved = {name: copied(name, name, data__folder=f"/server/{corpora.name}") for name in ("dot-seed1", "none-seed2")}

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.comparison import Comparison, figures, write_comparison
-from sightline.comparison.exports import ExportError
-from sightline.comparison.page import page
-from sightline.comparison.tables import luck_table, main_table, where_tables
+from sightline.comparison import ComparisonResult, write_comparison
+from sightline.comparison.export import ExportError, html_page
+from sightline.comparison.tables import analysis_tables, main_table, significance_table
 from sightline.comparison.terminal import plain_text
 from sightline.evaluation.metrics import measure
+from sightline.plots import comparison as figures
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
 
@@ -28,12 +28,12 @@ Runs = dict[str, Path]
 
 
 @pytest.fixture(scope="session")
-def language_models(tasks: Runs) -> Comparison:
+def language_models(tasks: Runs) -> ComparisonResult:
     return sightline.compare([tasks["lm-gru"], tasks["lm-transformer"]], device="cpu")
 
 
 @pytest.fixture(scope="session")
-def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
     """One of them with its labels exchanged, so that they differ; one label nobody wants."""
     other = Path(shutil.copytree(tasks["classify-max"], tmp_path_factory.mktemp("copied") / "exchanged"))
     path = other / "tokenizer.target.json"
@@ -44,38 +44,38 @@ def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> Compar
 
 
 @pytest.fixture(scope="session")
-def taggers(tasks: Runs) -> Comparison:
+def taggers(tasks: Runs) -> ComparisonResult:
     return sightline.compare([tasks["names-gru"], tasks["names-lstm"]], device="cpu")
 
 
 # --- language models ---------------------------------------------------------------------------------------------
 
 
-def test_language_models_are_compared_by_the_text_alone(tasks: Runs, language_models: Comparison) -> None:
+def test_language_models_are_compared_by_the_text_alone(tasks: Runs, language_models: ComparisonResult) -> None:
     assert language_models.metrics == ["perplexity", "bits-per-character"]
     for system in language_models.systems:
         run = Run.load(tasks[system.name], device="cpu")
         values = {score.name: score.value for score in run.evaluate("test").scores}
         assert {quality.label: quality.value for quality in system.qualities.values()} == values
-        assert (system.members[0].outputs, system.sentences_per_second) == ([], None)
+        assert (system.runs[0].outputs, system.sentences_per_second) == ([], None)
     verdict = language_models.others[0].verdicts["bits-per-character"]
     assert 0 < verdict.p <= 1 and verdict.mcnemar is None
 
 
-def test_what_language_models_lack_is_left_out_and_said(language_models: Comparison, tmp_path: Path) -> None:
+def test_what_language_models_lack_is_left_out_and_said(language_models: ComparisonResult, tmp_path: Path) -> None:
     text = plain_text(language_models)
     assert "no outputs to show and no decoding to time" in text
     assert "test: 1 document. " in text and "over windows of 256 tokens" in text
     assert "sentences/s" not in text.lower() and "same outputs" not in text
     assert "sentences/s" not in [column.title for column in main_table(language_models).columns]
-    assert "wrote nothing that could differ" in page(language_models)
+    assert "wrote nothing that could differ" in html_page(language_models)
     written = write_comparison(language_models, tmp_path)
     assert len(written) == 6 and all(path.stat().st_size for path in written)
     plain = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert plain["systems"][0]["sentences_per_second"] is None and plain["where"]["contrasts"] == []
 
 
-def test_bits_per_character_are_shown_to_the_digits_that_matter(language_models: Comparison) -> None:
+def test_bits_per_character_are_shown_to_the_digits_that_matter(language_models: ComparisonResult) -> None:
     quality = language_models.baseline.qualities["bits-per-character"]
     assert f"{quality.value:.4f} [{quality.low:.4f}, {quality.high:.4f}]" in plain_text(language_models)
 
@@ -131,35 +131,35 @@ def test_a_text_of_ones_own_from_the_command_line(tasks: Runs, tmp_path: Path) -
 # --- labels ------------------------------------------------------------------------------------------------------
 
 
-def test_classifiers_are_compared_over_the_labels_of_all(classifiers: Comparison) -> None:
+def test_classifiers_are_compared_over_the_labels_of_all(classifiers: ComparisonResult) -> None:
     assert classifiers.metrics == ["accuracy", "macro-f1"]
-    assert len(classifiers.test.sources) == 30  # the same text twice is two texts
+    assert len(classifiers.sources) == 30  # the same text twice is two texts
     verdict = classifiers.others[0].verdicts["accuracy"]
     assert verdict.mcnemar is not None and verdict.mcnemar.only_baseline_right
-    heads = [column.title for column in luck_table(classifiers).columns]
+    heads = [column.title for column in significance_table(classifiers).columns]
     assert "McNemar p" in heads
     labels = {each.label: each.f1 for each in classifiers.where.labels}
     assert set(labels) == {"positive", "negative", "indifferent"}
     assert labels["indifferent"] == {"classify-mean": 0.0, "exchanged": 0.0}
-    assert "F1 of each label" in plain_text(classifiers) and "F1 of each label" in page(classifiers)
+    assert "F1 of each label" in plain_text(classifiers) and "F1 of each label" in html_page(classifiers)
 
 
-def test_macro_f1_may_be_the_metric_that_texts_are_looked_at_by(tasks: Runs, classifiers: Comparison) -> None:
-    other = classifiers.others[0].members[0].folder
+def test_macro_f1_may_be_the_metric_that_texts_are_looked_at_by(tasks: Runs, classifiers: ComparisonResult) -> None:
+    other = classifiers.others[0].runs[0].folder
     found = sightline.compare([tasks["classify-mean"], other], metrics=["macro-f1"], device="cpu")
     (contrast,) = found.where.contrasts
     assert contrast.sentences.worsened and contrast.sentences.worsened[0].system == "indifferent"
-    outputs = [system.members[0].outputs for system in found.systems]
-    wanted = [measure("macro-f1", texts, found.test.references).value for texts in outputs]
+    outputs = [system.runs[0].outputs for system in found.systems]
+    wanted = [measure("macro-f1", texts, found.references).value for texts in outputs]
     assert [system.qualities["macro-f1"].value for system in found.systems] == wanted
 
 
-def test_taggers_are_compared_word_by_word(taggers: Comparison) -> None:
+def test_taggers_are_compared_word_by_word(taggers: ComparisonResult) -> None:
     assert taggers.metrics == ["token-accuracy", "span-f1"]
     tests = taggers.others[0].verdicts
     assert tests["token-accuracy"].mcnemar is not None and tests["span-f1"].mcnemar is None
-    rows = where_tables(taggers)[0].rows
-    assert sum(int(row[1]) for row in rows) == sum(len(several[0].split(" ")) for several in taggers.test.references)
+    rows = analysis_tables(taggers)[0].rows
+    assert sum(int(row[1]) for row in rows) == sum(len(several[0].split(" ")) for several in taggers.references)
     assert "Decoding settings" not in plain_text(taggers)
 
 
@@ -184,7 +184,7 @@ def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
 
 
 def test_a_figure_that_fails_loses_nothing_else(
-    trained: Runs, pair: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Runs, pair: ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> bytes:
         raise RuntimeError("no ink")
@@ -207,9 +207,9 @@ def test_a_figure_that_fails_loses_nothing_else(
     assert re.search(r"Learning curves in .*again\.html: no ink.*again\.png: no ink", str(result.exception))
 
 
-def test_systems_without_any_known_cost_can_be_drawn(language_models: Comparison) -> None:
+def test_systems_without_any_known_cost_can_be_drawn(language_models: ComparisonResult) -> None:
     systems = [
-        replace(each, members=[replace(member, parameters=0, cost=type(member.cost)()) for member in each.members])
+        replace(each, runs=[replace(member, parameters=0, cost=type(member.cost)()) for member in each.runs])
         for each in language_models.systems
     ]
     assert figures.draw(replace(language_models, systems=systems), "png").startswith(b"\x89PNG")

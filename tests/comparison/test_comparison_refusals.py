@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 import sightline
-from sightline.comparison import test_sets
-from sightline.comparison.quality import choose_scoring
+from sightline.comparison import systems
+from sightline.comparison.scoring import choose_scoring
+from sightline.comparison.systems import LoadedRun
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
-from sightline.recipe import Evaluation
+from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.tasks import TASKS
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
@@ -101,7 +102,7 @@ def test_a_run_without_that_test_set_says_what_it_has(trained: dict[str, Path], 
     with pytest.raises(RunError, match=r"no test set in common \(dot-seed1 has test, other; fewer has none\)"):
         sightline.compare([trained["dot-seed1"], fewer])
     found = sightline.compare([trained["dot-seed1"], fewer], on="validation", device="cpu", metrics=["exact"])
-    assert len(found.test.sources) == 10
+    assert len(found.sources) == 10
 
 
 def test_a_test_set_whose_files_are_gone(
@@ -155,12 +156,13 @@ def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], baseline="x")
 
 
-def scorable(name: str, *, copies: bool = False, words: str = "a b") -> Any:
+def scorable(name: str, *, copies: bool = False, words: str = "a b") -> LoadedRun:
     """As much of a run as choosing its metrics asks for."""
     evaluation = Evaluation(metrics=("bleu", "perplexity"), bootstrap=7)
     recipe = SimpleNamespace(task_spec=TASKS["seq2seq"], copies_unknown=copies, evaluation=evaluation)
     vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))
-    return SimpleNamespace(name=name, has=lambda _: True, run=SimpleNamespace(recipe=recipe, vocabulary=vocabulary))
+    run: Any = SimpleNamespace(recipe=recipe, vocabulary=vocabulary)
+    return LoadedRun(name, run, Decoding())
 
 
 @pytest.mark.parametrize(
@@ -189,18 +191,18 @@ def test_a_metric_asked_for_twice_is_taken_once() -> None:
 
 def test_an_empty_test_set_of_ones_own() -> None:
     with pytest.raises(RunError, match="the test set own has no sentences, so there is nothing to compare; give"):
-        test_sets.common_test_set([scorable("first")], test_set.TestSet("own", [], [], 0))
+        systems.common_test_set([scorable("first")], test_set.TestSet("own", [], [], 0))
 
 
 def test_references_are_gathered_only_where_every_run_gathers_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_sets, "other_direction", lambda *_: False)
+    monkeypatch.setattr(systems, "is_reverse_direction", lambda *_: False)
 
-    def reader(gathers: bool) -> Any:
+    def reader(gathers: bool) -> LoadedRun:
         recipe = SimpleNamespace(data=SimpleNamespace(tests={"test": None, "other": None}), gathers=lambda _: gathers)
         examples = [Example("s", "a"), Example("s", "b")]
-        run = SimpleNamespace(recipe=recipe, test_sets=lambda: ["test"], test_examples=lambda _: examples)
-        return SimpleNamespace(name="run", run=run)
+        run: Any = SimpleNamespace(recipe=recipe, test_sets=lambda: ["test"], test_examples=lambda _: examples)
+        return LoadedRun("run", run, Decoding())
 
     for other, references in ((True, [["a", "b"]]), (False, [["a"], ["b"]])):
-        found, others = test_sets.common_test_set([reader(True), reader(other)], None)
+        found, others = systems.common_test_set([reader(True), reader(other)], None)
         assert (found.name, found.references, others) == ("test", references, ["other"])

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.comparison import Comparison, read_comparison
-from sightline.comparison.exports import csv_text, json_text
-from sightline.comparison.figures import draw
-from sightline.comparison.sentences import answers
+from sightline.comparison import ComparisonResult, read_comparison
+from sightline.comparison.export import csv_text
+from sightline.comparison.summary import conclusions
 from sightline.comparison.systems import folders_of
 from sightline.comparison.tables import differences_table, main_table, runs_table
+from sightline.plots.comparison import draw
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
 
@@ -27,27 +27,27 @@ Copy = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def mixed(trained: dict[str, Path]) -> Comparison:
+def mixed(trained: dict[str, Path]) -> ComparisonResult:
     """A run without attention, two seeds with it, and all of them together."""
     parts = [trained[name] for name in ("none-seed1", "dot-seed1", "dot-seed2")]
     return sightline.compare([*parts, parts], device="cpu")
 
 
-def test_an_ensemble_writes_and_scores_as_in_evaluate(trained: dict[str, Path], mixed: Comparison) -> None:
+def test_an_ensemble_writes_and_scores_as_in_evaluate(trained: dict[str, Path], mixed: ComparisonResult) -> None:
     together = Run.ensemble([trained[name] for name in ("none-seed1", "dot-seed1", "dot-seed2")], device="cpu")
     report = together.evaluate("test")
     system = mixed.systems[-1]
-    (member,) = system.members
+    (member,) = system.runs
     assert system.name == "none-seed1 + dot-seed1 + dot-seed2"
     assert member.outputs == report.outputs
     assert list(member.scores.values()) == report.scores
     assert set(system.verdicts) == set(mixed.metrics)
 
 
-def test_an_ensemble_costs_what_all_its_runs_cost(mixed: Comparison) -> None:
-    runs = [member for system in mixed.systems[:-1] for member in system.members]
-    (member,) = mixed.systems[-1].members
-    assert member.together == ["none-seed1", "dot-seed1", "dot-seed2"]
+def test_an_ensemble_costs_what_all_its_runs_cost(mixed: ComparisonResult) -> None:
+    runs = [member for system in mixed.systems[:-1] for member in system.runs]
+    (member,) = mixed.systems[-1].runs
+    assert member.ensemble == ["none-seed1", "dot-seed1", "dot-seed2"]
     assert member.parameters == sum(run.parameters for run in runs)
     for name in ("steps", "tokens", "flops", "seconds"):
         assert getattr(member.cost, name) == pytest.approx(sum(getattr(run.cost, name) for run in runs))
@@ -55,12 +55,12 @@ def test_an_ensemble_costs_what_all_its_runs_cost(mixed: Comparison) -> None:
     assert member.validations == []
     (note,) = [note for note in mixed.notes if note.startswith("Ensembles")]
     assert "mean of their models' probabilities: none-seed1 + dot-seed1 + dot-seed2 (3 runs); parameters" in note
-    assert "× the training FLOPs" in answers(mixed)[-1]
+    assert "× the training FLOPs" in conclusions(mixed)[-1]
 
 
-def test_seeds_are_one_system_beside_their_ensemble(mixed: Comparison) -> None:
+def test_seeds_are_one_system_beside_their_ensemble(mixed: ComparisonResult) -> None:
     assert [system.name for system in mixed.systems[:-1]] == ["none-seed1", "dot"]
-    assert [len(system.members) for system in mixed.systems] == [1, 2, 1]
+    assert [len(system.runs) for system in mixed.systems] == [1, 2, 1]
     assert [row[1] for row in main_table(mixed).rows] == ["1", "2", "3"]
     rows = {row[0]: row[1:] for row in differences_table(mixed).rows}
     assert rows["seed"] == ["1", "1, 2", "1, 1, 2"]
@@ -73,7 +73,7 @@ def test_seeds_are_one_system_beside_their_ensemble(mixed: Comparison) -> None:
 def test_no_run_is_another_seed_of_an_ensemble_that_begins_alike(trained: dict[str, Path]) -> None:
     one, two, other = (trained[name] for name in ("dot-seed1", "dot-seed2", "none-seed1"))
     found = sightline.compare([(one, other), two], device="cpu", metrics=["exact"])
-    assert [len(system.members) for system in found.systems] == [1, 1]
+    assert [len(system.runs) for system in found.systems] == [1, 1]
     assert not any("differ only in their seed" in note for note in found.notes)
 
 
@@ -106,7 +106,7 @@ def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -
     runs = {"first": trained["dot-seed1"], "both": (trained["dot-seed1"], trained["none-seed1"])}
     found = sightline.compare(runs, device="cpu", metrics=["exact"])
     assert [system.name for system in found.systems] == ["first", "both"]
-    assert found.systems[1].together == ["first", "none-seed1"]
+    assert found.systems[1].ensemble == ["first", "none-seed1"]
     assert any(": both (2 runs);" in note for note in found.notes)
 
 
@@ -197,7 +197,7 @@ def test_the_beam_that_is_asked_for_is_that_of_ensembles_too(trained: dict[str, 
     runs = [risky, (risky, trained["none-seed1"])]
     for beam, wanted in ((None, (2, True)), (3, (3, False))):
         found = sightline.compare(runs, device="cpu", metrics=["exact"], beam=beam)
-        told = [each.members[0].decoding for each in found.systems]
+        told = [each.runs[0].decoding for each in found.systems]
         assert [(each["beam"], each["mbr"] is not None) for each in told] == [wanted] * 2
 
 
@@ -219,9 +219,9 @@ def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
     seal(student)
     one, other = trained["dot-seed1"], trained["none-seed1"]
     found = sightline.compare([other, (one, other, student)], device="cpu", metrics=["exact"])
-    (member,) = found.systems[1].members
+    (member,) = found.systems[1].runs
     assert member.trained_on == "CPU, H200"
-    assert member.taught_by == ["big"]
+    assert member.teachers == ["big"]
     assert member.folder == f"{one}+{other}+{student}"
     mixed = "CPU: none-seed1, dot-seed1 + none-seed1 + student; H200: dot-seed1 + none-seed1 + student."
     assert any(note.endswith(mixed) for note in found.notes)
@@ -236,13 +236,13 @@ def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
     assert found.systems[1].qualities["perplexity"].value == wanted[0].value
 
 
-def test_pictures_tables_and_files_know_ensembles(mixed: Comparison, tmp_path: Path) -> None:
+def test_pictures_tables_and_files_know_ensembles(mixed: ComparisonResult, tmp_path: Path) -> None:
     drawn = draw(mixed, "svg").decode()
     assert "none-seed1 + dot-seed1 + dot-seed2" in drawn and "not recorded" not in drawn
     path = tmp_path / "saved.json"
-    path.write_text(json_text(mixed), encoding="utf-8")
+    path.write_text(mixed.to_json(), encoding="utf-8")
     again = read_comparison(path)
-    assert again.systems[-1].together == mixed.systems[-1].together
+    assert again.systems[-1].ensemble == mixed.systems[-1].ensemble
     assert main_table(again).rows == main_table(mixed).rows
     assert [line.split(",")[1] for line in csv_text(mixed).splitlines()] == ["runs", "1", "2", "3"]
     asked = ["compare", "--saved", str(path), "--ensemble-mean", "logs"]

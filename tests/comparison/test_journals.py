@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison.journals import Cost, CutOff, cut_off, read_journal
+from sightline.comparison.costs import CutOff, cut_off, read_log
+from sightline.comparison.results import Cost
 from sightline.recipe import Recipe
 from sightline.run_folder import RunError
 from sightline.training.schedules import broken_off_at
@@ -58,7 +59,7 @@ def journal(folder: Path, *records: dict[str, Any], end: str = "") -> Path:
 def test_costs_are_what_was_counted_up_to_the_end(tmp_path: Path) -> None:
     later = {**TRAIN, "step": 20, "tokens": 200, "flops": 10_000, "seconds": 3.0}
     lower = {**VALIDATION, "step": 20, "peak_memory": 700, "tokens": 200, "flops": 10_000, "seconds": 3.5}
-    cost, validations = read_journal(journal(tmp_path, TRAIN, VALIDATION, later, lower), recipe())
+    cost, validations = read_log(journal(tmp_path, TRAIN, VALIDATION, later, lower), recipe())
     assert cost == Cost(steps=20, tokens=200, flops=10_000, seconds=3.5, peak_memory=900)
     assert [each["step"] for each in validations] == [12, 20]
     assert validations[0] == {
@@ -77,25 +78,25 @@ def test_an_older_run_has_no_flops_and_no_memory(tmp_path: Path) -> None:
         {key: value for key, value in each.items() if key not in ("flops", "peak_memory")}
         for each in (TRAIN, VALIDATION)
     ]
-    cost, validations = read_journal(journal(tmp_path, *old), recipe())
+    cost, validations = read_log(journal(tmp_path, *old), recipe())
     assert (cost.flops, cost.peak_memory, cost.tokens) == (None, None, 120)
     assert "flops" not in validations[0] and validations[0]["bleu"] == 7.5
 
 
 def test_what_was_never_counted_is_not_known(tmp_path: Path) -> None:
-    cost, _ = read_journal(journal(tmp_path, {**VALIDATION, "flops": 0, "best": True}), recipe())
+    cost, _ = read_log(journal(tmp_path, {**VALIDATION, "flops": 0, "best": True}), recipe())
     assert (cost.flops, cost.tokens) == (None, 120)
 
 
 def test_a_run_without_a_journal_costs_nobody_knows_what(tmp_path: Path) -> None:
-    assert read_journal(tmp_path, recipe()) == (Cost(), [])
+    assert read_log(tmp_path, recipe()) == (Cost(), [])
 
 
 def test_half_a_line_at_the_end_is_passed_over_and_a_damaged_line_is_not(tmp_path: Path) -> None:
-    cost, _ = read_journal(journal(tmp_path, TRAIN, end='{"kind": "tra'), recipe())
+    cost, _ = read_log(journal(tmp_path, TRAIN, end='{"kind": "tra'), recipe())
     assert cost.steps == 10
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):
-        read_journal(journal(tmp_path, TRAIN, end='{"kind": "tra\n{}\n'), recipe())
+        read_log(journal(tmp_path, TRAIN, end='{"kind": "tra\n{}\n'), recipe())
 
 
 def test_the_mean_cost_is_known_only_if_all_are() -> None:
@@ -118,7 +119,7 @@ def test_what_a_training_took_is_told_by_its_checkpoint_where_the_journal_is_cut
     assert cut_off(tmp_path, recipe()) is None
     journal(tmp_path, TRAIN, VALIDATION, end='{"kind": "valid')
     assert cut_off(tmp_path, recipe()) == CutOff(12, 20, saved=True)
-    cost, validations = read_journal(tmp_path, recipe())
+    cost, validations = read_log(tmp_path, recipe())
     assert cost == Cost(steps=20, tokens=200, flops=10_000, seconds=3.6, peak_memory=900)
     assert [each["step"] for each in validations] == [12]
 
@@ -127,10 +128,10 @@ def test_a_training_that_goes_on_or_was_killed_behind_its_checkpoint_has_a_whole
     size = (journal(tmp_path, TRAIN) / "metrics.jsonl").stat().st_size
     checkpoint(tmp_path, step=14, tokens=140, flops=7_000, seconds=2.1, journal=size)  # between two records
     assert cut_off(tmp_path, recipe()) is None
-    assert read_journal(tmp_path, recipe())[0].flops == 7_000
+    assert read_log(tmp_path, recipe())[0].flops == 7_000
     journal(tmp_path, TRAIN, {**TRAIN, "step": 15, "flops": 7_500}, end='{"kind"')
     assert cut_off(tmp_path, recipe()) is None
-    assert read_journal(tmp_path, recipe())[0].flops == 7_500
+    assert read_log(tmp_path, recipe())[0].flops == 7_500
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_without_a_checkpoint_a_journal_that_ends_too_soon_tells_the_least_cost(
 ) -> None:
     journal(tmp_path, *records, end=end)
     assert cut_off(tmp_path, recipe()) == CutOff(records[-1]["step"], 20, saved=False)
-    cost, _ = read_journal(tmp_path, recipe())
+    cost, _ = read_log(tmp_path, recipe())
     assert (cost.flops, cost.least) == (records[-1]["flops"], True)
     assert cut_off(tmp_path, recipe(limits={"epochs": 3})) == CutOff(records[-1]["step"], None, saved=False)
 
@@ -161,7 +162,7 @@ def test_without_a_checkpoint_a_journal_that_ends_too_soon_tells_the_least_cost(
 def test_a_journal_that_ends_at_a_limit_is_whole(tmp_path: Path, training: dict[str, Any]) -> None:
     journal(tmp_path, TRAIN, VALIDATION, {**LAST, "epoch": 2, "best": False})
     assert cut_off(tmp_path, recipe(**training)) is None
-    assert not read_journal(tmp_path, recipe(**training))[0].least
+    assert not read_log(tmp_path, recipe(**training))[0].least
 
 
 def test_patience_counts_validations_since_the_best_and_nothing_else(tmp_path: Path) -> None:

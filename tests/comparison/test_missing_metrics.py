@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.comparison import Comparison, figures
+from sightline.comparison import ComparisonResult
 from sightline.comparison.baselines import write_baseline
-from sightline.comparison.exports import csv_text, json_text, latex, markdown
-from sightline.comparison.figures import draw
-from sightline.comparison.page import page
-from sightline.comparison.tables import luck_table, main_table, narrow_tables, runs_table
+from sightline.comparison.export import csv_text, html_page, latex, markdown
+from sightline.comparison.tables import main_table, narrow_tables, runs_table, significance_table
 from sightline.comparison.terminal import plain_text
+from sightline.plots import comparison as figures
+from sightline.plots.comparison import draw
 from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError, seal
 
@@ -45,41 +45,47 @@ def runs(trained: dict[str, Path], written: dict[str, Path]) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def mixed(runs: list[Path]) -> Comparison:
+def mixed(runs: list[Path]) -> ComparisonResult:
     """A run, a system of two seeds, and two baselines."""
     return sightline.compare(runs, device="cpu")
 
 
-def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: Comparison) -> None:
+def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: ComparisonResult) -> None:
     assert mixed.metrics == ["bleu", "chrf", "exact", "perplexity"]
     assert [system.name for system in mixed.systems] == ["none-seed1", "dot", "lead", "oracle"]
     assert [system.name for system in mixed.having("perplexity")] == ["none-seed1", "dot"]
     assert [system.name for system in mixed.having("bleu")] == ["none-seed1", "dot", "lead", "oracle"]
-    assert all("perplexity" not in member.scores for system in mixed.systems[2:] for member in system.members)
+    assert all("perplexity" not in member.scores for system in mixed.systems[2:] for member in system.runs)
     assert [system.sentences_per_second is None for system in mixed.systems] == [False, False, True, True]
     assert NOTE in mixed.notes
 
 
-def test_the_perplexities_are_those_of_a_comparison_without_baselines(mixed: Comparison, runs: list[Path]) -> None:
+def test_the_perplexities_are_those_of_a_comparison_without_baselines(
+    mixed: ComparisonResult, runs: list[Path]
+) -> None:
     alone = sightline.compare(runs[:3], device="cpu", metrics=["perplexity"])
     for ours, theirs in zip(mixed.systems[:2], alone.systems, strict=True):
         assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
     assert mixed.others[0].verdicts["perplexity"] == alone.others[0].verdicts["perplexity"]
 
 
-def test_only_what_has_the_metric_is_tested(mixed: Comparison) -> None:
+def test_only_what_has_the_metric_is_tested(mixed: ComparisonResult) -> None:
     assert [system.name for system in mixed.tested("perplexity")] == ["dot"]
     assert [system.name for system in mixed.tested("bleu")] == ["dot", "lead", "oracle"]
-    tested = [row[0] for row in luck_table(mixed).rows if row[1] == "perplexity"]
+    tested = [row[0] for row in significance_table(mixed).rows if row[1] == "perplexity"]
     assert tested == ["dot"]
 
 
-def test_holm_corrects_for_as_many_as_are_tested(mixed: Comparison) -> None:
+def test_holm_corrects_for_as_many_as_are_tested(mixed: ComparisonResult) -> None:
     first, dot, *others = mixed.systems
     verdict = dot.verdicts["perplexity"]
-    near = replace(verdict, seeds=None, randomization=replace(verdict.randomization, p_with_ties=0.04))
+    near = replace(
+        verdict, seeds=None, approximate_randomization=replace(verdict.approximate_randomization, p_with_ties=0.04)
+    )
     changed = replace(mixed, systems=[first, replace(dot, verdicts={**dot.verdicts, "perplexity": near}), *others])
-    assert [system.name for system in changed.standing("perplexity")] == ["dot"]  # 0.04 would not do among three
+    assert [system.name for system in changed.significant_after_holm("perplexity")] == [
+        "dot"
+    ]  # 0.04 would not do among three
 
 
 def test_where_the_baseline_has_no_model_no_difference_is_tested(runs: list[Path]) -> None:
@@ -106,14 +112,14 @@ def cells(rows: list[list[str]], heads: list[str]) -> dict[str, list[str]]:
     return {row[0]: row[place : place + 2] for row in rows}
 
 
-def check(found: dict[str, list[str]], mixed: Comparison, nothing: str = "–") -> None:
+def check(found: dict[str, list[str]], mixed: ComparisonResult, nothing: str = "–") -> None:
     assert found["lead"] == found["oracle"] == [nothing, nothing]
     assert found["none-seed1"][0].startswith(f"{mixed.baseline.qualities['perplexity'].value:.2f} ")
     assert found["none-seed1"][1] == "baseline"
     assert re.search(r"\d\.\d\d", found["dot"][0]) and re.search(r"\(<?0\.\d+\)|\(1\.0000\)", found["dot"][1])
 
 
-def test_the_table_has_empty_cells_and_marks_the_best_of_those_that_have_it(mixed: Comparison) -> None:
+def test_the_table_has_empty_cells_and_marks_the_best_of_those_that_have_it(mixed: ComparisonResult) -> None:
     table = main_table(mixed)
     heads = [column.title for column in table.columns]
     check(cells(table.rows, heads), mixed)
@@ -132,14 +138,14 @@ def test_the_only_one_with_a_metric_is_not_marked_as_the_best(
     assert {column for _, column in table.best} == {place - 6, place - 4, place - 2}
 
 
-def test_the_table_of_runs_has_empty_cells_too(mixed: Comparison) -> None:
+def test_the_table_of_runs_has_empty_cells_too(mixed: ComparisonResult) -> None:
     table = runs_table(mixed)
     place = [column.title for column in table.columns].index("perplexity")
     assert [row[place] == "–" for row in table.rows] == [False, False, False, True, True]
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_in_the_terminal(mixed: Comparison) -> None:
+def test_in_the_terminal(mixed: ComparisonResult) -> None:
     lines = plain_text(mixed).splitlines()
     first = next(number for number, line in enumerate(lines) if re.match(r"system +runs", line))
     heads, *rows = [re.split(r"  +", line) for line in lines[first : first + 5]]
@@ -147,7 +153,7 @@ def test_in_the_terminal(mixed: Comparison) -> None:
     assert NOTE in lines
 
 
-def test_in_markdown(mixed: Comparison) -> None:
+def test_in_markdown(mixed: ComparisonResult) -> None:
     text = markdown(mixed)
     lines = [line for line in text.split("\n\n### ")[0].splitlines() if line.startswith("|")]
     heads, _, *rows = [
@@ -157,7 +163,7 @@ def test_in_markdown(mixed: Comparison) -> None:
     assert f"- {NOTE}" in text
 
 
-def test_in_latex(mixed: Comparison) -> None:
+def test_in_latex(mixed: ComparisonResult) -> None:
     text = latex(mixed)
     body = text[text.index(r"\hline") : text.index(r"\end{tabular}")].replace("\\hline\n", "").replace("\\hline", "")
     rows = [row for row in body.split("\\\\\n") if row.strip()]
@@ -166,7 +172,7 @@ def test_in_latex(mixed: Comparison) -> None:
     assert NOTE in text
 
 
-def test_in_csv(mixed: Comparison) -> None:
+def test_in_csv(mixed: ComparisonResult) -> None:
     rows = {row["system"]: row for row in csv.DictReader(io.StringIO(csv_text(mixed)))}
     mine = [key for key in rows["lead"] if key.startswith("perplexity")]
     assert len(mine) == 13
@@ -177,8 +183,8 @@ def test_in_csv(mixed: Comparison) -> None:
     assert float(rows["dot"]["perplexity_p"]) == mixed.others[0].verdicts["perplexity"].p
 
 
-def test_in_json(mixed: Comparison) -> None:
-    none, dot, lead, oracle = json.loads(json_text(mixed))["systems"]
+def test_in_json(mixed: ComparisonResult) -> None:
+    none, dot, lead, oracle = json.loads(mixed.to_json())["systems"]
     for each in (lead, oracle):
         assert each["qualities"]["perplexity"] is None and each["verdicts"]["perplexity"] is None
         assert each["runs"][0]["scores"]["perplexity"] is None
@@ -187,8 +193,8 @@ def test_in_json(mixed: Comparison) -> None:
     assert none["verdicts"] == {} and none["qualities"]["perplexity"]["value"] > 1
 
 
-def test_on_the_page(mixed: Comparison) -> None:
-    section = page(mixed).split('<section id="table">')[1].split("</section>")[0]
+def test_on_the_page(mixed: ComparisonResult) -> None:
+    section = html_page(mixed).split('<section id="table">')[1].split("</section>")[0]
     heads, *rows = [
         [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
         for row in re.findall(r"<tr>(.*?)</tr>", section)
@@ -197,7 +203,7 @@ def test_on_the_page(mixed: Comparison) -> None:
     assert f"<li>{NOTE}</li>" in section
 
 
-def test_the_figure_is_of_a_metric_that_all_have(mixed: Comparison) -> None:
+def test_the_figure_is_of_a_metric_that_all_have(mixed: ComparisonResult) -> None:
     picture = draw(mixed, "svg")
     assert b"BLEU on test against cost" in picture and b"perplexity" not in picture
 
@@ -263,7 +269,7 @@ def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
         sightline.compare(runs, metrics=["bleu", "perplexity"])
 
 
-def test_in_pictures_baselines_are_levels_and_miss_no_curve(mixed: Comparison) -> None:
+def test_in_pictures_baselines_are_levels_and_miss_no_curve(mixed: ComparisonResult) -> None:
     from matplotlib.figure import Figure
 
     assert "not recorded" not in draw(mixed, "svg", parts=("curves",)).decode()

@@ -1,4 +1,4 @@
-"""The page: every section is there, nothing in it can run or load anything, and any script can be read."""
+"""The html_page: every section is there, nothing in it can run or load anything, and any script can be read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sightline.comparison import Comparison, figures
-from sightline.comparison.page import page
+from sightline.comparison import ComparisonResult
+from sightline.comparison.export import html_page
 from sightline.comparison.tables import main_table
 from sightline.evaluation.word_differences import word_differences
+from sightline.plots import comparison as figures
 
 VOID = {"meta", "img", "source", "br"}
 
@@ -46,8 +47,8 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def text(seeded: Comparison) -> str:
-    return page(seeded)
+def text(seeded: ComparisonResult) -> str:
+    return html_page(seeded)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_every_section_is_there(read: Reader) -> None:
     assert any(head.startswith("Sentences where none lost most") for head in heads)
 
 
-def test_the_table_has_the_values_and_every_run_is_listed(seeded: Comparison, text: str, read: Reader) -> None:
+def test_the_table_has_the_values_and_every_run_is_listed(seeded: ComparisonResult, text: str, read: Reader) -> None:
     plain = re.sub(r"<[^>]+>", "", text)
     for row in main_table(seeded).rows:
         for cell in row:
@@ -76,7 +77,7 @@ def test_the_table_has_the_values_and_every_run_is_listed(seeded: Comparison, te
     assert {"dot-seed1", "dot-seed2", "none-seed1", "none-seed2"} <= set(names)
 
 
-def test_words_that_differ_are_marked(read: Reader, seeded: Comparison) -> None:
+def test_words_that_differ_are_marked(read: Reader, seeded: ComparisonResult) -> None:
     marked: tuple[list[str], list[str]] = [], []
     found = seeded.where.contrasts[0].sentences
     for each in [*found.improved, *found.worsened]:
@@ -101,11 +102,11 @@ def test_nothing_is_loaded_and_nothing_runs(text: str, read: Reader) -> None:
     assert addresses == []
 
 
-def test_texts_that_look_like_markup_stay_text(seeded: Comparison, text: str, read: Reader) -> None:
-    assert any("<script>" in output for system in seeded.systems for output in system.members[0].outputs)
+def test_texts_that_look_like_markup_stay_text(seeded: ComparisonResult, text: str, read: Reader) -> None:
+    assert any("<script>" in output for system in seeded.systems for output in system.runs[0].outputs)
     assert "<script" not in text and "&lt;script&gt;" in text
     named = [replace(seeded.systems[0], name='<img src=x onerror="alert(1)">'), *seeded.systems[1:]]
-    hostile = Reader(page(replace(seeded, systems=named)))
+    hostile = Reader(html_page(replace(seeded, systems=named)))
     assert [attributes for tag, attributes in hostile.tags if tag == "img" and attributes.get("src") == "x"] == []
     assert '<img src=x onerror="alert(1)">' in hostile.all("bdi")
 
@@ -125,8 +126,10 @@ def test_pictures_are_inside_for_light_and_for_dark(text: str) -> None:
     assert [figures.DARK.paper.encode() in each for each in drawn] == [True, False, True, False]
 
 
-def test_without_matplotlib_the_rest_of_the_page_is_there(seeded: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.comparison.page.can_draw", lambda: False)
-    text = page(seeded)
+def test_without_matplotlib_the_rest_of_the_page_is_there(
+    seeded: ComparisonResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.comparison.export.can_draw", lambda: False)
+    text = html_page(seeded)
     assert "Pictures need matplotlib" in text and "base64" not in text
     assert 'id="where"' in text

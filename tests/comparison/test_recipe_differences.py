@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison.recipe_differences import differ_only_in_seed, differences
-from sightline.comparison.wording import NOTHING, UNSET
+from sightline.comparison.recipe_differences import differ_only_in_seed, recipe_differences
+from sightline.comparison.results import NOTHING, UNSET
 from sightline.data.locate import MovedFolder
 from sightline.recipe import Recipe
 from sightline.recipe.loading import load_recipe
@@ -30,12 +30,12 @@ def corpus(folder: str | None, file: str = "a.tsv", **data: Any) -> Recipe:
 
 
 def found(*recipes: Recipe) -> dict[str, list[str]]:
-    return {each.key: each.values for each in differences(recipes)}
+    return {each.key: each.values for each in recipe_differences(recipes)}
 
 
 def test_only_keys_that_differ_are_told_in_the_order_of_the_recipe() -> None:
     two = recipe("training.lr=0.1", "model.width=64", "seed=3")
-    assert differences([recipe(), two, recipe()])[0].key == "seed"
+    assert recipe_differences([recipe(), two, recipe()])[0].key == "seed"
     assert found(recipe(), two, recipe()) == {
         "seed": ["1", "3", "1"],
         "model.width": ["128", "64", "128"],

@@ -10,18 +10,22 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from sightline.comparison import Comparison
-from sightline.comparison.journals import Cost
-from sightline.comparison.recipe_differences import Difference
-from sightline.comparison.results import Member, Quality, System, Verdict
-from sightline.comparison.seeds import SeedTest
-from sightline.comparison.sentences import answers, footnotes, looked_at
+from sightline.comparison import ComparisonResult
+from sightline.comparison.results import (
+    NOTHING,
+    Analysis,
+    Cost,
+    Difference,
+    MetricResult,
+    RunResult,
+    SystemResult,
+    TestInfo,
+    Verdict,
+)
+from sightline.comparison.summary import conclusions, footnotes, representatives_note
 from sightline.comparison.terminal import print_comparison
-from sightline.comparison.where import Where
-from sightline.comparison.wording import NOTHING
-from sightline.evaluation import test_set
-from sightline.evaluation.intervals import Score
-from sightline.evaluation.significance import Significance
+from sightline.evaluation.measurement import Score
+from sightline.evaluation.significance import Significance, WelchTest
 
 Better = Literal["higher", "lower"]
 
@@ -30,31 +34,31 @@ def scored(value: float, better: Better = "higher") -> Score:
     return Score("BLEU", value, value - 2, value + 4, "nrefs:1", 8, better)
 
 
-def member(value: float, *, sentences: int = 8, seconds: float = 2.0, name: str = "run") -> Member:
+def member(value: float, *, sentences: int = 8, seconds: float = 2.0, name: str = "run") -> RunResult:
     scores = {"bleu": scored(value)}
-    return Member(name, name, 1, 10, "cpu", Cost(), [], {}, sentences, seconds, [], scores)  # type: ignore[arg-type]
+    return RunResult(name, name, 1, 10, "cpu", Cost(), [], {}, sentences, seconds, [], scores)  # type: ignore[arg-type]
 
 
 def verdict(p: float, *, seeds: float | None = None, difference: float = 1.0, better: Better = "higher") -> Verdict:
     """One whose p of the sentences is `p`, ties counted; without ties it would be lower."""
     test = Significance("approximate randomization", "BLEU", better, difference, p=p / 10, p_with_ties=p)
-    return Verdict("bleu", test, test, None, None if seeds is None else SeedTest(1.0, 1.0, seeds, 2, 2))
+    return Verdict(test, test, None, None if seeds is None else WelchTest(1.0, 1.0, seeds, 2, 2))
 
 
-def system(name: str, value: float = 1.0, p: float | None = None, better: Better = "higher") -> System:
-    quality = Quality.of("bleu", [scored(value, better)])
-    return System(name, [member(value)], {"bleu": quality}, {} if p is None else {"bleu": verdict(p)})
+def system(name: str, value: float = 1.0, p: float | None = None, better: Better = "higher") -> SystemResult:
+    quality = MetricResult.of("bleu", [scored(value, better)])
+    return SystemResult(name, [member(value)], {"bleu": quality}, {} if p is None else {"bleu": verdict(p)})
 
 
-def compared(*systems: System) -> Comparison:
-    where = Where.nowhere("bleu", {})
-    return Comparison(test_set.TestSet("test", [], [], 8), 8, [], ["bleu"], list(systems), [], where, [], "cpu")
+def compared(*systems: SystemResult) -> ComparisonResult:
+    where = Analysis.empty("bleu", {})
+    return ComparisonResult(TestInfo("test", 8, 8), ["bleu"], list(systems), [], where, [], "cpu")
 
 
 def standing(*ps: float) -> list[str]:
     """Which of the systems with these p, called by their place, stay significant."""
     others = [system(str(place), p=p) for place, p in enumerate(ps)]
-    return [each.name for each in compared(system("baseline"), *others).standing("bleu")]
+    return [each.name for each in compared(system("baseline"), *others).significant_after_holm("bleu")]
 
 
 def test_holm_asks_less_of_each_that_follows_the_smallest_p() -> None:
@@ -85,10 +89,10 @@ def test_ahead_is_what_the_metric_calls_better(better: Better, ahead: list[bool]
 
 
 def test_seeds_have_a_mean_a_deviation_and_the_mean_of_their_intervals() -> None:
-    found = Quality.of("bleu", [scored(10), scored(14), replace(scored(18), low=4, signature="nrefs:2")])
+    found = MetricResult.of("bleu", [scored(10), scored(14), replace(scored(18), low=4, signature="nrefs:2")])
     assert (found.value, found.deviation, found.low, found.high) == (14, 4, 8, 18)  # deviation over n - 1
     assert found.signature == "nrefs:1 and nrefs:2"
-    assert Quality.of("bleu", [scored(10)]).deviation is None
+    assert MetricResult.of("bleu", [scored(10)]).deviation is None
 
 
 def test_the_best_is_the_first_of_equals_and_no_number_is_worse_than_any() -> None:
@@ -102,20 +106,20 @@ def test_the_best_is_the_first_of_equals_and_no_number_is_worse_than_any() -> No
 def test_speed_is_that_of_all_runs_and_none_where_nothing_was_decoded() -> None:
     fast, slow, silent = member(1.0), member(1.0, seconds=6.0), member(1.0, sentences=0, seconds=0.0)
     assert (fast.sentences_per_second, silent.sentences_per_second) == (4, None)
-    assert replace(system("both"), members=[fast, slow]).sentences_per_second == 2  # 16 in 8 seconds
-    assert replace(system("none"), members=[silent]).sentences_per_second is None
+    assert replace(system("both"), runs=[fast, slow]).sentences_per_second == 2  # 16 in 8 seconds
+    assert replace(system("none"), runs=[silent]).sentences_per_second is None
 
 
 def test_the_run_nearest_to_the_mean_is_shown() -> None:
     runs = [member(value, name=str(value)) for value in (1.0, 4.0, 6.0)]
-    assert replace(system("three", 11 / 3), members=runs).shown_member("bleu").name == "4.0"
+    assert replace(system("three", 11 / 3), runs=runs).representative("bleu").name == "4.0"
 
 
 def test_outputs_made_without_a_model_are_outputs() -> None:
-    silent = replace(system("text"), members=[member(1.0, sentences=0)])
-    lead = replace(system("lead"), members=[replace(member(1.0, sentences=0), baseline="lead")])
-    assert not compared(silent, silent).writes
-    assert compared(silent, lead).writes and compared(silent, system("model")).writes
+    silent = replace(system("text"), runs=[member(1.0, sentences=0)])
+    lead = replace(system("lead"), runs=[replace(member(1.0, sentences=0), baseline="lead")])
+    assert not compared(silent, silent).has_outputs
+    assert compared(silent, lead).has_outputs and compared(silent, system("model")).has_outputs
 
 
 def test_the_baseline_has_no_verdicts_in_json_and_what_a_system_lacks_is_null() -> None:
@@ -130,7 +134,7 @@ def test_the_baseline_has_no_verdicts_in_json_and_what_a_system_lacks_is_null() 
 
 def answered(difference: float, p: float, better: Better = "higher") -> str:
     other = replace(system("other"), verdicts={"bleu": verdict(p, difference=difference, better=better)})
-    return answers(compared(system("first"), other))[0].partition(", at ")[0]
+    return conclusions(compared(system("first"), other))[0].partition(", at ")[0]
 
 
 def test_the_answer_is_better_worse_equal_or_luck() -> None:
@@ -145,23 +149,23 @@ def test_the_answer_is_better_worse_equal_or_luck() -> None:
 
 def test_only_the_outputs_of_single_runs_are_called_the_same() -> None:
     written = replace(member(1.0), outputs=["a"])
-    first, other = replace(system("first"), members=[written]), replace(system("other", p=1.0), members=[written])
-    assert "it has the same outputs" in answers(compared(first, other))[0]
-    for pair in ([replace(first, members=[written] * 2), other], [first, replace(other, members=[written] * 2)]):
-        assert "same outputs" not in answers(compared(*pair))[0]
-    assert "same outputs" not in answers(compared(system("first"), system("other", p=1.0)))[0]  # none were kept
+    first, other = replace(system("first"), runs=[written]), replace(system("other", p=1.0), runs=[written])
+    assert "it has the same outputs" in conclusions(compared(first, other))[0]
+    for pair in ([replace(first, runs=[written] * 2), other], [first, replace(other, runs=[written] * 2)]):
+        assert "same outputs" not in conclusions(compared(*pair))[0]
+    assert "same outputs" not in conclusions(compared(system("first"), system("other", p=1.0)))[0]  # none were kept
 
 
-def priced(first: Member, other: Member) -> str:
-    systems = replace(system("first"), members=[first]), replace(system("other", p=0.5), members=[other])
-    return answers(compared(*systems))[0].partition(", at ")[2]
+def priced(first: RunResult, other: RunResult) -> str:
+    systems = replace(system("first"), runs=[first]), replace(system("other", p=0.5), runs=[other])
+    return conclusions(compared(*systems))[0].partition(", at ")[2]
 
 
 def test_the_price_is_that_of_the_system_beside_the_baseline() -> None:
     cheap = replace(member(1.0), parameters=10, cost=Cost(flops=100.0))
     dear = replace(member(1.0, seconds=8.0), parameters=30, cost=Cost(flops=200.0))
     assert priced(cheap, dear) == "3.00× the parameters, 2.00× the training FLOPs, 0.25× the decoding speed."
-    taught = replace(dear, taught_by=["teacher"])
+    taught = replace(dear, teachers=["teacher"])
     assert (
         priced(cheap, taught) == "3.00× the parameters, 0.25× the decoding speed."
     )  # what the teacher cost is missing
@@ -170,9 +174,9 @@ def test_the_price_is_that_of_the_system_beside_the_baseline() -> None:
 
 def test_what_has_no_model_hurries_nobody() -> None:
     lead = replace(member(1.0, sentences=0, seconds=0.0), baseline="lead")
-    three = [system("first"), system("other", p=0.5), replace(system("lead", p=0.5), members=[lead])]
+    three = [system("first"), system("other", p=0.5), replace(system("lead", p=0.5), runs=[lead])]
     assert "less than a second" not in " ".join(footnotes(compared(*three)))
-    hurried = replace(three[1], members=[member(1.0, seconds=0.9)])
+    hurried = replace(three[1], runs=[member(1.0, seconds=0.9)])
     assert "some needed less than a second" in " ".join(footnotes(compared(three[0], hurried)))
 
 
@@ -193,8 +197,10 @@ def test_what_holm_would_take_is_told(ps: tuple[float, ...], said: str | None) -
 
 def test_runs_that_stand_for_several_seeds_are_named() -> None:
     found = compared(system("a"), system("b"))
-    assert looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b"}))) == ""
-    assert "(b: b-seed2)" in looked_at(replace(found, where=Where.nowhere("bleu", {"a": "a", "b": "b-seed2"})))
+    assert representatives_note(replace(found, where=Analysis.empty("bleu", {"a": "a", "b": "b"}))) == ""
+    assert "(b: b-seed2)" in representatives_note(
+        replace(found, where=Analysis.empty("bleu", {"a": "a", "b": "b-seed2"}))
+    )
 
 
 # --- what differs in the recipes ---------------------------------------------------------------------------------

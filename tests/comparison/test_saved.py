@@ -13,31 +13,30 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
-from sightline.comparison import Comparison, compare, read_comparison
-from sightline.comparison.exports import csv_text, json_text, latex, markdown
-from sightline.comparison.figures import draw
-from sightline.comparison.page import page
+from sightline.comparison import ComparisonResult, compare, read_comparison
+from sightline.comparison.export import csv_text, html_page, latex, markdown
 from sightline.comparison.tables import main_table
 from sightline.comparison.terminal import plain_text
+from sightline.plots.comparison import draw
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements"
 
 
-def saved(comparison: Comparison, folder: Path) -> Path:
+def saved(comparison: ComparisonResult, folder: Path) -> Path:
     path = folder / "comparison.json"
-    path.write_text(json_text(comparison), encoding="utf-8")
+    path.write_text(comparison.to_json(), encoding="utf-8")
     return path
 
 
 def ignored(_: Exception) -> None: ...
 
 
-def test_everything_is_the_same_again(seeded: Comparison, tmp_path: Path) -> None:
+def test_everything_is_the_same_again(seeded: ComparisonResult, tmp_path: Path) -> None:
     again = read_comparison(saved(seeded, tmp_path))
     assert again == seeded
-    for show in (plain_text, markdown, latex, csv_text, json_text):
+    for show in (plain_text, markdown, latex, csv_text, ComparisonResult.to_json):
         assert show(again) == show(seeded)
-    assert page(again, ignored) == page(seeded, ignored)
+    assert html_page(again, ignored) == html_page(seeded, ignored)
     assert draw(again, "svg") == draw(seeded, "svg")
 
 
@@ -48,17 +47,17 @@ def test_runs_of_other_tasks_come_back(names: tuple[str, str], tasks: dict[str, 
     assert again == comparison and plain_text(again) == plain_text(comparison)
 
 
-def test_numbers_that_json_lacks_are_nan_again(seeded: Comparison, tmp_path: Path) -> None:
+def test_numbers_that_json_lacks_are_nan_again(seeded: ComparisonResult, tmp_path: Path) -> None:
     first, *rest = seeded.systems
-    member = first.members[0]
+    member = first.runs[0]
     score = replace(member.scores["bleu"], low=math.nan, high=math.nan)
     changed = replace(member, scores={**member.scores, "bleu": score}, validations=[{"step": 1.0, "loss": math.nan}])
-    path = saved(replace(seeded, systems=[replace(first, members=[changed, *first.members[1:]]), *rest]), tmp_path)
-    found = read_comparison(path).systems[0].members[0]
+    path = saved(replace(seeded, systems=[replace(first, runs=[changed, *first.runs[1:]]), *rest]), tmp_path)
+    found = read_comparison(path).systems[0].runs[0]
     assert math.isnan(found.scores["bleu"].low) and math.isnan(found.validations[0]["loss"])
 
 
-def test_the_best_is_the_same_when_a_value_was_infinite(seeded: Comparison, tmp_path: Path) -> None:
+def test_the_best_is_the_same_when_a_value_was_infinite(seeded: ComparisonResult, tmp_path: Path) -> None:
     """A perplexity beyond all numbers is null in JSON, and a nan when it comes back."""
     systems = [
         replace(each, qualities={**each.qualities, "perplexity": replace(each.qualities["perplexity"], value=value)})
@@ -71,21 +70,21 @@ def test_the_best_is_the_same_when_a_value_was_infinite(seeded: Comparison, tmp_
     assert main_table(again).best == main_table(comparison).best
 
 
-def test_without_texts_all_numbers_stay(seeded: Comparison, tmp_path: Path) -> None:
+def test_without_texts_all_numbers_stay(seeded: ComparisonResult, tmp_path: Path) -> None:
     bare = seeded.without_texts()
-    text = json_text(bare)
-    outputs = [output for system in seeded.systems for member in system.members for output in member.outputs]
-    references = [reference for several in seeded.test.references for reference in several]
-    assert not [each for each in (*seeded.test.sources, *references, *outputs) if len(each) > 5 and each in text]
+    text = bare.to_json()
+    outputs = [output for system in seeded.systems for member in system.runs for output in member.outputs]
+    references = [reference for several in seeded.references for reference in several]
+    assert not [each for each in (*seeded.sources, *references, *outputs) if len(each) > 5 and each in text]
     again = read_comparison(saved(bare, tmp_path))
     assert again == bare
     for show in (markdown, latex, csv_text):
         assert show(again) == show(seeded)
     assert draw(again, "svg") == draw(seeded, "svg")
-    assert "sentences" in page(again, ignored) and plain_text(again)
+    assert "sentences" in html_page(again, ignored) and plain_text(again)
 
 
-def test_from_the_command_line(seeded: Comparison, tmp_path: Path) -> None:
+def test_from_the_command_line(seeded: ComparisonResult, tmp_path: Path) -> None:
     path, table, numbers = saved(seeded, tmp_path), tmp_path / "table.md", tmp_path / "numbers.json"
     arguments = ["compare", "--saved", str(path), "--markdown", str(table), "--no-texts", "--json", str(numbers)]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
@@ -95,7 +94,7 @@ def test_from_the_command_line(seeded: Comparison, tmp_path: Path) -> None:
     assert json.loads(numbers.read_text(encoding="utf-8"))["sources"] == []
 
 
-def test_it_is_shown_and_drawn_without_torch(seeded: Comparison, tmp_path: Path) -> None:
+def test_it_is_shown_and_drawn_without_torch(seeded: ComparisonResult, tmp_path: Path) -> None:
     """Which alone takes longer to import than all the rest."""
     command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--figure", str(tmp_path / "f.png")]
     code = (
@@ -106,7 +105,7 @@ def test_it_is_shown_and_drawn_without_torch(seeded: Comparison, tmp_path: Path)
     assert result.stdout.splitlines()[-1] == "False" and (tmp_path / "f.png").stat().st_size
 
 
-def test_what_is_being_done_is_told(seeded: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_done_is_told(seeded: ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     monkeypatch.setattr("sightline.progress.occasional", lambda _: lambda what, done, total: told.append(what))
     command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--csv", str(tmp_path / "f.csv")]
@@ -115,7 +114,9 @@ def test_what_is_being_done_is_told(seeded: Comparison, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("given", [["--beam", "3"], ["runs/a", "runs/b"], ["--on", "other"], ["--no-lowercase"]])
-def test_what_was_compared_is_not_compared_otherwise(given: list[str], seeded: Comparison, tmp_path: Path) -> None:
+def test_what_was_compared_is_not_compared_otherwise(
+    given: list[str], seeded: ComparisonResult, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=r"was compared already, so .+ can change nothing; leave it out"):
         CliRunner().invoke(app, ["compare", *given, "--saved", str(saved(seeded, tmp_path))], catch_exceptions=False)
 
@@ -129,7 +130,7 @@ def test_another_file_is_named(content: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", ["systems", "folder", "seconds"])
-def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: Comparison, tmp_path: Path) -> None:
+def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: ComparisonResult, tmp_path: Path) -> None:
     path = saved(seeded, tmp_path)
     plain = json.loads(path.read_text())
     of_run = plain.pop(taken, None) is None

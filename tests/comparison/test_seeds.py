@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
-from sightline.comparison.quality import judge
-from sightline.comparison.seeds import SeedTest, bootstrap, randomization, seed_test, student_tail
-from sightline.evaluation.errors import rate
+from sightline.comparison.scoring import judge
+from sightline.evaluation.error_rates import error_rate
 from sightline.evaluation.measurement import Measurement
-from sightline.evaluation.metrics import measure_perplexity
-from sightline.evaluation.significance import approximate_randomization, paired_bootstrap
+from sightline.evaluation.perplexity import measure_perplexity
+from sightline.evaluation.significance import (
+    WelchTest,
+    approximate_randomization,
+    paired_bootstrap,
+    student_tail,
+    welch_test,
+)
 
 
 def system(quality: float, seed: int, sentences: int = 80, difficulty: int = 0) -> Measurement:
@@ -21,23 +27,26 @@ def system(quality: float, seed: int, sentences: int = 80, difficulty: int = 0) 
     hard = np.random.default_rng(difficulty).uniform(-0.2, 0.2, sentences)
     errors = np.random.default_rng(seed).binomial(10, np.clip(1 - quality + hard, 0, 1))
     statistics = np.stack([errors, np.full(sentences, 10)], axis=1).astype(float)
-    return Measurement("WER", "lower", statistics, rate, {}, "references x")
+    return Measurement("WER", "lower", statistics, error_rate, {}, "references x")
 
 
 def test_one_run_each_is_the_test_of_single_runs() -> None:
     one, two = system(0.7, 1), system(0.74, 2)
-    assert randomization([one], [two]) == approximate_randomization(one, two)
-    assert bootstrap([one], [two]) == paired_bootstrap(one, two)
+    assert approximate_randomization([one], [two]) == approximate_randomization(one, two)
+    assert paired_bootstrap([one], [two]) == paired_bootstrap(one, two)
 
 
 def test_the_same_run_twice_proves_no_more_than_once() -> None:
     """Sentences are swapped in all runs at once, so repeating a run adds nothing."""
     one, two = system(0.7, 1), system(0.73, 2)
-    single, double = approximate_randomization(one, two, trials=999), randomization([one] * 2, [two] * 3, trials=999)
+    single, double = (
+        approximate_randomization(one, two, trials=999),
+        approximate_randomization([one] * 2, [two] * 3, trials=999),
+    )
     assert 0.01 < single.p < 0.9  # else it could not differ
     assert (double.p, double.p_with_ties) == (single.p, single.p_with_ties)
     assert double.difference == pytest.approx(single.difference)
-    assert bootstrap([one] * 2, [two] * 2, samples=500).p == paired_bootstrap(one, two, samples=500).p
+    assert paired_bootstrap([one] * 2, [two] * 2, samples=500).p == paired_bootstrap(one, two, samples=500).p
 
 
 @pytest.mark.parametrize(("first", "second"), [((1, 2), (3, 4, 5)), ((1,), (3, 4, 5)), ((1, 2), (3,))])
@@ -54,12 +63,12 @@ def test_it_is_the_distance_between_means_of_runs_mixed_sentence_by_sentence(
             for two in ours:
                 first = np.where(swapped[:, None], one.statistics, two.statistics).sum(axis=0)
                 second = np.where(swapped[:, None], two.statistics, one.statistics).sum(axis=0)
-                apart.append(float(rate(first[None])[0] - rate(second[None])[0]))
+                apart.append(float(error_rate(first[None])[0] - error_rate(second[None])[0]))
         return abs(float(np.mean(apart)))
 
     observed = distance(np.ones(80, dtype=np.bool_))
     further = sum(distance(row) > observed + 1e-9 for row in flips)
-    found = randomization(theirs, ours, trials=300)
+    found = approximate_randomization(theirs, ours, trials=300)
     assert abs(found.difference) == pytest.approx(observed)
     assert found.p == (further + 1) / 301
     assert 0.005 < found.p < 0.9  # else it could hardly be wrong
@@ -74,18 +83,21 @@ def test_the_bootstrap_is_of_means_over_runs_on_the_same_sentences(
     drawn = np.random.default_rng(12345).choice(80, size=(300, 80))
 
     def distance(rows: np.ndarray) -> float:
-        scores = [[rate(each.statistics[rows].sum(axis=0)[None])[0] for each in side] for side in (theirs, ours)]
+        scores = [[error_rate(each.statistics[rows].sum(axis=0)[None])[0] for each in side] for side in (theirs, ours)]
         return abs(float(np.mean(scores[1]) - np.mean(scores[0])))
 
     observed, distances = distance(np.arange(80)), np.array([distance(rows) for rows in drawn])
-    found = bootstrap(theirs, ours, samples=300)
+    found = paired_bootstrap(theirs, ours, samples=300)
     assert found.p == (np.count_nonzero(distances - distances.mean() > observed + 1e-9) + 1) / 301
     assert 0.01 < found.p < 0.99
 
 
 def test_the_order_of_runs_and_of_systems_does_not_matter() -> None:
     ours, theirs = [system(0.7, n) for n in (1, 2, 3)], [system(0.73, n) for n in (4, 5)]
-    there, back = randomization(theirs, ours, trials=500), randomization(ours, theirs[::-1], trials=500)
+    there, back = (
+        approximate_randomization(theirs, ours, trials=500),
+        approximate_randomization(ours, theirs[::-1], trials=500),
+    )
     assert there.p == back.p and there.difference == pytest.approx(-back.difference)
 
 
@@ -93,21 +105,25 @@ def test_runs_that_differ_in_one_sentence_are_as_far_apart_however_they_are_mixe
     """Up to rounding: no draw counts as further, and all count as ties."""
     nats = np.random.default_rng(0).random(50)
     one, two = (measure_perplexity(each, [1] * 50) for each in (nats, np.where(np.arange(50) == 7, nats / 2, nats)))
-    found = randomization([one] * 3, [two] * 3, trials=199)
+    found = approximate_randomization([one] * 3, [two] * 3, trials=199)
     assert (found.p, found.p_with_ties) == (1 / 200, 1.0)
 
 
 def test_systems_with_equal_means_have_p_one() -> None:
     one, two = system(0.7, 1), system(0.75, 2)
-    found = judge("wer", [one, two], [two, one])
-    assert (found.randomization.p, found.randomization.p_with_ties, found.bootstrap.p) == (1.0, 1.0, 1.0)
+    found = judge([one, two], [two, one])
+    assert (found.approximate_randomization.p, found.approximate_randomization.p_with_ties, found.bootstrap.p) == (
+        1.0,
+        1.0,
+        1.0,
+    )
     assert found.seeds is not None and found.seeds.p == 1.0 and not found.significant
 
 
 def test_runs_on_other_sentences_are_refused() -> None:
     with pytest.raises(ValueError, match="sentences cannot be compared"):
-        randomization([system(0.7, 1), system(0.7, 2)], [system(0.7, 3, sentences=70)])
-    for test in (randomization, bootstrap):
+        approximate_randomization([system(0.7, 1), system(0.7, 2)], [system(0.7, 3, sentences=70)])
+    for test in (approximate_randomization, paired_bootstrap):
         with pytest.raises(ValueError, match="measured against different references"):
             test([system(0.7, 1), replace(system(0.7, 2), against="references y")], [system(0.7, 3)])
         with pytest.raises(ValueError, match="measured against different references"):
@@ -125,8 +141,8 @@ def test_equally_good_recipes_with_lucky_seeds_are_seldom_called_different() -> 
             [system(quality, 100 * repeat + 10 * side + n, 400, repeat) for n, quality in enumerate(qualities[side])]
             for side in range(2)
         ]
-        first = randomization(sides[0], sides[1], trials=200)
-        second = seed_test([each.value for each in sides[0]], [each.value for each in sides[1]])
+        first = approximate_randomization(sides[0], sides[1], trials=200)
+        second = welch_test([each.value for each in sides[0]], [each.value for each in sides[1]])
         assert second is not None
         by_sentences += first.significant
         by_both += first.significant and second.significant
@@ -135,7 +151,7 @@ def test_equally_good_recipes_with_lucky_seeds_are_seldom_called_different() -> 
 
 
 def test_a_real_difference_is_found_with_three_seeds() -> None:
-    found = judge("wer", [system(0.70, n) for n in (1, 2, 3)], [system(0.80, n) for n in (4, 5, 6)])
+    found = judge([system(0.70, n) for n in (1, 2, 3)], [system(0.80, n) for n in (4, 5, 6)])
     assert found.significant and found.better and found.difference < 0
 
 
@@ -168,7 +184,7 @@ def test_students_distribution_has_its_closed_forms(t: float) -> None:
 
 def test_welchs_test_of_a_worked_example() -> None:
     """Variances 1 and 4, three runs each: t = 4 / sqrt(5/3), ν = (5/3)² / ((1/9 + 16/9) / 2) = 50/17."""
-    found = seed_test([1.0, 2.0, 3.0], [4.0, 6.0, 8.0])
+    found = welch_test([1.0, 2.0, 3.0], [4.0, 6.0, 8.0])
     assert found is not None
     assert found.t == pytest.approx(4 / math.sqrt(5 / 3))
     assert found.freedom == pytest.approx(50 / 17)
@@ -177,26 +193,26 @@ def test_welchs_test_of_a_worked_example() -> None:
 
 
 def test_a_single_run_is_taken_to_vary_as_the_others_do() -> None:
-    found = seed_test([5.0], [1.0, 2.0, 3.0])
+    found = welch_test([5.0], [1.0, 2.0, 3.0])
     assert found is not None
     assert (found.t, found.freedom) == (pytest.approx(-3 / math.sqrt(4 / 3)), 2.0)
-    assert seed_test([5.0], [1.0]) is None
+    assert welch_test([5.0], [1.0]) is None
 
 
 def test_runs_that_do_not_vary_at_all() -> None:
-    same, apart = seed_test([1.0, 1.0], [1.0, 1.0]), seed_test([1.0, 1.0], [2.0, 2.0])
+    same, apart = welch_test([1.0, 1.0], [1.0, 1.0]), welch_test([1.0, 1.0], [2.0, 2.0])
     assert same is not None and apart is not None
     assert (same.p, apart.p) == (1.0, 0.0)
     assert (same.t, apart.t, apart.freedom) == (0.0, math.inf, 2.0)
-    worse = seed_test([2.0, 2.0], [1.0, 1.0])
+    worse = welch_test([2.0, 2.0], [1.0, 1.0])
     assert worse is not None and worse.t == -math.inf
 
 
 def test_five_percent_by_the_seeds_is_not_below_the_level() -> None:
-    assert not SeedTest(2.0, 4.0, 0.05, 3, 3).significant
-    found = SeedTest(3.0, 4.0, np.nextafter(0.05, 0.0), 3, 2)
+    assert not WelchTest(2.0, 4.0, 0.05, 3, 3).significant
+    found = WelchTest(3.0, 4.0, np.nextafter(0.05, 0.0), 3, 2)
     assert found.significant
-    assert found.to_dict() == {
+    assert TypeAdapter(WelchTest).dump_python(found) == {
         "test": "Welch's t",
         "t": 3.0,
         "freedom": 4.0,
@@ -209,7 +225,7 @@ def test_five_percent_by_the_seeds_is_not_below_the_level() -> None:
 
 def test_a_verdict_holds_the_system_against_the_baseline_and_not_the_reverse() -> None:
     baseline, better = [system(0.5, seed) for seed in (1, 2, 3)], [system(0.8, seed) for seed in (4, 5)]
-    found = judge("wer", baseline, better)
+    found = judge(baseline, better)
     assert found.seeds is not None and found.difference < 0 and found.better
-    assert found.seeds == seed_test([each.value for each in baseline], [each.value for each in better])
+    assert found.seeds == welch_test([each.value for each in baseline], [each.value for each in better])
     assert found.seeds.t < 0 and (found.seeds.baseline_runs, found.seeds.system_runs) == (3, 2)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison import turns
+from sightline.comparison import compare_runs as turns
 from sightline.progress import silent
 
 
@@ -35,7 +35,7 @@ def decoded(names: str, sentences: int, clock: list[float]) -> tuple[Any, list[t
     diary: list[tuple[str, int, int]] = []
     runs: list[Any] = [Fake(name, diary, clock, slow=1.0 + place) for place, name in enumerate(names)]
     sources = [f"s{number}" for number in range(sentences)]
-    return turns.take_turns(runs, sources, silent), diary, sources
+    return turns.decode_in_turns(runs, sources, silent), diary, sources
 
 
 def test_outputs_come_back_in_the_order_of_the_sources(clock: list[float]) -> None:
@@ -69,7 +69,7 @@ def test_a_small_test_set_is_one_part(clock: list[float]) -> None:
 def test_what_is_done_is_told_turn_by_turn(clock: list[float]) -> None:
     told: list[tuple[str, int, int]] = []
     runs: list[Any] = [Fake(name, [], clock) for name in "ab"]
-    turns.take_turns(runs, ["s"] * 50, lambda *what: told.append(what))
+    turns.decode_in_turns(runs, ["s"] * 50, lambda *what: told.append(what))
     assert told == [
         ("warming up", 0, 2),
         ("warming up", 1, 2),
@@ -82,7 +82,7 @@ def test_one_run_on_a_gpu_is_enough_for_larger_parts(clock: list[float]) -> None
     diary: list[tuple[str, int, int]] = []
     runs: list[Any] = [Fake(name, diary, clock) for name in "ab"]
     runs[1].on_gpu = True
-    turns.take_turns(runs, ["s"] * 100, silent)
+    turns.decode_in_turns(runs, ["s"] * 100, silent)
     assert diary[2:] == [("a", 0, 100), ("b", 0, 100)]
 
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison import where as room
-from sightline.comparison.where import Contrast, Frequencies, Where, find_where, find_where_labels, training_frequencies
+from sightline.comparison import analysis as room
+from sightline.comparison.analysis import (
+    Analysis,
+    Contrast,
+    Frequencies,
+    analyze,
+    analyze_labels,
+    training_frequencies,
+)
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.evaluation.contrasts import ChangedSentences, NgramContrasts, WordContrast, WordContrasts
@@ -38,7 +45,7 @@ def wanting(*references: str) -> test_set.TestSet:
 )
 def test_single_sentences_are_ranked_by_a_metric_made_for_them(metric: MetricName, corpus: str, sentence: str) -> None:
     looked = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
-    found = find_where(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
+    found = analyze(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
     assert (found.corpus_metric, found.sentence_metric) == (corpus, sentence)
     (contrast,) = found.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2] and contrast.sentences.worsened == []
@@ -46,7 +53,7 @@ def test_single_sentences_are_ranked_by_a_metric_made_for_them(metric: MetricNam
 
 def test_what_only_the_system_gets_right_speaks_for_the_system() -> None:
     looked = runs(first=["cow"] * 6, other=["hen"] * 6)
-    (contrast,) = find_where(wanting(*["hen"] * 6), looked, "bleu", UNKNOWN, lowercase=False, progress=silent).contrasts
+    (contrast,) = analyze(wanting(*["hen"] * 6), looked, "bleu", UNKNOWN, lowercase=False, progress=silent).contrasts
     assert ([each.ngram for each in contrast.ngrams.system], contrast.ngrams.baseline) == ([["hen"]], [])
     assert ([each.word for each in contrast.words.system], contrast.words.baseline) == (["hen"], [])
 
@@ -54,20 +61,20 @@ def test_what_only_the_system_gets_right_speaks_for_the_system() -> None:
 def test_an_output_is_scored_against_all_its_references() -> None:
     test = test_set.TestSet("test", ["s", "s"], [["a b", "c d"], ["a b", "e f"]], 4)
     looked = runs(first=["x", "x"], other=["c d", "c d"])
-    (contrast,) = find_where(test, looked, "chrf", UNKNOWN, lowercase=False, progress=silent).contrasts
+    (contrast,) = analyze(test, looked, "chrf", UNKNOWN, lowercase=False, progress=silent).contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(1, 100)]
 
 
 def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_no_f1() -> None:
     test = wanting("b c", "b c", "a")
     looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
-    found = find_where_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
+    found = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
     assert [(each.label, each.wanted) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
     assert found.labels[2].f1 == {"first": 0.0, "other": 0.0} and found.labels[1].f1["first"] == pytest.approx(200 / 3)
     (contrast,) = found.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2]
     assert [each.number for each in contrast.sentences.worsened] == [3]
-    by_token = find_where_labels(
+    by_token = analyze_labels(
         wanting("b c", "b c"), runs(first=["b c", "b b"]), "token-accuracy", "words", lowercase=False, progress=silent
     )
     assert [each.label for each in by_token.labels] == ["b", "c"]
@@ -75,7 +82,7 @@ def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_
 
 def test_labels_that_only_one_system_gives_are_scored_too() -> None:
     looked = runs(first=["a", "y"], other=["x", "b"])
-    found = find_where_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
+    found = analyze_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
     (contrast,) = found.contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(2, 100)]
     assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]
@@ -98,5 +105,5 @@ def test_words_alone_are_a_difference() -> None:
 
 
 def test_models_without_outputs_differ_nowhere() -> None:
-    found = Where.nowhere("perplexity", {"a": "a"})
+    found = Analysis.empty("perplexity", {"a": "a"})
     assert (found.corpus_metric, found.contrasts, found.lengths) == ("perplexity", [], [])

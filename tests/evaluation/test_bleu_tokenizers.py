@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import sacrebleu
 
-from sightline.comparison.quality import choose_scoring, settle_ngrams
+from sightline.comparison.scoring import choose_scoring, resolve_tokenization
+from sightline.comparison.systems import LoadedRun
 from sightline.decoding.risk import UTILITIES
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure, score
@@ -97,20 +98,21 @@ def test_the_utilities_of_minimum_bayes_risk_cut_as_the_metrics_do(order: int) -
     assert (UTILITIES["bleu"](CHINESE, None) == UTILITIES["bleu"](CHINESE, section)).all()  # auto, by the outputs
 
 
-def contestant(name: str, **evaluation: Any) -> Any:
+def loaded(name: str, **evaluation: Any) -> LoadedRun:
     source = {"kind": "tsv", "file": "a.tsv"}
     recipe = Recipe.model_validate({"data": {"train": [source], "validation": source}, "evaluation": evaluation})
-    return SimpleNamespace(name=name, run=SimpleNamespace(recipe=recipe), has=lambda metric: True)
+    run: Any = SimpleNamespace(recipe=recipe)
+    return LoadedRun(name, run, recipe.decoding)
 
 
 def test_runs_that_are_compared_are_scored_alike_or_refused() -> None:
     test = test_set.TestSet("test", CHINESE, REFERENCES, 2)
-    auto, plain = contestant("auto"), contestant("plain", bleu_tokenize="13a")
-    (note,) = settle_ngrams([auto, plain], test, None, None)
+    auto, plain = loaded("auto"), loaded("plain", bleu_tokenize="13a")
+    (note,) = resolve_tokenization([auto, plain], test, None, None)
     assert "tokenization zh" in note
     assert [each.run.recipe.evaluation.bleu_tokenize for each in (auto, plain)] == ["zh", "13a"]
     with pytest.raises(RunError, match=r"auto and plain are scored differently: .*--bleu-tokenize"):
         choose_scoring([auto, plain], None, None)
-    settle_ngrams([auto, plain], test, "char", 2)
+    resolve_tokenization([auto, plain], test, "char", 2)
     assert choose_scoring([auto, plain], None, None).metrics == ["bleu", "chrf"]
     assert plain.run.recipe.evaluation.chrf_word_order == 2

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.labels import Confusion
 from sightline.evaluation.metrics import score
 
 OUTPUTS, WANTED = ["a", "a", "b", "x", "a", "c"], [["a"], ["a"], ["b"], ["b"], ["c"], ["c"]]

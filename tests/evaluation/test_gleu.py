@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.evaluation.gleu import gleu_of
+from sightline.evaluation.bleu import sentence_gleu
 
 TOKENS = st.lists(st.integers(0, 3), max_size=12)
 
 
 def gleu(output: Sequence[Hashable], reference: Sequence[Hashable]) -> float:
-    return gleu_of([output], reference)[0]
+    return sentence_gleu([output], reference)[0]
 
 
 def naive(output: list[int], reference: list[int]) -> float:
@@ -37,7 +37,7 @@ def test_it_is_the_smaller_of_precision_and_recall(output: list[int], reference:
 
 @given(st.lists(TOKENS, min_size=1, max_size=4), TOKENS)
 def test_several_outputs_are_scored_as_each_alone(outputs: list[list[int]], reference: list[int]) -> None:
-    assert gleu_of(outputs, reference) == [gleu(output, reference) for output in outputs]
+    assert sentence_gleu(outputs, reference) == [gleu(output, reference) for output in outputs]
 
 
 @pytest.mark.parametrize(

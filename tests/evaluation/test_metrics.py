@@ -12,16 +12,10 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from sightline.evaluation.intervals import resampled_sums, wilson
-from sightline.evaluation.mending import Mended, measure_mended
-from sightline.evaluation.metrics import (
-    METRICS,
-    check_outputs_wanted,
-    look_at_outputs,
-    measure_bits_per_character,
-    measure_perplexity,
-    score,
-)
+from sightline.evaluation.masked_lm import DenoisingScores, measure_denoising
+from sightline.evaluation.measurement import resampled_sums, wilson
+from sightline.evaluation.metrics import METRICS, check_output_options, needs_outputs, score
+from sightline.evaluation.perplexity import measure_bits_per_character, measure_perplexity
 from sightline.recipe.loading import load_recipe
 
 WORDS = ["a", "the", "dog", "Dog", "runs", "over", "hill", "und", ".", ",", "42", "grün"]
@@ -154,7 +148,7 @@ def test_bits_per_character_are_of_one_text_and_have_four_digits() -> None:
 def test_drawing_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = np.random.default_rng(0).random((7, 3))
     whole = resampled_sums(statistics, 50, seed=3)
-    monkeypatch.setattr("sightline.evaluation.intervals._INDICES_AT_ONCE", 21)
+    monkeypatch.setattr("sightline.evaluation.measurement._INDICES_AT_ONCE", 21)
     np.testing.assert_array_equal(resampled_sums(statistics, 50, seed=3), whole)
     drawn = np.random.default_rng(3).choice(7, size=(50, 7))
     np.testing.assert_allclose(whole, statistics[drawn].sum(axis=1))
@@ -174,11 +168,11 @@ def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
     of_losses = {
         "perplexity": measure_perplexity([1.0], [1]),
         "bits-per-character": measure_bits_per_character([1.0], [1]),
-        "masked-accuracy": measure_mended("masked-accuracy", Mended(*np.ones((3, 1))), masked),
+        "masked-accuracy": measure_denoising("masked-accuracy", DenoisingScores(*np.ones((3, 1))), masked),
     }
     for name, metric in METRICS.items():
-        result = of_losses[name].score() if metric.measure is None else score(name, ["a b"], [["a b"]])
-        assert (result.better, result.name) == (metric.better, metric.label)
+        result = score(name, ["a b"], [["a b"]]) if "outputs" in metric.needs else of_losses[name].score()
+        assert (result.better == "higher", result.name) == (metric.higher_is_better, metric.name)
 
 
 def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
@@ -192,7 +186,7 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
         score("bleu", ["a", "b"], [["a"], []])
     with pytest.raises(TypeError, match="references of output 1 are a text"):
         score("bleu", ["a"], ["a"])
-    for name, call in (("perplexity", "measure_perplexity"), ("masked-accuracy", "measure_mended")):
+    for name, call in (("perplexity", "measure_perplexity"), ("masked-accuracy", "measure_denoising")):
         with pytest.raises(ValueError, match=f"made of log-probabilities, not of texts; call {call} with those"):
             score(name, ["a"], [["a"]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="there is no metric 'blue'; choose from bleu, chrf"):
@@ -209,8 +203,8 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
 
 
 def test_options_about_outputs_are_refused_where_no_metric_looks_at_outputs() -> None:
-    assert look_at_outputs(["perplexity", "bleu"]) and not look_at_outputs(["perplexity", "bits-per-character"])
-    check_outputs_wanted(["perplexity", "bleu"], {"--beam": 4})
-    check_outputs_wanted(["perplexity"], {"--beam": None})
+    assert needs_outputs(["perplexity", "bleu"]) and not needs_outputs(["perplexity", "bits-per-character"])
+    check_output_options(["perplexity", "bleu"], {"--beam": 4})
+    check_output_options(["perplexity"], {"--beam": None})
     with pytest.raises(ValueError, match="--lowercase is about outputs, and perplexity looks at none"):
-        check_outputs_wanted(["perplexity"], {"--beam": None, "--lowercase": False})
+        check_output_options(["perplexity"], {"--beam": None, "--lowercase": False})

@@ -8,10 +8,11 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from sightline.evaluation.metrics import METRICS, measure, score
-from sightline.evaluation.rouge import RougeName, words
+from sightline.evaluation.rouge import rouge_words
 from sightline.evaluation.significance import approximate_randomization
+from sightline.recipe import MetricName
 
-NAMES: dict[RougeName, str] = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}
+NAMES: dict[MetricName, str] = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}
 
 
 def texts(count: int, seed: int) -> list[str]:
@@ -20,7 +21,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_plain_ascii_it_is_what_the_library_says_with_its_own_words(name: RougeName) -> None:
+def test_of_plain_ascii_it_is_what_the_library_says_with_its_own_words(name: MetricName) -> None:
     outputs, references = texts(20, 1), texts(20, 2)
     own = RougeScorer([NAMES[name]])
     wanted = [own.score(r, o)[NAMES[name]].fmeasure for o, r in zip(outputs, references, strict=True)]
@@ -51,7 +52,7 @@ def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
     ],
 )
 def test_words_of_every_script_are_kept(text: str, wanted: list[str]) -> None:
-    assert words(text) == wanted
+    assert rouge_words(text) == wanted
     assert score("rouge-1", [text], [[text]]).value == (100 if wanted else 0)
 
 
@@ -67,7 +68,7 @@ def test_the_signature_says_how_it_was_counted_and_case_never_counts() -> None:
     assert found.signature == score("rouge-lsum", ["A B."], [["a b."]]).signature
     assert "sent:" not in score("rouge-l", ["A B."], [["a b."]]).signature
     assert score("rouge-1", ["a", "b"], [["a"], ["b", "c"]]).signature.startswith("nrefs:var|")
-    assert METRICS["rouge-l"].label == "ROUGE-L" and METRICS["rouge-lsum"].label == "ROUGE-Lsum"
+    assert METRICS["rouge-l"].name == "ROUGE-L" and METRICS["rouge-lsum"].name == "ROUGE-Lsum"
 
 
 def test_a_system_that_is_better_on_every_text_is_significantly_so() -> None:

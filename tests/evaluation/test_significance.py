@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -12,13 +11,14 @@ from typing import Literal
 import numpy as np
 import pytest
 import sacrebleu
+from pydantic import TypeAdapter
 from sacrebleu.significance import PairedTest
 
-from sightline.evaluation.errors import rate
-from sightline.evaluation.intervals import Numbers
-from sightline.evaluation.measurement import Measurement
-from sightline.evaluation.metrics import measure, measure_perplexity
-from sightline.evaluation.overlap import bleu, chrf
+from sightline.evaluation.bleu import bleu, chrf
+from sightline.evaluation.error_rates import error_rate
+from sightline.evaluation.measurement import Measurement, Numbers
+from sightline.evaluation.metrics import measure
+from sightline.evaluation.perplexity import measure_perplexity
 from sightline.evaluation.significance import (
     Significance,
     approximate_randomization,
@@ -50,7 +50,9 @@ def sacrebleu_metric(name: str) -> sacrebleu.metrics.base.Metric:
 
 
 def word_errors(errors: Numbers, lengths: Numbers) -> Measurement:
-    return Measurement("WER", "lower", np.stack([errors, lengths], axis=1).astype(float), rate, {}, "references x")
+    return Measurement(
+        "WER", "lower", np.stack([errors, lengths], axis=1).astype(float), error_rate, {}, "references x"
+    )
 
 
 @pytest.mark.parametrize("right", [0.79, 0.72])  # nearly as good as the baseline, and worse
@@ -146,7 +148,7 @@ def test_scores_of_many_sums_are_sacrebleus_to_the_last_bit(name: Literal["bleu"
         sums = draw.integers(0, 9, (500, 2)) / 4  # with several references, lengths are averages
     metric = sacrebleu_metric(name)
     theirs = [metric._compute_score_from_stats(row).score for row in sums.tolist()]
-    ours = {"bleu": bleu, "chrf": chrf, "ter": rate}[name](sums.astype(float))
+    ours = {"bleu": bleu, "chrf": chrf, "ter": error_rate}[name](sums.astype(float))
     assert ours.tolist() == theirs
     assert len(set(theirs)) > 10 and 0 in theirs
 
@@ -330,7 +332,7 @@ def test_a_difference_too_small_for_two_digits_has_its_direction_still() -> None
     assert "counting ties" not in str(replace(small, p=0.01, p_with_ties=0.01001))  # the same to four digits
 
 
-def test_a_result_is_one_line_and_valid_json() -> None:
+def test_a_result_is_one_line_and_can_be_dumped() -> None:
     wanted = [["a b"], ["c d"], ["e f"]]
     pair = measure("wer", ["a b", "c x", "e f"], wanted), measure("wer", ["a b", "c d", "e f"], wanted)
     result = approximate_randomization(*pair, trials=100, seed=3)
@@ -338,10 +340,10 @@ def test_a_result_is_one_line_and_valid_json() -> None:
         "WER -16.67 (better), p = 0.0099, counting ties p = 1.0000: not significant "
         "(approximate randomization, 100 trials, seed 3)"
     )
-    saved = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    saved = TypeAdapter(Significance).dump_python(result)
     assert (saved["samples"], saved["significant"], saved["only_system_right"]) == (100, False, None)
     sure = mcnemar([False] * 30, [True] * 30, metric="exact")
     assert str(sure) == (
         "exact +100.00 (better), p < 0.0001: significant (McNemar, only baseline right 0, only system right 30)"
     )
-    assert json.loads(json.dumps(sure.to_dict()))["significant"] is True
+    assert TypeAdapter(Significance).dump_python(sure)["significant"] is True

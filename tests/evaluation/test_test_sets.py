@@ -2,9 +2,8 @@
 
 import pytest
 
-from sightline.comparison.test_sets import from_files
 from sightline.data.sources import Example
-from sightline.evaluation.test_set import Report
+from sightline.evaluation.test_set import Report, from_files
 from sightline.evaluation.test_set import TestSet as HeldOut
 from sightline.recipe import Recipe
 

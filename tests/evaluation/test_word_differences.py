@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sightline.evaluation.word_differences import Segment, aligned, word_differences, word_frequencies, words
+from sightline.evaluation.word_differences import Segment, align_words, word_differences, word_frequencies, words
 
 FEW_WORDS = st.lists(st.sampled_from("abcd"), max_size=9)
 SPACED = st.text(alphabet="ab ,\u00a0ü\u0308日ではกี่'1.", max_size=14)
@@ -76,7 +76,7 @@ def test_frequencies_count_words_with_their_case() -> None:
 
 @given(FEW_WORDS, FEW_WORDS)
 def test_an_alignment_pairs_as_many_equal_words_as_can_be_paired_in_order(first: list[str], second: list[str]) -> None:
-    pairs = aligned(first, second)
+    pairs = align_words(first, second)
     assert all(first[i] == second[j] for i, j in pairs)
     assert all(i < next_i and j < next_j for (i, j), (next_i, next_j) in pairwise(pairs))
     assert len(pairs) == longest_common(first, second)
@@ -84,21 +84,21 @@ def test_an_alignment_pairs_as_many_equal_words_as_can_be_paired_in_order(first:
 
 @given(FEW_WORDS, FEW_WORDS)
 def test_an_alignment_does_not_depend_on_which_text_is_first(first: list[str], second: list[str]) -> None:
-    assert aligned(second, first) == [(j, i) for i, j in aligned(first, second)]
+    assert align_words(second, first) == [(j, i) for i, j in align_words(first, second)]
 
 
 def test_an_alignment_is_found_beyond_the_width_of_a_machine_word() -> None:
     first = [str(number) for number in range(200)]
     second = [word for word in first if int(word) % 3] + ["x"]
-    assert [first[i] for i, _ in aligned(first, second)] == second[:-1]
+    assert [first[i] for i, _ in align_words(first, second)] == second[:-1]
 
 
 def test_of_equally_good_alignments_the_start_is_kept_together() -> None:
-    assert aligned(["a", "b"], ["a", "b", "a", "b"]) == [(0, 0), (1, 1)]
+    assert align_words(["a", "b"], ["a", "b", "a", "b"]) == [(0, 0), (1, 1)]
 
 
 def test_of_equally_good_alignments_words_equally_far_from_the_end_are_paired() -> None:
-    assert aligned(["x", "a", "y"], ["a", "b", "a", "c"]) == [(1, 2)]
+    assert align_words(["x", "a", "y"], ["a", "b", "a", "c"]) == [(1, 2)]
 
 
 def test_removed_added_and_changed_words_are_told_apart() -> None:

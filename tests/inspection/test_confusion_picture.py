@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sightline.evaluation.confusion import Confusion
+from sightline.evaluation.labels import Confusion
 from sightline.plots.confusion import TerminalConfusion, confusion_text, draw_confusion, percentage
 
 LONG = "business and financial news from all around the world, daily edition"

@@ -273,7 +273,9 @@ def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
 ) -> None:
     pretend(recipe, ["seed=2,1,3"], seed_1="fail")
     given: list[list[Path]] = []
-    monkeypatch.setattr("sightline.comparison.comparing.compare", lambda runs, **_: given.append(list(runs)) or 1 / 0)
+    monkeypatch.setattr(
+        "sightline.comparison.compare_runs.compare", lambda runs, **_: given.append(list(runs)) or 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(app, ["compare", "other", "sweep", "a+b"], catch_exceptions=False)
     assert given == [[Path("other"), Path("sweep/seed=2"), Path("sweep/seed=3"), Path("a+b")]]

@@ -31,7 +31,7 @@ def test_every_letter_of_them_is_told_by_its_name_and_no_other_is() -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_whoever_counts_words_takes_such_text_letter_by_letter(text: str) -> None:
     assert all(map(unspaced, text))
-    assert rouge.words(text) == list(text)
+    assert rouge.rouge_words(text) == list(text)
     marked = sum(not unicodedata.category(letter).startswith("M") for letter in text)
     assert len(word_differences.words(text)) == marked
     assert occurrences(text[0], text * 2) and places_of(text, text * 2)
@@ -43,11 +43,11 @@ def test_whoever_counts_words_takes_such_text_letter_by_letter(text: str) -> Non
 @pytest.mark.parametrize("text", SPACED)
 def test_and_text_of_other_scripts_word_by_word(text: str) -> None:
     assert not any(map(unspaced, text))
-    assert rouge.words(text) == [text.lower()]
+    assert rouge.rouge_words(text) == [text.lower()]
     assert word_differences.words(text) == [text]
     assert not places_of(text[:1], text)
     assert not occurrences(text[:1], text) or unicodedata.category(text[1])[0] == "M"
 
 
 def test_syllables_of_tibetan_are_words_of_rouge() -> None:
-    assert rouge.words("བོད་སྐད") == ["བོད", "སྐད"]
+    assert rouge.rouge_words("བོད་སྐད") == ["བོད", "སྐད"]

@@ -20,7 +20,7 @@ from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.alignment_error import Gold, Links
-    from sightline.evaluation.intervals import Score
+    from sightline.evaluation.measurement import Score
     from sightline.inspection.alignment import HeadSelection
     from sightline.run import Run
     from sightline.tasks.base import Prediction

@@ -107,7 +107,7 @@ def compare(
         check_figure(figure)
     with shown() as progress:  # before what takes seconds to import
         from sightline.comparison import print_comparison, read_comparison
-        from sightline.comparison.exports import Export
+        from sightline.comparison.export import Export
 
         if saved is not None:
             progress(f"reading {saved.name}", 0, 0)
@@ -156,7 +156,7 @@ def _with_those_of_sweeps(runs: Sequence[Path]) -> list[Path]:
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
     """The files given, read as the task of the runs wants it."""
     from sightline.comparison.systems import folders_of
-    from sightline.comparison.test_sets import from_files
+    from sightline.evaluation.test_set import from_files
     from sightline.recipe.loading import load_recipe
     from sightline.run_folder import need, read_config
 

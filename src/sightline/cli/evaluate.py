@@ -40,7 +40,7 @@ from sightline.cli.searching import (
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.evaluation.confusion import Confusion
+    from sightline.evaluation.labels import Confusion
     from sightline.evaluation.test_set import Report, TestSet
     from sightline.recipe import Decoding, Recipe, TaskSpec
     from sightline.run import Run
@@ -268,10 +268,10 @@ def _decoded(reports: Sequence[Report], task: TaskSpec, options: Decoding) -> di
 
 def _other_search(recipe: Recipe, options: Decoding) -> str | None:
     """That validations during training decoded by another search than this evaluation, where they did."""
-    from sightline.evaluation.metrics import METRICS
+    from sightline.evaluation.metrics import needs_outputs
 
     stopping, metric = recipe.training.stopping, recipe.evaluation.metrics[0]
-    if not recipe.task_spec.maps_text or stopping.monitor != "metric" or not METRICS[metric].needs_outputs:
+    if not recipe.task_spec.maps_text or stopping.monitor != "metric" or not needs_outputs(metric):
         return None
     if options.sample is None and options.mbr is None and (options.beam, options.groups) == (stopping.beam, 1):
         return None
@@ -289,7 +289,7 @@ def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None
         return [run.test_set(name) for name in ([on] if on else list(run.recipe.data.tests) or ["validation"])]
     if on is not None:
         raise ValueError("--on and --source or --reference name two test sets; give one of them")
-    from sightline.comparison.test_sets import from_files
+    from sightline.evaluation.test_set import from_files
 
     return [from_files(source, reference, run.recipe)]
 

@@ -213,7 +213,7 @@ def measure_corpus(subject: Subject, on: str) -> None:
     assert isinstance(run, Run)
     test = run.test_set(on)
     subject.measure = lambda: run.evaluate(test).scores[0].value
-    subject.metric = f"{METRICS[run.recipe.evaluation.metrics[0]].label} on {on}"
+    subject.metric = f"{METRICS[run.recipe.evaluation.metrics[0]].name} on {on}"
 
 
 # --- gradient flow ---------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def show_corpus(
         screen.print("loss by length", highlight=False)
         screen.print(length_table(view.by_length()))
     qualities = _quality(run, on) if quality else []
-    metric = METRICS[run.recipe.evaluation.metrics[0]].label
+    metric = METRICS[run.recipe.evaluation.metrics[0]].name
     if qualities:
         screen.print(_quality_table(qualities, metric))
     if csv_file is not None:
@@ -401,10 +401,10 @@ def show_corpus(
 
 def _check_quality(run: Run) -> None:
     """The same of outputs, and of a metric that looks at them."""
-    from sightline.evaluation.metrics import METRICS
+    from sightline.evaluation.metrics import needs_outputs
 
     spec, metric = run.recipe.task_spec, run.recipe.evaluation.metrics[0]
-    if not spec.maps_text or not METRICS[metric].needs_outputs:
+    if not spec.maps_text or not needs_outputs(metric):
         raise ValueError(f"--quality is of outputs that are texts, not of {spec} by {metric}; leave it out")
 
 

@@ -276,11 +276,11 @@ def check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None:
 
 def check_decoded(run: Run, search: dict[str, Any], *, lowercase: bool, outputs: Path | None) -> None:
     """Options about outputs, where no metric looks at them: none are found then, unless they are to be written."""
-    from sightline.evaluation.metrics import check_outputs_wanted
+    from sightline.evaluation.metrics import check_output_options
 
     if not run.recipe.of_text:
         asked = {"--lowercase": lowercase or None} | (search if outputs is None else {})
-        check_outputs_wanted(run.recipe.evaluation.metrics, asked)
+        check_output_options(run.recipe.evaluation.metrics, asked)
 
 
 def check_apart(written: dict[str, Path | None], read: dict[str, Path | None]) -> None:

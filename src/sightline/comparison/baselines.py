@@ -1,25 +1,27 @@
-"""The run folder of a baseline: a recipe for its test sets, and outputs instead of a model.
+"""Baselines that extract sentences of the source (lead, oracle), and their run folders.
 
-    recipe.yaml   config.json ("baseline": its name)   outputs.jsonl (test set, digest of the source, output)
+    recipe.yaml   config.json ("baseline": its name)   outputs.jsonl (digest of the source, output)
 
-It can stand in `sightline compare` beside runs, with intervals and significance; nothing can be asked of it that is
-not written in it.
+A baseline can be compared with runs, with intervals and significance. It has outputs instead of a model, for the test
+sets it was written for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from sightline.comparison.extracts import lead, oracle
-from sightline.decoding.batch import Told
-from sightline.decoding.phrases import Phrases
-from sightline.evaluation.metrics import METRICS, Measurement
+from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import needs_outputs
+from sightline.evaluation.rouge import rouge_words
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.files import parse_json, write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
@@ -27,20 +29,23 @@ from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, rewriting, write_config
 from sightline.tasks.base import Prediction
+from sightline.text.sentences import sentences
 
 FILE = "outputs.jsonl"
+_LEAD_SENTENCES = 3
 Kind = Literal["lead", "oracle"]
+Counts = Counter[tuple[str, ...]]
 
 
-class WrittenRun(Run):
-    """A baseline folder as a run: what it wrote for the sources it knows."""
+class BaselineRun(Run):
+    """The folder of a baseline as a run: its outputs, looked up by source."""
 
     def __init__(self, folder: Path, recipe: Recipe, baseline: str, outputs: dict[str, str]) -> None:
         self.folder, self.recipe, self.baseline, self.outputs = folder, recipe, baseline, outputs
         self.model, self.device, self.members = None, torch.device("cpu"), []
 
     @staticmethod
-    def open(folder: Path) -> WrittenRun:
+    def open(folder: Path) -> BaselineRun:
         """Read what `write_baseline` wrote."""
         name, remedy = str(read_config(folder)["baseline"]), "make it again with: sightline baseline"
         recipe = load_recipe(need(folder, "recipe.yaml", remedy))
@@ -51,21 +56,12 @@ class WrittenRun(Run):
                 outputs[record["source"]] = record["output"]
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(f"{folder / FILE}, line {number} is damaged ({error}); {remedy}") from error
-        return WrittenRun(folder, recipe, name, outputs)
+        return BaselineRun(folder, recipe, name, outputs)
 
     def predict_nbest(
-        self,
-        texts: Sequence[str],
-        options: Decoding | None = None,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-        scored: bool = True,
-        told: Told | None = None,
-        **changes: Any,
+        self, texts: Sequence[str], options: Decoding | None = None, *, first: int = 0, **_: Any
     ) -> list[list[Prediction]]:
-        found = []
+        predictions = []
         for number, text in enumerate(texts, first + 1):
             output = self.outputs.get(digest(text))
             if output is None:
@@ -73,22 +69,22 @@ class WrittenRun(Run):
                     f"{self.folder} has no output for source {number}: a baseline knows the test sets it was written "
                     f"for; write it for this one with: sightline baseline --on"
                 )
-            found.append([Prediction(output, 0.0, [])])
-        return found
+            predictions.append([Prediction(output, 0.0, [])])
+        return predictions
 
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
-        if not METRICS[metric].needs_outputs:
+        if not needs_outputs(metric):
             raise RunError(f"{self.folder} has no model and so no {metric}; choose other metrics with --metrics")
         return super().measure(metric, test, outputs, lowercase=lowercase)
 
 
 def is_baseline(folder: Path) -> bool:
-    """Whether a folder holds outputs instead of a model."""
+    """Whether a run folder holds outputs instead of a model."""
     return "baseline" in read_config(folder)
 
 
 def digest(text: str) -> str:
-    """What a source is known by."""
+    """The key of a source."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -97,24 +93,24 @@ def write_baseline(
 ) -> list[Report]:
     """Write the outputs of a baseline for test sets of a recipe into a new run folder, and score them.
 
-    `count` sentences: of a lead all of them (by default 3), of an oracle at most so many.
+    `count` is the number of sentences of a lead (by default 3), or the most that an oracle may take.
     """
     if not recipe.task_spec.maps_text:
         raise ValueError(f"a baseline takes sentences of a source, and {recipe.task_spec} has none to summarize")
     if (folder / "recipe.yaml").exists():
         raise RunError(f"{folder} holds a run already; give another folder with --out")
     if kind == "lead":
-        count = count or 3
+        count = count or _LEAD_SENTENCES
     name = kind if count is None else f"{kind}-{count}"
-    run = WrittenRun(folder, recipe, name, {})
-    sets = [run.test_set(on) for on in tests]
-    wanted: dict[str, list[str]] = {}  # of a source that comes twice, both references
-    for test in sets:
+    run = BaselineRun(folder, recipe, name, {})
+    test_sets = [run.test_set(on) for on in tests]
+    all_references: dict[str, list[str]] = {}  # a source may come several times
+    for test in test_sets:
         for source, references in zip(test.sources, test.references, strict=True):
-            wanted.setdefault(source, []).extend(references)
+            all_references.setdefault(source, []).extend(references)
     lines = []
-    for source, references in wanted.items():
-        output = lead(source, count or 3) if kind == "lead" else oracle(source, references, count)
+    for source, references in all_references.items():
+        output = lead(source, count or _LEAD_SENTENCES) if kind == "lead" else oracle(source, references, count)
         run.outputs[digest(source)] = output
         lines.append(json.dumps({"source": digest(source), "output": output}, ensure_ascii=False))
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,15 +118,88 @@ def write_baseline(
         save_recipe(recipe, folder / "recipe.yaml")
         write_atomically(folder / FILE, "".join(line + "\n" for line in lines))
         write_config(folder, {"task": recipe.task_spec.name, "baseline": name, "parameters": 0})
-    return [_report(run, test) for test in sets]
+    return [_report(run, test) for test in test_sets]
 
 
-def _report(run: WrittenRun, test: TestSet) -> Report:
+def _report(run: BaselineRun, test: TestSet) -> Report:
     section = run.recipe.evaluation
-    outputs = [guesses[0].text for guesses in run.predict_nbest(test.sources)]
-    names = [name for name in section.metrics if METRICS[name].needs_outputs]
+    outputs = [nbest[0].text for nbest in run.predict_nbest(test.sources)]
     scores = [
         run.measure(name, test, outputs, lowercase=section.lowercase).score(bootstrap=section.bootstrap)
-        for name in names
+        for name in section.metrics
+        if needs_outputs(name)
     ]
     return Report(test.name, len(test.sources), scores, outputs)
+
+
+# --- extracts ----------------------------------------------------------------------------------------------------
+
+
+def lead(text: str, count: int) -> str:
+    """The first `count` sentences."""
+    return " ".join(sentences(text)[:count])
+
+
+def oracle(text: str, references: Sequence[str], most: int | None = None) -> str:
+    """The extract that matches a reference best: a near upper bound for extractive summaries.
+
+    Greedily adds the sentence that raises ROUGE-1 + ROUGE-2 (F) most, until none does or there are `most` (Nallapati et
+    al. 2017, §2.2). It sees the reference; of several, the one with the best extract counts.
+    """
+    parts = sentences(text)
+    counted = [_ngrams(part) for part in parts]
+    extracts = [_greedy(counted, _ngrams(reference), most) for reference in references]
+    chosen, _ = max(extracts, key=lambda pair: pair[1])
+    return " ".join(parts[place] for place in sorted(chosen))
+
+
+def _ngrams(text: str) -> tuple[Counts, Counts]:
+    """Counts of words and of word pairs."""
+    words = rouge_words(text)
+    return Counter((word,) for word in words), Counter(pairwise(words))
+
+
+@dataclass
+class _Overlap:
+    """The n-grams that a growing extract shares with a reference."""
+
+    reference: Counts
+    counts: Counts = field(default_factory=Counter)  # of the extract, those in the reference
+    matched: int = 0
+    total: int = 0
+
+    def f(self, part: Counts) -> float:
+        """2m / (o + r), the F of precision and recall with this sentence added: m matched, o extracted, r reference."""
+        total = self.total + part.total() + self.reference.total()
+        return 2 * (self.matched + self._gain(part)) / total if total else 0.0
+
+    def add(self, part: Counts) -> None:
+        self.matched += self._gain(part)
+        self.total += part.total()
+        self.counts.update({gram: count for gram, count in part.items() if gram in self.reference})
+
+    def _gain(self, part: Counts) -> int:
+        counts, reference = self.counts, self.reference
+        return sum(
+            min(counts[gram] + count, reference[gram]) - min(counts[gram], reference[gram])
+            for gram, count in part.items()
+            if gram in reference
+        )
+
+
+def _greedy(
+    parts: Sequence[tuple[Counts, Counts]], reference: tuple[Counts, Counts], most: int | None
+) -> tuple[list[int], float]:
+    """The chosen sentences, and their ROUGE-1 + ROUGE-2."""
+    overlaps, best, chosen = tuple(_Overlap(counts) for counts in reference), 0.0, list[int]()
+    for _ in range(len(parts) if most is None else min(most, len(parts))):
+        left = [place for place in range(len(parts)) if place not in chosen]
+        values = [sum(each.f(part) for each, part in zip(overlaps, parts[place], strict=True)) for place in left]
+        value = max(values)
+        if value <= best:
+            break
+        best = value
+        chosen.append(left[values.index(value)])  # the first of equals
+        for each, part in zip(overlaps, parts[chosen[-1]], strict=True):
+            each.add(part)
+    return chosen, best

@@ -1,27 +1,68 @@
-"""What a comparison found, as plain data: every table, figure, page and export is made from this and nothing else."""
+"""The result of a comparison: plain data that every table, figure and file is made from, and its JSON."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from sightline.comparison.journals import Cost, Validation
-from sightline.comparison.recipe_differences import Difference
-from sightline.comparison.seeds import SeedTest
-from sightline.comparison.where import Where
-from sightline.evaluation.intervals import Score
-from sightline.evaluation.significance import LEVEL, Significance
-from sightline.evaluation.test_set import TestSet
+from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError, computed_field
+from pydantic.dataclasses import dataclass
+
+from sightline.evaluation.breakdowns import FrequencyBucket, LengthBucket, SentencePart
+from sightline.evaluation.contrasts import ChangedSentences, NgramContrasts, WordContrasts
+from sightline.evaluation.measurement import Better, Real, Score
+from sightline.evaluation.metrics import METRICS
+from sightline.evaluation.significance import LEVEL, Significance, WelchTest
+from sightline.files import MAX_JSON, parse_json, read_bounded
 from sightline.recipe import MetricName
+
+NOTHING = "–"  # a value that is unknown, was not measured, or does not exist
+UNSET = "not set"  # a key of a recipe that is null, or whose section is
+
+Validation = dict[str, Real]  # step, tokens, seconds, loss and, where they were logged, flops and metrics
+WithoutNulls = BeforeValidator(lambda given: {key: value for key, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True)
-class Member:
-    """One run, or an ensemble: what it is, what it cost, and how it did on the test set."""
+class Cost:
+    """The cost of a training; None where the log does not say (old runs did not count FLOPs and memory)."""
+
+    steps: float | None = None
+    tokens: float | None = None  # of the target side
+    flops: float | None = None
+    seconds: float | None = None
+    peak_memory: float | None = None  # bytes
+    least: bool = False  # a lower bound: the log was cut off
+
+    @staticmethod
+    def mean(costs: Sequence[Cost]) -> Cost:
+        """The mean of each amount, where all have it, and the largest memory."""
+        return _combined(costs, fmean)
+
+    @staticmethod
+    def total(costs: Sequence[Cost]) -> Cost:
+        """The sum of each amount, where all have it, and the largest memory."""
+        return _combined(costs, sum)
+
+
+def _combined(costs: Sequence[Cost], combine: Callable[[list[float]], float]) -> Cost:
+    def amount(name: str, combine: Callable[[list[float]], float]) -> float | None:
+        values = [getattr(cost, name) for cost in costs]
+        return None if None in values else combine(values)
+
+    amounts = {name: amount(name, combine) for name in ("steps", "tokens", "flops", "seconds")}
+    return Cost(**amounts, peak_memory=amount("peak_memory", max), least=any(cost.least for cost in costs))
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run, or an ensemble: what it is, what it cost, and its scores on the test set."""
 
     name: str
     folder: str
@@ -31,14 +72,19 @@ class Member:
     cost: Cost
     validations: list[Validation]
     decoding: dict[str, Any]
-    sentences: int  # that it decoded: none where there is no model, or a text to measure models by
-    seconds: float  # its turns at decoding, added up
-    outputs: list[str]  # none either where texts were left out
-    scores: dict[MetricName, Score]  # those it has: without a model there is no perplexity
-    baseline: str | None = None  # what it is, where it has no model
-    taught_by: list[str] = field(default_factory=list)  # digests of the models that wrote text it learned from
-    together: list[str] = field(default_factory=list)  # the runs of an ensemble: what it costs is the sum of theirs
+    sentences: int  # that were decoded
+    seconds: float  # spent decoding
+    outputs: list[str]  # empty where texts were left out
+    scores: Annotated[dict[MetricName, Score], WithoutNulls]  # without a model there is no perplexity
+    baseline: str | None = None  # the kind of baseline, where there is no model
+    teachers: list[str] = Field(
+        default_factory=list, validation_alias=AliasChoices("teachers", "taught_by")
+    )  # digests of the models that generated training text
+    ensemble: list[str] = Field(
+        default_factory=list, validation_alias=AliasChoices("ensemble", "together")
+    )  # the runs of an ensemble, whose costs are added up
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
@@ -46,26 +92,26 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Quality:
-    """A metric of a system. Of several seeds the mean, with their standard deviation (n - 1).
+class MetricResult:
+    """A metric of a system; of several seeds the mean, with their standard deviation (n - 1).
 
-    The interval is about the test sentences: that of the run, or of a single run of the system (the mean of theirs).
+    The interval is over test sentences: that of the run, or the mean of the intervals of several.
     """
 
     metric: MetricName
     label: str
-    better: Literal["higher", "lower"]
-    value: float
+    better: Better
+    value: Real
     deviation: float | None
-    low: float
-    high: float
+    low: Real
+    high: Real
     signature: str
 
     @staticmethod
-    def of(metric: MetricName, scores: list[Score]) -> Quality:
+    def of(metric: MetricName, scores: Sequence[Score]) -> MetricResult:
         first = scores[0]
         values = [score.value for score in scores]
-        return Quality(
+        return MetricResult(
             metric=metric,
             label=first.name,
             better=first.better,
@@ -79,186 +125,241 @@ class Quality:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a system differs from the baseline in a metric by more than luck.
+    """Whether a system differs from the baseline in a metric by more than chance.
 
-    Luck has two places, the test sentences and, where a system was trained with several seeds, the seeds. Approximate
-    randomization judges the first (`randomization`), a t-test over the scores of the runs the second (`seeds`), and a
-    difference is significant only if neither explains it: p is the larger of the two. The paired bootstrap and, for
-    single runs and answers that are right or wrong, McNemar's test stand beside them and decide nothing.
+    There are two sources of chance, the test sentences and, for systems trained with several seeds, the seeds.
+    Approximate randomization tests the first, Welch's t-test over the scores of the runs the second (`seeds`), and a
+    difference is significant only if both are: p is the larger of the two. The paired bootstrap and McNemar's test (of
+    single runs, for outputs that are right or wrong) are reported beside them and decide nothing.
     """
 
-    metric: MetricName
-    randomization: Significance
-    bootstrap: Significance
-    mcnemar: Significance | None
-    seeds: SeedTest | None
+    approximate_randomization: Significance
+    paired_bootstrap: Significance
+    mcnemar: Significance | None = None
+    seeds: WelchTest | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def difference(self) -> float:
-        return self.randomization.difference
+        return self.approximate_randomization.difference
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def p(self) -> float:
-        """What decides. Ties are counted, other than in sacreBLEU's p (`randomization.p`); see `Significance`."""
-        sentences = self.randomization.p_with_ties
+        """The p-value that decides. It counts ties, unlike sacreBLEU's (`approximate_randomization.p`)."""
+        sentences = self.approximate_randomization.p_with_ties
         return sentences if self.seeds is None else max(sentences, self.seeds.p)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def significant(self) -> bool:
         return self.p < LEVEL
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def better(self) -> bool:
-        """Whether the system is ahead of the baseline, luck or not."""
-        return self.difference > 0 if self.randomization.better == "higher" else self.difference < 0
-
-    def to_dict(self) -> dict[str, Any]:
-        tests = {
-            name: None if test is None else test.to_dict()
-            for name, test in (
-                ("approximate_randomization", self.randomization),
-                ("paired_bootstrap", self.bootstrap),
-                ("mcnemar", self.mcnemar),
-                ("seeds", self.seeds),
-            )
-        }
-        own = {"difference": self.difference, "p": self.p}
-        return {**own, "significant": self.significant, "better": self.better, **tests}
+        """Whether the system scores better than the baseline, significantly or not."""
+        return self.difference > 0 if self.approximate_randomization.better == "higher" else self.difference < 0
 
 
 @dataclass(frozen=True)
-class System:
-    """A row of the table: one run or ensemble, or several runs that differ only in their seed."""
+class SystemResult:
+    """A row of the table: a run or an ensemble, or several runs that differ only in their seed."""
 
     name: str
-    members: list[Member]
-    qualities: dict[MetricName, Quality]  # of the metrics it has, the first of the comparison always
-    verdicts: dict[MetricName, Verdict] = field(default_factory=dict)  # of those the baseline has too; its own: none
+    runs: list[RunResult]
+    qualities: Annotated[dict[MetricName, MetricResult], WithoutNulls]  # always includes the first metric
+    verdicts: Annotated[dict[MetricName, Verdict], WithoutNulls] = Field(default_factory=dict)  # none for the baseline
 
     @property
     def has_model(self) -> bool:
-        """Whether it was trained; outputs made without a model (`sightline baseline`) cost nothing."""
-        return self.members[0].baseline is None
+        """Whether it was trained; baselines (`sightline baseline`) were not."""
+        return self.runs[0].baseline is None
 
     @property
-    def together(self) -> list[str]:
-        """The runs of an ensemble; a run has none."""
-        return self.members[0].together
+    def ensemble(self) -> list[str]:
+        """The runs of an ensemble; empty for a run."""
+        return self.runs[0].ensemble
 
     @property
-    def runs(self) -> int:
-        """How many were trained for it: seeds, or the runs of an ensemble."""
-        return len(self.together) or len(self.members)
+    def trainings(self) -> int:
+        """How many runs were trained for it: seeds, or the runs of an ensemble."""
+        return len(self.ensemble) or len(self.runs)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def parameters(self) -> int:
-        return self.members[0].parameters
+        return self.runs[0].parameters
 
+    @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def cost(self) -> Cost:
-        """Of one run: the mean over the seeds, and the largest peak of memory."""
-        return Cost.mean([member.cost for member in self.members])
+        """Of one run: the mean over the seeds, and the largest memory."""
+        return Cost.mean([run.cost for run in self.runs])
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def sentences_per_second(self) -> float | None:
         """None where nothing was decoded."""
-        count = sum(member.sentences for member in self.members)
-        return count / sum(member.seconds for member in self.members) if count else None
+        count = sum(run.sentences for run in self.runs)
+        return count / sum(run.seconds for run in self.runs) if count else None
 
-    def shown_member(self, metric: MetricName) -> Member:
-        """The run that stands for the system where outputs are shown: the one nearest to the mean of its seeds."""
+    def representative(self, metric: MetricName) -> RunResult:
+        """The run whose outputs are shown: the one nearest to the mean of the seeds."""
         value = self.qualities[metric].value
-        return min(self.members, key=lambda member: abs(member.scores[metric].value - value))
+        return min(self.runs, key=lambda run: abs(run.scores[metric].value - value))
+
+
+# --- where systems differ ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Systems beside one another on one test set; the baseline comes first."""
+class Contrast:
+    """A system against the baseline, sentence by sentence and word by word."""
 
-    test: TestSet
-    sentences: int  # of the test set, also where texts were left out; documents, where a text measures the models
-    other_tests: list[str]  # test sets that all runs have too
-    metrics: list[MetricName]
-    systems: list[System]
-    differences: list[Difference]
-    where: Where
-    notes: list[str]  # what a reader must know about these runs in particular
-    decoded_on: str
-    of_text: bool = False  # whether a given text measured the models, and not what they make of sources
+    system: str
+    sentences: ChangedSentences
+    ngrams: NgramContrasts
+    words: WordContrasts
 
     @property
-    def baseline(self) -> System:
+    def differs(self) -> bool:
+        """Whether any difference was found."""
+        parts = (self.sentences.improved, self.sentences.worsened, self.ngrams.system, self.ngrams.baseline)
+        return any(parts) or bool(self.words.system or self.words.baseline)
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """A label, how many texts or tokens have it, and its F1 (percent) by each system."""
+
+    label: str
+    wanted: int
+    f1: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """Where systems differ, and which metrics, runs and word counts that was computed with."""
+
+    corpus_metric: str
+    sentence_metric: str
+    counted_in: str = ""  # the text of the word frequencies
+    runs: dict[str, str] = Field(default_factory=dict)  # system → the run whose outputs were analyzed
+    lengths: list[LengthBucket] = Field(default_factory=list)
+    frequencies: list[FrequencyBucket] = Field(default_factory=list)
+    positions: list[SentencePart] = Field(default_factory=list)
+    contrasts: list[Contrast] = Field(default_factory=list)
+    labels: list[LabelScores] = Field(default_factory=list)  # of classifiers and taggers, the most frequent first
+
+    @staticmethod
+    def empty(metric: MetricName, runs: dict[str, str]) -> Analysis:
+        """Of systems without outputs."""
+        return Analysis(METRICS[metric].name, METRICS[metric].name, runs=runs)
+
+
+# --- the whole ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of the recipes, and its value for each system."""
+
+    key: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class TestInfo:
+    """The test set, without its texts."""
+
+    name: str
+    sentences: int  # or documents, for language models
+    pairs: int
+    others: list[str] = Field(default_factory=list)  # further test sets that all runs have
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """Systems compared on one test set; the baseline comes first."""
+
+    test: TestInfo
+    metrics: list[MetricName]
+    systems: list[SystemResult]
+    differences: list[Difference]  # between the recipes
+    where: Analysis
+    notes: list[str]
+    decoded_on: str
+    of_text: bool = False  # language models: scored on the text itself, without outputs
+    sources: list[str] = Field(default_factory=list)
+    references: list[list[str]] = Field(default_factory=list)
+
+    @property
+    def baseline(self) -> SystemResult:
         return self.systems[0]
 
     @property
-    def others(self) -> list[System]:
+    def others(self) -> list[SystemResult]:
         return self.systems[1:]
 
     @property
     def seeded(self) -> bool:
         """Whether some system has several seeds."""
-        return any(len(system.members) > 1 for system in self.systems)
+        return any(len(system.runs) > 1 for system in self.systems)
 
     @property
-    def writes(self) -> bool:
-        """Whether the systems have outputs; models of text have none, nor others where no metric looks at them."""
-        members = [member for system in self.systems for member in system.members]
-        return any(member.sentences or member.baseline is not None for member in members)
+    def has_outputs(self) -> bool:
+        """Whether outputs were scored: not of language models, nor if no metric needs outputs."""
+        return any(run.sentences or run.baseline is not None for system in self.systems for run in system.runs)
 
-    def having(self, metric: MetricName) -> list[System]:
+    def having(self, metric: MetricName) -> list[SystemResult]:
         """The systems that have a metric: all have the first, and some system has each."""
         return [system for system in self.systems if metric in system.qualities]
 
-    def tested(self, metric: MetricName) -> list[System]:
-        """The systems that were held against the baseline in a metric."""
+    def tested(self, metric: MetricName) -> list[SystemResult]:
+        """The systems that were tested against the baseline in a metric."""
         return [system for system in self.others if metric in system.verdicts]
 
-    def best(self, metric: MetricName, among: list[System] | None = None) -> System:
-        """The system with the best value; the first of equals. What is no number is worse than any."""
+    def best(self, metric: MetricName, among: list[SystemResult] | None = None) -> SystemResult:
+        """The system with the best value, the first of equals; nan is worse than any number."""
         systems = among or self.having(metric)
         sign = 1 if systems[0].qualities[metric].better == "higher" else -1
 
-        def rank(system: System) -> float:
+        def rank(system: SystemResult) -> float:
             value = system.qualities[metric].value
             return -math.inf if math.isnan(value) else sign * value
 
         return max(systems, key=rank)
 
-    def standing(self, metric: MetricName) -> list[System]:
-        """The systems whose difference stays significant after Holm's (1979) correction for their number."""
+    def significant_after_holm(self, metric: MetricName) -> list[SystemResult]:
+        """The systems that differ significantly after Holm's (1979) correction for the number of tests."""
         ranked = sorted(self.tested(metric), key=lambda system: system.verdicts[metric].p)
-        kept: list[System] = []
+        kept: list[SystemResult] = []
         for place, system in enumerate(ranked):
             if system.verdicts[metric].p >= LEVEL / (len(ranked) - place):
                 break
             kept.append(system)
         return kept
 
-    def without_texts(self) -> Comparison:
-        """The same without sources, references and outputs, which may not be ours to give away; all numbers stay."""
-        systems = [replace(each, members=[replace(m, outputs=[]) for m in each.members]) for each in self.systems]
-        test = replace(self.test, sources=[], references=[])
-        return replace(self, test=test, systems=systems, where=replace(self.where, contrasts=[]))
+    def without_texts(self) -> ComparisonResult:
+        """A copy without sources, references and outputs, which may not be free to publish; all numbers stay."""
+        systems = [replace(each, runs=[replace(run, outputs=[]) for run in each.runs]) for each in self.systems]
+        return replace(self, sources=[], references=[], systems=systems, where=replace(self.where, contrasts=[]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, in full precision, for JSON."""
-        test = {"name": self.test.name, "sentences": self.sentences, "pairs": self.test.pairs}
-        plain = {
-            "test": {**test, "others": self.other_tests},
-            "baseline": self.baseline.name,
-            "metrics": list(self.metrics),
-            "systems": [_system(system, self.metrics) for system in self.systems],
-            "differences": [asdict(each) for each in self.differences],
-            "where": asdict(self.where),
-            "notes": self.notes,
-            "decoded_on": self.decoded_on,
-            "of_text": self.of_text,
-            "sources": self.test.sources,
-            "references": self.test.references,
-        }
-        finite = _finite(plain)
-        assert isinstance(finite, dict)
-        return finite
+        """Everything in full precision, for JSON: no infinity and no nan, and null for a metric that a system lacks."""
+        plain = _finite(_RESULT.dump_python(self))
+        plain["baseline"] = self.baseline.name
+        for system in plain["systems"]:
+            tables = [system["qualities"], *([system["verdicts"]] if system["verdicts"] else [])]
+            for table in (*tables, *(run["scores"] for run in system["runs"])):
+                for metric in self.metrics:
+                    table.setdefault(metric, None)
+        assert isinstance(plain, dict)
+        return plain
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def __str__(self) -> str:
         """The comparison as plain lines."""
@@ -267,31 +368,42 @@ class Comparison:
         return plain_text(self)
 
 
-def _system(system: System, metrics: Sequence[MetricName]) -> dict[str, Any]:
-    """A metric that a system lacks is null; the baseline has no verdicts at all."""
-    qualities = {metric: asdict(quality) for metric, quality in system.qualities.items()}
-    verdicts = {metric: verdict.to_dict() for metric, verdict in system.verdicts.items()}
-    return {
-        "name": system.name,
-        "parameters": system.parameters,
-        "cost": asdict(system.cost),
-        "sentences_per_second": system.sentences_per_second,
-        "qualities": {metric: qualities.get(metric) for metric in metrics},
-        "verdicts": {metric: verdicts.get(metric) for metric in metrics} if verdicts else {},
-        "runs": [_run(member, metrics) for member in system.members],
-    }
-
-
-def _run(member: Member, metrics: Sequence[MetricName]) -> dict[str, Any]:
-    plain = asdict(member)
-    plain["scores"] = {metric: plain["scores"].get(metric) for metric in metrics}
-    return {**plain, "sentences_per_second": member.sentences_per_second}
+_RESULT = TypeAdapter(ComparisonResult)
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity and no nan: null."""
+    """Null for infinity and nan."""
     if isinstance(value, Mapping):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_comparison(path: Path) -> ComparisonResult:
+    """Read what `sightline compare --json` wrote, in this version or an earlier one."""
+    remedy = "give a file that sightline compare --json wrote, as it was written"
+    try:
+        return _RESULT.validate_python(_upgraded(parse_json(read_bounded(path, MAX_JSON))))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); give a file that compare --json wrote") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path} is no comparison ({place}: {first['msg']}); {remedy}") from error
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError(f"{path} is no comparison ({type(error).__name__}: {error}); {remedy}") from error
+
+
+def _upgraded(plain: dict[str, Any]) -> dict[str, Any]:
+    """Add what earlier versions did not write: pairs, `where`, and how many sentences a run decoded (all, or none)."""
+    test = plain.get("test", {})
+    test.setdefault("pairs", test.get("sentences"))
+    for system in plain.get("systems", []):
+        for run in system["runs"]:
+            run.setdefault("sentences", test.get("sentences") if run.get("sentences_per_second") else 0)
+            run.setdefault("outputs", [])
+    if "where" not in plain and plain.get("metrics"):
+        label = METRICS[plain["metrics"][0]].name
+        plain["where"] = {"corpus_metric": label, "sentence_metric": label}
+    return plain

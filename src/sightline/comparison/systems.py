@@ -1,4 +1,4 @@
-"""The runs of a comparison, alone or as ensembles, and which are one system: those that differ only in their seed."""
+"""What is compared: runs and ensembles, which of them are seeds of one system, and their common test set."""
 
 from __future__ import annotations
 
@@ -7,65 +7,73 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 
-from sightline.comparison.baselines import WrittenRun, is_baseline
+from sightline.comparison.baselines import BaselineRun, is_baseline
 from sightline.comparison.recipe_differences import differ_only_in_seed
-from sightline.data.locate import Provenance, training_provenance
+from sightline.data.locate import Provenance, is_reverse_direction, training_provenance
+from sightline.data.sources import Example
+from sightline.data.text_files import DataError
 from sightline.decoding.ensemble import Mean
-from sightline.evaluation.metrics import METRICS
+from sightline.evaluation.metrics import needs_outputs
+from sightline.evaluation.test_set import TestSet
 from sightline.files import read_json
 from sightline.progress import Progress
-from sightline.recipe import Decoding, MetricName
+from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
+from sightline.terminal import plural, short
 
-Given = (
-    str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-)  # a run, its folder, or those of an ensemble; as a path: with + between them
-Runs = Sequence[Given] | Mapping[str, Given]  # or under the names they are to have
+RunSpec = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]  # a run folder, or several for an ensemble ("a+b")
+Runs = Sequence[RunSpec] | Mapping[str, RunSpec]  # a mapping gives names
+
+_REMEDY = "give a test set that all have with --on, or files with --source and --reference"
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A run with its model in memory, ready to decode; or an ensemble, which is a run made of its `parts`."""
+class LoadedRun:
+    """A run with its model in memory, or an ensemble made of its `parts`."""
 
     name: str
     run: Run
     options: Decoding
-    parts: tuple[Contestant, ...] = ()
+    parts: tuple[LoadedRun, ...] = ()
 
     @property
-    def trainings(self) -> tuple[Contestant, ...]:
+    def recipe(self) -> Recipe:
+        return self.run.recipe
+
+    @property
+    def trainings(self) -> tuple[LoadedRun, ...]:
         """The runs that were trained for it: itself, or its parts."""
         return self.parts or (self,)
 
     @property
     def baseline(self) -> str | None:
-        """What it is where there are outputs and no model; a run that was trained is none."""
-        return self.run.baseline if isinstance(self.run, WrittenRun) else None
+        """The kind of baseline; None for trained runs."""
+        return self.run.baseline if isinstance(self.run, BaselineRun) else None
 
     @property
     def on_gpu(self) -> bool:
-        return not isinstance(self.run, WrittenRun) and self.run.device.type != "cpu"
+        return self.baseline is None and self.run.device.type != "cpu"
 
     def has(self, metric: MetricName) -> bool:
-        """Whether it can be measured so: what is made of losses needs a model."""
-        return self.baseline is None or METRICS[metric].needs_outputs
+        """Whether it can be measured by a metric: metrics of likelihood need a model."""
+        return self.baseline is None or needs_outputs(metric)
 
     @property
     def origins(self) -> list[Provenance]:
-        """How those texts were made that it learned from and models wrote; nobody taught what has no model."""
+        """How generated training text was made."""
         return (
             []
             if self.baseline is not None
-            else [o for each in self.trainings for o in training_provenance(each.run.recipe)]
+            else [o for each in self.trainings for o in training_provenance(each.recipe)]
         )
 
     @property
     def seed(self) -> int:
-        return self.run.recipe.seed
+        return self.recipe.seed
 
     @property
     def parameters(self) -> int:
@@ -74,159 +82,29 @@ class Contestant:
 
     @property
     def devices(self) -> list[str]:
-        """Where it was trained, as far as the run folders say it."""
+        """Where it was trained, according to the run folders."""
         return list(dict.fromkeys(_trained_on(each.run) for each in self.trainings))
 
     def decode(self, sources: Sequence[str], *, first: int) -> list[str]:
         """The best output of each source; `first` is the number of the first one in the whole test set."""
         try:
-            found = self.run.predict_nbest(sources, self.options, first=first, scored=False)
+            outputs = self.run.predict_nbest(sources, self.options, first=first, scored=False)
         except ValueError as error:
             raise RunError(f"{self.name}: {error}") from error
-        return [guesses[0].text for guesses in found]
+        return [nbest[0].text for nbest in outputs]
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one system, and its name."""
+class System:
+    """The runs of one system, which differ only in their seed, and its name."""
 
     name: str
-    contestants: list[Contestant]
+    runs: list[LoadedRun]
 
-
-def load_contestants(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[Contestant]:
-    """Load every run once, also where it is alone and in ensembles; the same twice, or fewer than two, are refused."""
-    named = _named(runs)
-    _check_entries([folders for _, folders in named])
-    given = {folders[0].resolve(): name for name, folders in named if len(folders) == 1 and name is not None}
-    places = {folder.resolve(): folder for _, folders in named for folder in folders}
-    names = dict(zip(places, _short_names(list(places.values())), strict=True)) | given
-    written = {place: is_baseline(folder) for place, folder in places.items()}  # of all: one may be no run
-    _check_models([folders for _, folders in named if len(folders) > 1], written)
-    loaded: dict[Path, Contestant] = {}
-    for number, (place, folder) in enumerate(places.items()):
-        progress("loading runs", number, len(places))
-        run = WrittenRun.open(folder) if written[place] else Run.load(folder, device=device)
-        loaded[place] = Contestant(names[place], run, run.plain_search(beam))
-    found = [
-        loaded[folders[0].resolve()]
-        if len(folders) == 1
-        else _ensemble(name, [loaded[folder.resolve()] for folder in folders], beam, mean)
-        for name, folders in named
-    ]
-    _check_names([*found, *(each for each in loaded.values() if each not in found)])
-    return found
-
-
-def _check_names(every: Sequence[Contestant]) -> None:
-    """Refuse two of one name: nobody could tell their rows and notes apart."""
-    for name, number in Counter(each.name for each in every).items():
-        if number > 1:
-            raise RunError(
-                f"{number} of what is compared would be called {name}; rename a folder, or give names from Python: "
-                f"sightline.compare({{name: folder}})"
-            )
-
-
-def _ensemble(name: str | None, parts: Sequence[Contestant], beam: int | None, mean: Mean) -> Contestant:
-    run = Run.ensemble([part.run for part in parts], mean=mean)
-    return Contestant(name or " + ".join(part.name for part in parts), run, run.plain_search(beam), tuple(parts))
-
-
-def folders_of(given: Given) -> list[Path]:
-    """The run folders: one, or those of an ensemble, unless a single folder has a + in its name."""
-    if not isinstance(given, str | os.PathLike):
-        return [Path(folder) for folder in given]
-    parts = os.fspath(given).split("+")
-    return [Path(given)] if Path(given).exists() or not all(parts) else [Path(part) for part in parts]
-
-
-def _as_given(folders: Sequence[Path]) -> str:
-    return "+".join(map(str, folders))
-
-
-def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
-    """Refuse fewer than two, and what is given twice, whether as an entry or in an ensemble."""
-    if len(entries) < 2:
-        given = f"only {_as_given(entries[0])}" if entries else "none"
-        raise RunError(f"a comparison needs at least two runs, and there is {given}; give another run folder")
-    known: dict[frozenset[Path], str] = {}
-    for folders in entries:
-        places, given = frozenset(folder.resolve() for folder in folders), _as_given(folders)
-        if len(places) < len(folders):
-            raise RunError(f"{given}: a run that is in an ensemble twice only outweighs the others; name each run once")
-        if places in known:
-            raise RunError(f"{given} is given twice (as {known[places]} too); give each run once")
-        known[places] = given
-
-
-def _check_models(ensembles: Sequence[Sequence[Path]], written: Mapping[Path, bool]) -> None:
-    """Refuse outputs without a model in an ensemble."""
-    for folders in ensembles:
-        if wrong := [folder for folder in folders if written[folder.resolve()]]:
-            raise RunError(
-                f"{_as_given(folders)}: {wrong[0]} holds outputs and no model, so it cannot be part of an ensemble; "
-                f"leave it out there"
-            )
-
-
-def check_one_task(contestants: Sequence[Contestant]) -> None:
-    """Refuse runs of several tasks, for no score means the same in two."""
-    first = contestants[0]
-    for other in contestants[1:]:
-        if other.run.recipe.task_spec != first.run.recipe.task_spec:
-            raise RunError(
-                f"{first.name} is {first.run.recipe.task_spec} and {other.name} is {other.run.recipe.task_spec}; "
-                f"what they do cannot be held against each other, so compare runs of one task"
-            )
-
-
-def group_by_seed(contestants: Sequence[Contestant]) -> tuple[list[Group], list[str]]:
-    """The systems, and what is to be said about how they were found.
-
-    Runs whose recipes differ only in the seed are one system, unless two of them have the same seed (then nobody knows
-    what else differs) or all runs would be one (then it is the seeds that are compared). An ensemble is its own.
-    """
-    families: list[list[Contestant]] = []
-    for contestant in contestants:
-        for family in families:
-            alike = all(each.baseline is None and not each.parts for each in (family[0], contestant))
-            if alike and differ_only_in_seed(family[0].run.recipe, contestant.run.recipe):
-                family.append(contestant)
-                break
-        else:
-            families.append([contestant])
-    notes: list[str] = []
-    if len(families) == 1:
-        if len({contestant.seed for contestant in contestants}) > 1:
-            notes.append("All runs differ only in their seed, so each is compared on its own.")
-        families = [[contestant] for contestant in contestants]
-    kept: list[list[Contestant]] = []
-    for family in families:
-        if len({contestant.seed for contestant in family}) == len(family):
-            kept.append(family)
-            continue
-        names = ", ".join(contestant.name for contestant in family)
-        notes.append(f"{names} have the same recipe, some even the same seed, so each is a system of its own.")
-        kept += [[contestant] for contestant in family]
-    return _with_names(kept), notes
-
-
-def choose_baseline(groups: Sequence[Group], wanted: str | os.PathLike[str] | None) -> list[Group]:
-    """The systems with the baseline first: the one of that name, of that run's name or folder; else the first."""
-    if wanted is None:
-        return list(groups)
-    places = _places(folders_of(wanted))
-    for group in groups:
-        found = [_places([each.run.folder for each in run.trainings]) for run in group.contestants]
-        if os.fspath(wanted) in (group.name, *(run.name for run in group.contestants)) or places in found:
-            return [group, *(other for other in groups if other is not group)]
-    names = ", ".join(group.name for group in groups)
-    raise RunError(f"the baseline {wanted} is none of the runs that are compared ({names}); name one of them")
-
-
-def _places(folders: Sequence[Path]) -> set[Path]:
-    return {folder.resolve() for folder in folders}
+    @property
+    def trainings(self) -> list[LoadedRun]:
+        """Every trained run, the parts of ensembles included."""
+        return [each for run in self.runs for each in run.trainings]
 
 
 def _trained_on(run: Run) -> str:
@@ -238,34 +116,157 @@ def _trained_on(run: Run) -> str:
     return "CPU" if run.recipe.training.device == "cpu" or not cuda else cuda[0]
 
 
-def _named(runs: Runs) -> list[tuple[str | None, list[Path]]]:
-    """What takes part, under the name it was given, if any."""
+# --- loading -----------------------------------------------------------------------------------------------------
+
+
+def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[LoadedRun]:
+    """Load every run once, even if it is also part of an ensemble; refuse duplicates and fewer than two runs."""
     if isinstance(runs, str | os.PathLike):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
-    named = runs.items() if isinstance(runs, Mapping) else ((None, given) for given in runs)
-    return [(name, folders_of(given)) for name, given in named]
+    entries: list[tuple[str | None, list[Path]]] = [
+        (name, folders_of(spec))
+        for name, spec in (runs.items() if isinstance(runs, Mapping) else ((None, spec) for spec in runs))
+    ]
+    _check_entries([folders for _, folders in entries])
+    given = {folders[0].resolve(): name for name, folders in entries if len(folders) == 1 and name is not None}
+    places = {folder.resolve(): folder for _, folders in entries for folder in folders}
+    names = dict(zip(places, _short_names(list(places.values())), strict=True)) | given
+    baselines = {place: is_baseline(folder) for place, folder in places.items()}  # of all: one may be no run
+    for _, folders in entries:
+        if len(folders) > 1 and (wrong := [folder for folder in folders if baselines[folder.resolve()]]):
+            raise RunError(
+                f"{_joined(folders)}: {wrong[0]} holds outputs and no model, so it cannot be part of an ensemble; "
+                f"leave it out there"
+            )
+    loaded: dict[Path, LoadedRun] = {}
+    for number, (place, folder) in enumerate(places.items()):
+        progress("loading runs", number, len(places))
+        run = BaselineRun.open(folder) if baselines[place] else Run.load(folder, device=device)
+        loaded[place] = LoadedRun(names[place], run, run.plain_search(beam))
+    entrants = []
+    for name, folders in entries:
+        parts = tuple(loaded[folder.resolve()] for folder in folders)
+        if len(parts) > 1:
+            ensemble = Run.ensemble([part.run for part in parts], mean=mean)
+            label = name or " + ".join(part.name for part in parts)
+            entrants.append(LoadedRun(label, ensemble, ensemble.plain_search(beam), parts))
+        else:
+            entrants.append(parts[0])
+    _check_names([*entrants, *(each for each in loaded.values() if each not in entrants)])
+    return entrants
+
+
+def folders_of(spec: RunSpec) -> list[Path]:
+    """The run folders: one, or those of an ensemble; an existing folder may have a + in its name."""
+    if not isinstance(spec, str | os.PathLike):
+        return [Path(folder) for folder in spec]
+    parts = os.fspath(spec).split("+")
+    return [Path(spec)] if Path(spec).exists() or not all(parts) else [Path(part) for part in parts]
+
+
+def _joined(folders: Sequence[Path]) -> str:
+    return "+".join(map(str, folders))
+
+
+def _check_names(runs: Sequence[LoadedRun]) -> None:
+    for name, number in Counter(each.name for each in runs).items():
+        if number > 1:
+            raise RunError(
+                f"{number} of what is compared would be called {name}; rename a folder, or give names from Python: "
+                f"sightline.compare({{name: folder}})"
+            )
+
+
+def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
+    """Refuse fewer than two entries, and duplicates among entries or within an ensemble."""
+    if len(entries) < 2:
+        given = f"only {_joined(entries[0])}" if entries else "none"
+        raise RunError(f"a comparison needs at least two runs, and there is {given}; give another run folder")
+    known: dict[frozenset[Path], str] = {}
+    for folders in entries:
+        places, given = frozenset(folder.resolve() for folder in folders), _joined(folders)
+        if len(places) < len(folders):
+            raise RunError(f"{given}: a run that is in an ensemble twice only outweighs the others; name each run once")
+        if places in known:
+            raise RunError(f"{given} is given twice (as {known[places]} too); give each run once")
+        known[places] = given
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path; more parts where that is not enough to tell them apart. All lie apart."""
+    """The last part of each path, or as many as are needed to tell all paths apart."""
     parts = [folder.resolve().parts for folder in folders]
     by_length = ([os.path.join(*each[-length:]) for each in parts] for length in count(1))
     return next(names for names in by_length if len(set(names)) == len(names))
 
 
-def _with_names(families: Sequence[Sequence[Contestant]]) -> list[Group]:
-    names = [_family_name(family) for family in families]
-    return [
-        Group(name if names.count(name) == 1 else f"{name} ({family[0].name})", list(family))
-        for name, family in zip(names, families, strict=True)
+# --- systems -----------------------------------------------------------------------------------------------------
+
+
+def check_one_task(runs: Sequence[LoadedRun]) -> None:
+    """Refuse runs of different tasks, whose scores do not compare."""
+    first = runs[0]
+    for other in runs[1:]:
+        if other.recipe.task_spec != first.recipe.task_spec:
+            raise RunError(
+                f"{first.name} is {first.recipe.task_spec} and {other.name} is {other.recipe.task_spec}; "
+                f"what they do cannot be held against each other, so compare runs of one task"
+            )
+
+
+def group_by_seed(runs: Sequence[LoadedRun]) -> tuple[list[System], list[str]]:
+    """Group runs into systems, with notes on how.
+
+    Runs whose recipes differ only in the seed are one system, unless two of them have the same seed (something else may
+    differ), or all runs would be one system (then seeds are compared). An ensemble is a system of its own.
+    """
+    families: list[list[LoadedRun]] = []
+    for run in runs:
+        for family in families:
+            trained = all(each.baseline is None and not each.parts for each in (family[0], run))
+            if trained and differ_only_in_seed(family[0].recipe, run.recipe):
+                family.append(run)
+                break
+        else:
+            families.append([run])
+    notes: list[str] = []
+    if len(families) == 1:
+        if len({run.seed for run in runs}) > 1:
+            notes.append("All runs differ only in their seed, so each is compared on its own.")
+        families = [[run] for run in runs]
+    kept: list[list[LoadedRun]] = []
+    for family in families:
+        if len({run.seed for run in family}) == len(family):
+            kept.append(family)
+            continue
+        names = ", ".join(run.name for run in family)
+        notes.append(f"{names} have the same recipe, some even the same seed, so each is a system of its own.")
+        kept += [[run] for run in family]
+    family_names = [_family_name(family) for family in kept]
+    systems = [
+        System(name if family_names.count(name) == 1 else f"{name} ({family[0].name})", family)
+        for name, family in zip(family_names, kept, strict=True)
     ]
+    return systems, notes
 
 
-def _family_name(family: Sequence[Contestant]) -> str:
-    """The names of the runs without their seeds: dot-seed1, dot-seed2 are `dot`."""
+def choose_baseline(systems: Sequence[System], baseline: str | os.PathLike[str] | None) -> list[System]:
+    """The systems with the baseline first: named by a system, by a run or by its folder; by default the first."""
+    if baseline is None:
+        return list(systems)
+    places = {folder.resolve() for folder in folders_of(baseline)}
+    for system in systems:
+        folders = [{each.run.folder.resolve() for each in run.trainings} for run in system.runs]
+        if os.fspath(baseline) in (system.name, *(run.name for run in system.runs)) or places in folders:
+            return [system, *(other for other in systems if other is not system)]
+    names = ", ".join(system.name for system in systems)
+    raise RunError(f"the baseline {baseline} is none of the runs that are compared ({names}); name one of them")
+
+
+def _family_name(family: Sequence[LoadedRun]) -> str:
+    """The names of the runs without their seeds: dot-seed1 and dot-seed2 are `dot`."""
     if len(family) == 1:
         return family[0].name
-    bare = {_without_seed(contestant.name, contestant.seed) for contestant in family}
+    bare = {_without_seed(run.name, run.seed) for run in family}
     if len(bare) == 1 and "" not in bare:
         return bare.pop()
     return f"{family[0].name} and {len(family) - 1} more"
@@ -273,6 +274,97 @@ def _family_name(family: Sequence[Contestant]) -> str:
 
 def _without_seed(name: str, seed: int) -> str:
     bare = re.sub(rf"[\W_]*seed[\W_]*{seed}(?!\d)", "", name, count=1, flags=re.IGNORECASE)
-    if bare == name:  # it may stand at the end without a word: dot-1, dot/s1
+    if bare == name:  # it may be at the end without the word: dot-1, dot/s1
         bare = re.sub(rf"[\W_]+s?{seed}$", "", name)
     return bare.strip(" -_,;./")
+
+
+# --- the test set ------------------------------------------------------------------------------------------------
+
+
+def common_test_set(runs: Sequence[LoadedRun], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
+    """The test set to compare on, by default the first that all runs have, and the names of others that all have.
+
+    It is read for every run; runs whose texts differ are refused.
+    """
+    _check_direction(runs)
+    if isinstance(on, TestSet):
+        _check_not_empty(on)
+        return on, []
+    first = runs[0]
+    tests = list(first.recipe.data.tests)
+    shared = [name for name in tests if all(name in other.recipe.data.tests for other in runs)]
+    name = _default_test_set(shared, runs) if on is None else on
+    examples = _examples(first, name)
+    seen = {_origin(first, name)}
+    for other in runs[1:]:
+        origin = _origin(other, name)
+        if origin in seen:
+            continue
+        seen.add(origin)
+        _check_same(name, first, examples, other, _examples(other, name))
+    test = TestSet.of(name, examples, gathered=all(each.recipe.gathers(name) for each in runs))
+    _check_not_empty(test)
+    return test, [each for each in shared if each != name]
+
+
+def _check_direction(runs: Sequence[LoadedRun]) -> None:
+    """Refuse runs of opposite translation directions."""
+    first = runs[0]
+    for other in runs[1:]:
+        if is_reverse_direction(first.recipe, other.recipe):
+            raise RunError(
+                f"{other.name} learned the other direction of the corpus of {first.name} (data.swap: "
+                f"{str(other.recipe.data.swap).lower()}), and a comparison is on one text; compare runs of one "
+                f"direction"
+            )
+
+
+def _default_test_set(shared: Sequence[str], runs: Sequence[LoadedRun]) -> str:
+    """The first test set that all runs have; the validation set if no run has any."""
+    if shared:
+        return shared[0]
+    if not any(each.recipe.data.tests for each in runs):
+        return "validation"
+    have = "; ".join(f"{each.name} has {', '.join(each.recipe.data.tests) or 'none'}" for each in runs)
+    raise RunError(f"the runs have no test set in common ({have}); {_REMEDY}")
+
+
+def _examples(run: LoadedRun, name: str) -> list[Example]:
+    if name not in run.run.test_sets():
+        has = ", ".join(run.run.test_sets())
+        raise RunError(f"{run.name} has no test set {name!r}; it has {has}; {_REMEDY}")
+    try:
+        return list(run.run.test_examples(name))
+    except DataError as error:
+        raise RunError(f"the test set {name} of {run.name} cannot be read: {error}; or {_REMEDY}") from error
+
+
+def _origin(run: LoadedRun, name: str) -> str | None:
+    """Where the examples come from: a source that was read before is not read again."""
+    data = run.recipe.data
+    source = data.validation if name == "validation" else data.tests.get(name)
+    return None if source is None else f"{source.model_dump_json()} {data.folder} {data.swap}"
+
+
+def _check_same(name: str, first: LoadedRun, ours: list[Example], other: LoadedRun, theirs: list[Example]) -> None:
+    for number, (one, two) in enumerate(zip_longest(ours, theirs), 1):
+        if one == two:
+            continue
+        if one is None or two is None:
+            longer = first if two is None else other
+            what = (
+                f"{longer.name} has {plural(max(len(ours), len(theirs)), 'line')} there, the other only {number - 1:,}"
+            )
+        else:
+            side = "source" if one.source != two.source else "target"
+            what = f"line {number:,} has the {side} {short(getattr(one, side))} and {short(getattr(two, side))}"
+        raise RunError(
+            f"the test set {name} of {first.name} is not that of {other.name}: {what}. Scores on different texts "
+            f"cannot be compared; {_REMEDY}"
+        )
+
+
+def _check_not_empty(test: TestSet) -> None:
+    if not test.sources:
+        raise RunError(f"the test set {test.name} has no sentences, so there is nothing to compare; {_REMEDY}")

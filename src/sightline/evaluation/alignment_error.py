@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.evaluation.intervals import Numbers
-from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.evaluation.measurement import Measurement, Numbers, fingerprint
 from sightline.terminal import plural
 
 Links = frozenset[tuple[int, int]]  # (source word, target word)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sightline.evaluation.word_differences import aligned, word_frequencies, words
+from sightline.evaluation.word_differences import align_words, word_frequencies, words
 from sightline.terminal import plural
 
 CorpusScorer = Callable[[list[str], list[list[str]]], float]  # outputs, references of each -> score
@@ -132,8 +132,8 @@ def quality_by_position(
 ) -> list[SentencePart]:
     """The share of the words in the first, second, … part of the references that each system produced in their order.
 
-    Output and nearest reference are aligned by edit distance (`aligned`). Word i of n (from 0) belongs to the part that
-    holds its middle, ⌊(i + ½) · parts / n⌋. Parts without a word (all sentences are too short) are left out.
+    Output and nearest reference are aligned by edit distance (`align_words`). Word i of n (from 0) belongs to the part
+    that holds its middle, ⌊(i + ½) · parts / n⌋. Parts without a word (all sentences are too short) are left out.
     """
     check_parallel(references, systems)
     check_positive(parts=parts)
@@ -185,7 +185,7 @@ def _nearest(output: list[str], references: list[list[str]]) -> tuple[list[str],
 
     Likeness is 2 · pairs / words of both, as difflib's; nothing is wholly like nothing. The first of equals is taken.
     """
-    candidates = [(reference, aligned(output, reference)) for reference in references]
+    candidates = [(reference, align_words(output, reference)) for reference in references]
     return max(candidates, key=lambda each: 2 * len(each[1]) / (len(output) + len(each[0])) if output or each[0] else 1)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sightline.evaluation.bleu import ngrams
 from sightline.evaluation.breakdowns import check_parallel, check_positive
-from sightline.evaluation.gleu import ngrams
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
 from sightline.terminal import plural

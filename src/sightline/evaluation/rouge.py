@@ -1,14 +1,14 @@
-"""ROUGE (Lin 2004): how much of a reference a summary says, as the library `rouge-score` counts it.
+"""ROUGE (Lin 2004) as the library `rouge-score` computes it, with words of every script.
 
-The score of a text is the F of precision and recall, of the best reference where there are several; that of a corpus
-is the mean over its texts. Case never counts. ROUGE-1 and -2 are of words and pairs of words; ROUGE-L of the longest
-common subsequence of the whole texts; ROUGE-Lsum of the union of those between sentences ("summary level", Lin 2004,
-§3.2), which is what papers on news call ROUGE-L. Sentences end as text/sentences.py says.
+The score of a text is the F of precision and recall against its best reference; that of a corpus is the mean over its
+texts. Case never counts. ROUGE-1 and -2 count words and word pairs; ROUGE-L the longest common subsequence of the
+whole texts; ROUGE-Lsum the union of those between sentences ("summary level", Lin 2004, §3.2), which papers on news
+call ROUGE-L. Sentences end as text/sentences.py says.
 
-Words are runs of letters, digits and the marks that belong to them, of any script (`tok:unicode-words-2`): for plain
-ASCII the same as that library's own, which leaves nothing of other letters. Scripts that put no spaces between words
-(text/sentences.py) are taken letter by letter. Words are not stemmed. Without the 2, Tibetan was taken so too, and some
-rarer characters of those scripts were not (half-width katakana, bopomofo, Han past U+20000).
+Words are runs of letters, digits and their marks in any script (`tok:unicode-words-2`): for plain ASCII the same as
+the library's own words, which drop all other letters. Scripts without spaces between words (text/sentences.py) are
+split into letters. Words are not stemmed. In version 1 Tibetan was split into letters too, and some rarer characters
+(half-width katakana, bopomofo, Han beyond U+20000) were not.
 """
 
 from __future__ import annotations
@@ -18,85 +18,97 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from sightline.evaluation.errors import share
-from sightline.evaluation.measurement import Measurement, fingerprint
+from sightline.evaluation.error_rates import percentage_of_sums
+from sightline.evaluation.measurement import Measurement, Metric, fingerprint, number_of_references
 from sightline.text.sentences import RULES, SCRIPTS, UNSPACED, sentences
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
 
-RougeName = Literal["rouge-1", "rouge-2", "rouge-l", "rouge-lsum"]
-LABELS: dict[RougeName, str] = {
-    "rouge-1": "ROUGE-1",
-    "rouge-2": "ROUGE-2",
-    "rouge-l": "ROUGE-L",
-    "rouge-lsum": "ROUGE-Lsum",
-}
-_TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
 _UNSPACED = re.compile(f"([{UNSPACED}])")
 
 
 @cache
-def _kept(character: str) -> str:
-    """A letter, digit or mark as it is; anything else is a space."""
+def _letter_or_space(character: str) -> str:
     return character if unicodedata.category(character)[0] in "LNM" else " "
 
 
-def words(text: str) -> list[str]:
-    """What ROUGE counts in a text."""
-    return _UNSPACED.sub(r" \1 ", "".join(map(_kept, text.lower()))).split()
+def rouge_words(text: str) -> list[str]:
+    """The words that ROUGE counts."""
+    return _UNSPACED.sub(r" \1 ", "".join(map(_letter_or_space, text.lower()))).split()
 
 
-class Words:
-    """The same for `rouge-score`."""
+class _Tokenizer:
+    """`rouge_words` in the interface of `rouge-score`."""
 
     def tokenize(self, text: str) -> list[str]:
-        return words(text)
+        return rouge_words(text)
 
 
-def scorer(*names: RougeName) -> RougeScorer:
-    """What scores one text against another, with our words."""
+def rouge_scorer(*kinds: str) -> RougeScorer:
+    """A scorer of `rouge-score` (rouge1, rouge2, rougeL, rougeLsum) with our words."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer([_TYPES[name] for name in names], tokenizer=Words())
+    return RougeScorer(list(kinds), tokenizer=_Tokenizer())
 
 
-def rouge(
-    name: RougeName, hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool
-) -> Measurement:
-    """Measure with `rouge-score`; `lowercase` changes nothing, for ROUGE always folds case."""
-    summing = name == "rouge-lsum"
+class Rouge1(Metric):
+    """ROUGE-1."""
 
-    def prepared(text: str) -> str:
-        return "\n".join(sentences(text)) if summing else text
+    name = "ROUGE-1"
+    kind: ClassVar[str] = "rouge1"
 
-    counter, kind = scorer(name), _TYPES[name]
-    scores = [
-        counter.score_multi([prepared(reference) for reference in several], prepared(text))[kind].fmeasure
-        for text, several in zip(hypotheses, references, strict=True)
-    ]
-    counts = sorted({len(several) for several in references})
-    conditions = {
-        "nrefs": counts[0] if len(counts) == 1 else "var",
-        "bs": None,
-        "seed": None,
-        "case": "lc",
-        "tok": f"unicode-words-{SCRIPTS}",
-        "stem": False,
-        "sent": f"rules-{RULES}" if summing else None,
-        "score": "f",
-        "mean": "macro",
-        "version": f"rouge-score-{version('rouge-score')}",
-    }
-    return Measurement(
-        name=LABELS[name],
-        better="higher",
-        statistics=np.stack([np.asarray(scores, np.float64), np.ones(len(scores))], axis=1),  # (N, 2)
-        values=share,
-        conditions=conditions,
-        against=fingerprint("references", references),
-    )
+    def score(
+        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
+    ) -> Measurement:
+        by_sentence = self.kind == "rougeLsum"
+
+        def prepared(text: str) -> str:
+            return "\n".join(sentences(text)) if by_sentence else text
+
+        scorer = rouge_scorer(self.kind)
+        scores = [
+            scorer.score_multi([prepared(reference) for reference in several], prepared(text))[self.kind].fmeasure
+            for text, several in zip(hypotheses, references, strict=True)
+        ]
+        conditions = {
+            "nrefs": number_of_references(references),
+            "bs": None,
+            "seed": None,
+            "case": "lc",
+            "tok": f"unicode-words-{SCRIPTS}",
+            "stem": False,
+            "sent": f"rules-{RULES}" if by_sentence else None,
+            "score": "f",
+            "mean": "macro",
+            "version": f"rouge-score-{version('rouge-score')}",
+        }
+        return self.measurement(
+            [(score, 1) for score in scores],  # (N, 2)
+            percentage_of_sums,
+            conditions=conditions,
+            against=fingerprint("references", references),
+        )
+
+
+class Rouge2(Rouge1):
+    """ROUGE-2."""
+
+    name = "ROUGE-2"
+    kind = "rouge2"
+
+
+class RougeL(Rouge1):
+    """ROUGE-L."""
+
+    name = "ROUGE-L"
+    kind = "rougeL"
+
+
+class RougeLsum(Rouge1):
+    """ROUGE-Lsum."""
+
+    name = "ROUGE-Lsum"
+    kind = "rougeLsum"

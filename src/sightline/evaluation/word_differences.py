@@ -54,11 +54,11 @@ def word_frequencies(texts: Iterable[str]) -> Counter[str]:
 def word_differences(baseline: str, system: str) -> tuple[list[Segment], list[Segment]]:
     """Both texts in segments; joined, the segments give back each text exactly.
 
-    Words are aligned as in `aligned`. Spaces are not compared, and stand in `same` segments unless words of one and the
-    same other segment surround them. Swapping the texts swaps the lists, and `removed` with `added`.
+    Words are aligned as in `align_words`. Spaces are not compared, and are in `same` segments unless words of one and
+    the same other segment surround them. Swapping the texts swaps the lists, and `removed` with `added`.
     """
     left, right = list(_pattern().finditer(baseline)), list(_pattern().finditer(system))
-    pairs = aligned([found[0] for found in left], [found[0] for found in right])
+    pairs = align_words([found[0] for found in left], [found[0] for found in right])
     left_marks: list[tuple[int, int, Kind]] = []
     right_marks: list[tuple[int, int, Kind]] = []
     i = j = 0
@@ -72,7 +72,7 @@ def word_differences(baseline: str, system: str) -> tuple[list[Segment], list[Se
     return _segments(baseline, left_marks), _segments(system, right_marks)
 
 
-def aligned(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
+def align_words(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs (place in first, place in second) of equal words: as many as can be paired without crossing.
 
     That is the alignment of least edit distance where a word can be inserted or deleted. Where several are as good,
@@ -80,7 +80,7 @@ def aligned(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]
     does not matter.
     """
     if list(second) < list(first):  # else what is chosen among equals would depend on which text comes first
-        return [(i, j) for j, i in aligned(second, first)]
+        return [(i, j) for j, i in align_words(second, first)]
     start = 0
     while start < min(len(first), len(second)) and first[start] == second[start]:
         start += 1

@@ -274,7 +274,7 @@ def corpus_view(
     from rich.console import Group
     from rich.text import Text
 
-    from sightline.evaluation.metrics import METRICS
+    from sightline.evaluation.metrics import METRICS, needs_outputs
     from sightline.inspection.corpus import (
         corpus_losses,
         length_table,
@@ -287,7 +287,7 @@ def corpus_view(
     name = run.recipe.evaluation.metrics[0]
     metric = METRICS[name]
     spec, rows = run.recipe.task_spec, 20
-    if quality and not (spec.maps_text and metric.needs_outputs):
+    if quality and not (spec.maps_text and needs_outputs(name)):
         raise ValueError(f"--quality is of outputs that are texts, not of {spec} by {name}; leave it out")
     losses = corpus_losses(run, on)
     parts: list[Any] = [
@@ -298,11 +298,11 @@ def corpus_view(
         parts += [Text("loss by length"), length_table(losses.by_length())]
     qualities = quality_by_length(run, on) if quality else []
     if qualities:
-        parts.append(quality_table(qualities, metric.label))
+        parts.append(quality_table(qualities, metric.name))
 
     def record() -> dict[str, Any]:
         lengths = [{"low": each.low, "high": each.high, "scores": each.scores} for each in qualities]
-        return {**losses.to_dict(order), **({"metric": metric.label, "quality": lengths} if lengths else {})}
+        return {**losses.to_dict(order), **({"metric": metric.name, "quality": lengths} if lengths else {})}
 
     def draw(path: Path) -> None:
         from sightline.plots.lines import draw_lengths
@@ -310,7 +310,7 @@ def corpus_view(
         if spec.continues_text:
             raise ValueError(f"--figure {path} draws losses by length; a language model's text is cut into equal parts")
         folder = run.folder.name
-        draw_lengths(losses.by_length(), qualities, path, name=folder, metric=metric.label, title=f"{folder} on {on}")
+        draw_lengths(losses.by_length(), qualities, path, name=folder, metric=metric.name, title=f"{folder} on {on}")
 
     return InspectionView(Group(*parts), record, draw, lambda: losses.to_csv(order))
 

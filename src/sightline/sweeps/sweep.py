@@ -25,7 +25,7 @@ from sightline.terminal import plural
 from sightline.training.world import Interrupted, stop_signals
 
 if TYPE_CHECKING:
-    from sightline.comparison import Comparison
+    from sightline.comparison import ComparisonResult
 
 
 HEADER = "--- "  # begins the line of a log that tells the command and when it was started
@@ -181,7 +181,7 @@ def _end(running: Sequence[Job]) -> None:
 
 _TAIL = 8  # lines of a failed run's log that are shown
 # Finished runs, the folder to write what was found into, and the names of the runs that failed.
-Compare = Callable[[Sequence[Path], Path, Sequence[str]], "Comparison"]
+Compare = Callable[[Sequence[Path], Path, Sequence[str]], "ComparisonResult"]
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,10 @@ class Sweep:
     folder: Path
     finished: tuple[Path, ...]  # run folders, also of earlier commands
     failed: tuple[Path, ...]
-    comparison: Comparison | None = None  # of the finished, if there are at least two
+    comparison: ComparisonResult | None = None  # of the finished, if there are at least two
 
 
-def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> Comparison:
+def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> ComparisonResult:
     """Compare finished runs, and write the tables and figures into `folder`; who reads them is told what is missing."""
     from sightline.comparison import compare, write_comparison
     from sightline.progress import shown
@@ -246,7 +246,7 @@ def carry_out(
     return Sweep(plan.folder, tuple(finished), failed, found)
 
 
-def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], folder: Path) -> Comparison | None:
+def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], folder: Path) -> ComparisonResult | None:
     if len(runs) < 2:
         print(f"nothing to compare: {len(runs)} of the runs of {folder} is finished, and it takes two", file=sys.stderr)
         return None

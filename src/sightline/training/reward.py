@@ -32,7 +32,7 @@ from sightline.decoding.generate import generate
 from sightline.decoding.padding import length_batches
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
-from sightline.evaluation.gleu import gleu_of
+from sightline.evaluation.bleu import sentence_gleu
 from sightline.layers.devices import autocast
 from sightline.layers.linear import linear
 from sightline.layers.losses import Loss
@@ -43,7 +43,7 @@ from sightline.training.objectives import batch_loss
 from sightline.training.train_step import PlainGradients
 
 Ids = Sequence[int]
-REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": gleu_of}
+REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": sentence_gleu}
 
 
 def advantages(rewards: np.ndarray) -> np.ndarray:

@@ -18,8 +18,8 @@ from sightline.data.windows import token_stream
 from sightline.decoding.generate import generate
 from sightline.decoding.request import Request, capped
 from sightline.decoding.scoring import stream_losses
-from sightline.evaluation.mending import Mended, mend
-from sightline.evaluation.metrics import METRICS, score
+from sightline.evaluation.masked_lm import DenoisingScores, score_denoising
+from sightline.evaluation.metrics import METRICS, needs_outputs, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.recipe import carries
@@ -58,13 +58,13 @@ class Validator:
                 self.decoded = []
                 found = self.metric(model, name, loss)
                 record[name] = found
-                if self.recipe.task_spec.maps_text and METRICS[name].needs_outputs:
+                if self.recipe.task_spec.maps_text and needs_outputs(name):
                     beam = self.recipe.training.stopping.beam
                     record["search"] = "greedy search" if beam == 1 else f"beam {beam}"
                 incomplete = Incomplete.of([[guess] for guess in self.decoded])
                 if counts := incomplete.to_dict():
                     record |= {"outputs": incomplete.outputs, **counts}
-                value = -found if METRICS[name].better == "higher" else found
+                value = -found if METRICS[name].higher_is_better else found
             if self.recipe.training.reward is not None:
                 record["reward"] = self.reward(model)
                 value = -record["reward"] if self.recipe.training.stopping.monitor == "reward" else value
@@ -116,7 +116,7 @@ class Validator:
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         """The metric by which training stops."""
-        if not METRICS[name].needs_outputs:
+        if not needs_outputs(name):
             return math.exp(min(loss, 700.0))
         examples = self.prepared.references
         options = self._options(beam=self.recipe.training.stopping.beam)
@@ -124,7 +124,10 @@ class Validator:
         outputs = [guess.text for guess in self.decoded]
         references = [[example.target] for example in examples]
         section = self.recipe.evaluation
-        return score(name, outputs, references, lowercase=section.lowercase, section=section, bootstrap=0).value
+        sources = [each.source for each in examples]
+        return score(
+            name, outputs, references, sources, lowercase=section.lowercase, section=section, bootstrap=0
+        ).value
 
     def _options(self, *, beam: int) -> Decoding:
         """How validation decodes: as the recipe says, by a plain beam."""
@@ -193,7 +196,7 @@ class MendingValidator(Validator):
     def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         super().__init__(prepared, device)
         self.stream = token_stream(prepared.validation)
-        self.found: Mended | None = None  # by the newest validation
+        self.found: DenoisingScores | None = None  # by the newest validation
 
     def __call__(self, model: nn.Module) -> Validation:
         validation = super().__call__(model)
@@ -203,7 +206,7 @@ class MendingValidator(Validator):
         return validation
 
     def loss(self, model: nn.Module) -> float:
-        self.found = mend(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
+        self.found = score_denoising(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
         return self.found.loss
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:

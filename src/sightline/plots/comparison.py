@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from sightline.comparison.journals import Validation
-from sightline.comparison.results import Comparison, System
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
 from sightline.plots.figures import (
@@ -27,6 +25,8 @@ from sightline.recipe import MetricName
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+
+    from sightline.comparison.results import ComparisonResult, SystemResult, Validation
 
 Point = tuple[float, float]
 
@@ -53,15 +53,17 @@ LIGHT = Paper()
 DARK = Paper(paper="#161b22", ink="#d8dee6", grid="#30363d")
 
 
-def write_figure(comparison: Comparison, path: Path) -> None:
+def write_figure(comparison: ComparisonResult, path: Path) -> None:
     """Learning curves above, quality against cost below; the suffix (.png, .svg or .pdf) chooses the format."""
     check_figure(path)
     write_atomically(path, draw(comparison, path.suffix.lower()[1:]))
 
 
-def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT) -> bytes:
+def draw(
+    comparison: ComparisonResult, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT
+) -> bytes:
     """The picture as a file's content."""
-    drawers: dict[str, Callable[[Comparison, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
+    drawers: dict[str, Callable[[ComparisonResult, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
     heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
     fonts = fonts_for("".join(system.name for system in comparison.systems) + comparison.test.name)
     style = {"font.size": 9, "axes.facecolor": on.paper, "figure.facecolor": on.paper}
@@ -79,7 +81,7 @@ def draw(comparison: Comparison, form: str, *, parts: Sequence[str] = ("curves",
 # --- curves ------------------------------------------------------------------------------------------------------
 
 
-def _draw_curves(comparison: Comparison, place: SubFigure) -> None:
+def _draw_curves(comparison: ComparisonResult, place: SubFigure) -> None:
     """Rows: validation loss, and the metric where it was written down. Columns: steps, tokens, FLOPs, time."""
     values = _shown_values(comparison)
     axes_of = [
@@ -97,11 +99,11 @@ def _draw_curves(comparison: Comparison, place: SubFigure) -> None:
         row[0].set_ylabel(title)
 
 
-def _draw_lines(axes: Axes, comparison: Comparison, key: str, value: str, scale: float) -> None:
+def _draw_lines(axes: Axes, comparison: ComparisonResult, key: str, value: str, scale: float) -> None:
     """One colour a system: its seeds as thin lines, their mean as a bold one."""
     absent: list[str] = []
     for number, system in enumerate(comparison.systems):
-        if not system.has_model or system.together:  # what was not trained as one has not learned as one
+        if not system.has_model or system.ensemble:  # what was not trained as one has not learned as one
             continue
         lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
         look = _look(number)
@@ -127,15 +129,15 @@ def _draw_line(axes: Axes, points: Sequence[Point], **look: Any) -> None:
     axes.plot(*zip(*points, strict=True), **look, **marker)
 
 
-def _lines(system: System, key: str, value: str) -> list[list[Point]]:
+def _lines(system: SystemResult, key: str, value: str) -> list[list[Point]]:
     """For each run that wrote both down, the points (progress, value)."""
-    found = [[(each[key], each[value]) for each in _both(member.validations, key, value)] for member in system.members]
-    return [line for line in found if line]
+    lines = [[(each[key], each[value]) for each in _both(run.validations, key, value)] for run in system.runs]
+    return [line for line in lines if line]
 
 
-def mean_line(system: System, key: str, value: str) -> list[Point]:
+def mean_line(system: SystemResult, key: str, value: str) -> list[Point]:
     """The mean over the seeds, at the steps where all were validated."""
-    runs = [{each["step"]: each for each in _both(member.validations, key, value)} for member in system.members]
+    runs = [{each["step"]: each for each in _both(run.validations, key, value)} for run in system.runs]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
     return [(fmean(run[step][key] for run in runs), fmean(run[step][value] for run in runs)) for step in steps]
 
@@ -146,7 +148,7 @@ def _both(validations: Sequence[Validation], key: str, value: str) -> list[Valid
     ]
 
 
-def _progressions(comparison: Comparison) -> list[tuple[str, str, float]]:
+def _progressions(comparison: ComparisonResult) -> list[tuple[str, str, float]]:
     """What curves are drawn over: key, label, unit."""
     longest = max((system.cost.seconds or 0.0 for system in comparison.systems), default=0.0)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 120 else ("seconds", 1.0)
@@ -158,17 +160,16 @@ def _progressions(comparison: Comparison) -> list[tuple[str, str, float]]:
     ]
 
 
-def _shown_values(comparison: Comparison) -> list[tuple[str, str]]:
+def _shown_values(comparison: ComparisonResult) -> list[tuple[str, str]]:
     """The loss, and the first metric that some run wrote down."""
-    runs = [member for system in comparison.systems for member in system.members]
-    seen = {key for member in runs for each in member.validations for key in each}
+    seen = {key for system in comparison.systems for run in system.runs for each in run.validations for key in each}
     names = [*comparison.metrics, *(name for name in METRICS if name not in comparison.metrics)]
     metric = next((name for name in names if name in seen and name != "perplexity"), None)
     shown = [("loss", _loss_label(comparison))] if "loss" in seen else []
-    return [*shown, (metric, METRICS[metric].label)] if metric else shown
+    return [*shown, (metric, METRICS[metric].name)] if metric else shown
 
 
-def _loss_label(comparison: Comparison) -> str:
+def _loss_label(comparison: ComparisonResult) -> str:
     """Losses are those of a token, and cannot be set beside each other where texts are cut into others."""
     cut = [each.key for each in comparison.differences if each.key.startswith("tokenizer.")]
     alike = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(cut)  # which hold in training alone
@@ -178,7 +179,7 @@ def _loss_label(comparison: Comparison) -> str:
 # --- quality against cost ----------------------------------------------------------------------------------------
 
 
-def _draw_costs(comparison: Comparison, place: SubFigure) -> None:
+def _draw_costs(comparison: ComparisonResult, place: SubFigure) -> None:
     metric = comparison.metrics[0]
     costs: list[tuple[str, list[float | None]]] = [
         ("training FLOPs", [system.cost.flops for system in comparison.systems]),
@@ -186,7 +187,7 @@ def _draw_costs(comparison: Comparison, place: SubFigure) -> None:
         ("sentences/s in decoding", [system.sentences_per_second for system in comparison.systems]),
     ]
     known = [(label, values) for label, values in costs if any(values)]
-    title = f"{METRICS[metric].label} on {comparison.test.name} against cost"
+    title = f"{METRICS[metric].name} on {comparison.test.name} against cost"
     place.suptitle(title, fontsize=11, x=0.01, ha="left", parse_math=False)
     if not known:  # n-gram models have no parameters and take no FLOPs
         place.text(0.5, 0.5, "no cost was written down", ha="center")
@@ -196,10 +197,10 @@ def _draw_costs(comparison: Comparison, place: SubFigure) -> None:
         _draw_points(axes, comparison, metric, values)
         axes.set_xlabel(label)
     better = comparison.baseline.qualities[metric].better
-    row[0].set_ylabel(f"{METRICS[metric].label} ({better} is better)")
+    row[0].set_ylabel(f"{METRICS[metric].name} ({better} is better)")
 
 
-def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: Sequence[float | None]) -> None:
+def _draw_points(axes: Axes, comparison: ComparisonResult, metric: MetricName, costs: Sequence[float | None]) -> None:
     """A point for each system with its 95% interval; its runs as short strokes."""
     from matplotlib.transforms import ScaledTranslation
 
@@ -214,8 +215,8 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
         reach = [[max(0.0, quality.value - quality.low)], [max(0.0, quality.high - quality.value)]]
         axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # what is moved aside does not count by itself
         axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **look)
-        if len(system.members) > 1:
-            values = [member.scores[metric].value for member in system.members]
+        if len(system.runs) > 1:
+            values = [run.scores[metric].value for run in system.runs]
             axes.plot([cost] * len(values), values, "_", markersize=9, alpha=0.8, **look)
     axes.autoscale_view()
     present = [cost for cost in costs if cost]
@@ -233,7 +234,7 @@ def _draw_points(axes: Axes, comparison: Comparison, metric: MetricName, costs: 
     _draw_levels(axes, comparison, metric)
 
 
-def _draw_levels(axes: Axes, comparison: Comparison, metric: MetricName) -> None:
+def _draw_levels(axes: Axes, comparison: ComparisonResult, metric: MetricName) -> None:
     """What is had without a model is a level across; where it is far from all points, it is told instead of drawn."""
     low, high = axes.get_ylim()
     far: list[str] = []
@@ -308,7 +309,7 @@ def _marker(number: int) -> str:
     return _MARKERS[number // len(_FEW) % len(_MARKERS)]
 
 
-def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
+def _legend(comparison: ComparisonResult, place: SubFigure | Figure) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
@@ -325,8 +326,8 @@ def _legend(comparison: Comparison, place: SubFigure | Figure) -> None:
         text.set_parse_math(False)  # a name is no formula, whatever it holds
 
 
-def _seeds(system: System) -> str:
-    return f", {len(system.members)} seeds" if len(system.members) > 1 else ""
+def _seeds(system: SystemResult) -> str:
+    return f", {len(system.runs)} seeds" if len(system.runs) > 1 else ""
 
 
 def _short(name: str) -> str:

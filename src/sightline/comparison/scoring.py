@@ -1,0 +1,241 @@
+"""Which metrics runs are compared by, their measurements, and the tests between systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sightline.comparison.results import Verdict
+from sightline.comparison.systems import LoadedRun
+from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import METRICS, measure, needs_outputs
+from sightline.evaluation.significance import (
+    approximate_randomization,
+    check_comparable,
+    mcnemar,
+    paired_bootstrap,
+    welch_test,
+)
+from sightline.evaluation.test_set import TestSet
+from sightline.recipe import Evaluation, MetricName
+from sightline.run_folder import RunError
+from sightline.text.bleu_tokenizers import resolved, tokenization_note
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The metrics of a comparison. A run without a model lacks metrics of likelihood, but not the first."""
+
+    metrics: list[MetricName]
+    lowercase: bool | None  # None: as each recipe says
+    bootstrap: int  # resamples for the intervals
+    notes: list[str]
+
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether anything has to be decoded."""
+        return needs_outputs(self.metrics)
+
+    def ignores_case(self, run: LoadedRun) -> bool:
+        return run.recipe.evaluation.lowercase if self.lowercase is None else self.lowercase
+
+
+def resolve_tokenization(
+    runs: Sequence[LoadedRun], test: TestSet, bleu_tokenize: str | None, chrf_word_order: int | None
+) -> list[str]:
+    """Set how BLEU and chrF tokenize for each run: as given, else as its recipe says (`auto` by these references).
+
+    Returns notes on what `auto` chose.
+    """
+    texts = [text for several in test.references for text in several]
+    notes = dict[str, None]()
+    options = {"bleu_tokenize": bleu_tokenize, "chrf_word_order": chrf_word_order}
+    changes = {key: value for key, value in options.items() if value is not None}
+    for each in runs:
+        section = Evaluation.model_validate({**each.recipe.evaluation.model_dump(), **changes})
+        if "bleu" in section.metrics and (note := tokenization_note(section, texts)) is not None:
+            notes[note[0].upper() + note[1:] + "."] = None
+        section = section.model_copy(update={"bleu_tokenize": resolved(section, texts)})
+        each.run.recipe = each.recipe.model_copy(update={"evaluation": section})
+    return list(notes)
+
+
+# --- metrics -----------------------------------------------------------------------------------------------------
+
+
+def choose_scoring(runs: Sequence[LoadedRun], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
+    """The given metrics, or those that all recipes have; refused where they would not mean the same.
+
+    Of the recipes' metrics those that every run has come first; of given ones the first must be one of those.
+    """
+    recipes = [each.recipe.evaluation for each in runs]
+    notes: list[str] = []
+    if metrics is not None:
+        chosen = [_known(name) for name in dict.fromkeys(metrics)]
+        spec = runs[0].recipe.task_spec
+        if wrong := [name for name in chosen if name not in spec.metrics]:
+            raise RunError(f"{wrong[0]} is not for {spec}; choose from {', '.join(spec.metrics)}")
+    else:
+        every = dict.fromkeys(name for each in recipes for name in each.metrics)
+        chosen = [
+            name
+            for name in every
+            if all(name in section.metrics for run, section in zip(runs, recipes, strict=True) if run.has(name))
+        ]
+        chosen.sort(key=lambda name: bool(_lacking(runs, name)))  # stable: in the order of the recipes
+        if left_out := [METRICS[name].name for name in every if name not in chosen]:
+            notes.append(f"Left out, because not every recipe has them: {', '.join(left_out)}.")
+    if not chosen:
+        have = "; ".join(
+            f"{run.name} has {', '.join(section.metrics)}" for run, section in zip(runs, recipes, strict=True)
+        )
+        raise RunError(f"the recipes have no metric in common ({have}); choose with --metrics, e.g. bleu,chrf")
+    if "perplexity" in chosen and (reason := _incomparable_perplexity(runs)):
+        if chosen == ["perplexity"] or metrics is not None:
+            lm = runs[0].recipe.task_spec.continues_text
+            example = ", e.g. bits-per-character" if lm else ""
+            raise RunError(f"{reason}; leave perplexity out, or compare by another metric with --metrics{example}")
+        chosen.remove("perplexity")
+        notes.append(f"Perplexity is left out: {reason}.")
+    _check_first(runs, chosen)
+    notes += _missing_notes(runs, chosen)
+    scoring = Scoring(chosen, lowercase, recipes[0].bootstrap, notes)
+    _check_signatures(runs, scoring)
+    return scoring
+
+
+def _known(name: str) -> MetricName:
+    if name not in METRICS:
+        raise ValueError(f"there is no metric {name!r}; choose from {', '.join(METRICS)}")
+    return name  # type: ignore[return-value]
+
+
+def _incomparable_perplexity(runs: Sequence[LoadedRun]) -> str | None:
+    """Why perplexities do not compare, or None."""
+    models = [each for each in runs if each.has("perplexity")]
+    if not models:
+        return f"{_no_model([each.name for each in runs])}, and so no perplexity"
+    first = models[0]
+    for other in models[1:]:
+        if first.recipe.copies_unknown != other.recipe.copies_unknown:
+            return f"of {first.name} and {other.name} only one has to name words outside the vocabulary (model.copying)"
+        if first.run.vocabulary.target.content != other.run.vocabulary.target.content:
+            return f"{first.name} and {other.name} have different tokenizers, and perplexity is one of tokens"
+    return None
+
+
+def _lacking(runs: Sequence[LoadedRun], metric: MetricName) -> list[str]:
+    """The names of the runs without a metric."""
+    return [each.name for each in runs if not each.has(metric)]
+
+
+def _no_model(names: Sequence[str]) -> str:
+    """`lead-10 and oracle have no model`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last} have no model" if most else f"{last} has no model"
+
+
+def _check_first(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> None:
+    """Systems are ranked and drawn by the first metric, so all must have it."""
+    if not (lacking := _lacking(runs, chosen[0])):
+        return
+    recipe = runs[0].recipe
+    candidates = [*chosen, *recipe.evaluation.metrics, *recipe.task_spec.metrics]
+    first = next(name for name in candidates if not _lacking(runs, name))
+    raise RunError(
+        f"{chosen[0]} cannot come first: {_no_model(lacking)}, and systems are ranked and drawn by the first metric; "
+        f"begin with one that all have, e.g. --metrics {','.join(dict.fromkeys([first, *chosen]))}"
+    )
+
+
+def _missing_notes(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> list[str]:
+    """Why some cells are empty."""
+    notes: list[str] = []
+    for name in chosen:
+        if lacking := _lacking(runs, name):
+            first = runs[0]
+            untested = f"; {first.name} is the baseline, so no difference is tested (--baseline chooses another)"
+            notes.append(f"{METRICS[name].name}: {_no_model(lacking)}{'' if first.has(name) else untested}.")
+    return notes
+
+
+def _check_signatures(runs: Sequence[LoadedRun], scoring: Scoring) -> None:
+    """Compare signatures of one measured sentence before anything is decoded."""
+    first = runs[0]
+
+    def sample(name: MetricName, run: LoadedRun) -> Measurement:
+        lowercase = scoring.ignores_case(run)
+        return measure(name, ["a"], [["a"]], ["a"], lowercase=lowercase, section=run.recipe.evaluation)
+
+    for name in scoring.metrics:
+        if not needs_outputs(name):
+            continue
+        ours = sample(name, first)
+        for other in runs[1:]:
+            try:
+                check_comparable(ours, sample(name, other))
+            except ValueError as error:
+                raise RunError(
+                    f"{first.name} and {other.name} are scored differently: {error}; "
+                    f"--lowercase or --no-lowercase, --bleu-tokenize and --chrf-word-order make it the same for all"
+                ) from error
+
+
+def check_text(runs: Sequence[LoadedRun], test: TestSet, scoring: Scoring) -> None:
+    """Refuse bits per character of language models whose tokenizers turn the text into different texts.
+
+    <unk> hides the letters it stands for, so a model that knows fewer words would need fewer bits.
+    """
+    if "bits-per-character" not in scoring.metrics:
+        return
+    first = runs[0]
+    texts = [text for several in test.references for text in several]
+    ours = [first.run.vocabulary.target.normalize(text) for text in texts]
+    for other in runs[1:]:
+        if [other.run.vocabulary.target.normalize(text) for text in texts] != ours:
+            raise RunError(
+                f"{first.name} and {other.name} do not read the same text of {test.name}, for their tokenizers change "
+                f"it differently, and bits per character are those of one text; train both with the same "
+                f"tokenizer.normalize, lowercase and spaces, or compare by perplexity"
+            )
+    unknown = _unknown(first, texts)
+    for other in runs[1:]:
+        if (theirs := _unknown(other, texts)) != unknown:
+            raise RunError(
+                f"{first.name} and {other.name} do not know the same words of {test.name}: {len(unknown):,} and "
+                f"{len(theirs):,} of its characters are unknown to them, and bits per character count nothing for the "
+                f"letters of <unk>; train both with tokenizers that know the text (characters, or BPE), or with one"
+            )
+
+
+def _unknown(run: LoadedRun, texts: Sequence[str]) -> str:
+    """The characters of texts that a tokenizer does not know, without spaces."""
+    unknown = run.run.vocabulary.target.unknown
+    return "".join("".join(piece.split()) for text in texts for piece in unknown(text))
+
+
+# --- measurements and tests --------------------------------------------------------------------------------------
+
+
+def measure_run(
+    run: LoadedRun, test: TestSet, outputs: Sequence[str], scoring: Scoring
+) -> dict[MetricName, Measurement]:
+    """Every metric that a run has."""
+    lowercase = scoring.ignores_case(run)
+    return {
+        name: run.run.measure(name, test, outputs, lowercase=lowercase) for name in scoring.metrics if run.has(name)
+    }
+
+
+def judge(baseline: Sequence[Measurement], system: Sequence[Measurement]) -> Verdict:
+    """Test the runs of a system against those of the baseline; one measurement for each seed."""
+    first, second = baseline[0].outcomes, system[0].outcomes  # of outputs that are right or wrong
+    exact = None
+    if len(baseline) == len(system) == 1 and first is not None and second is not None:
+        exact = mcnemar(first, second, metric=baseline[0].name)
+    return Verdict(
+        approximate_randomization=approximate_randomization(baseline, system),
+        paired_bootstrap=paired_bootstrap(baseline, system),
+        mcnemar=exact,
+        seeds=welch_test([each.value for each in baseline], [each.value for each in system]),
+    )
