@@ -6,7 +6,6 @@ import json
 import shutil
 import statistics
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -342,7 +341,8 @@ def test_a_setting_that_most_runs_share_is_told_once() -> None:
 
 
 def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: ComparisonResult) -> None:
-    test = replace(pair.test, name="loud", references=[[text.upper() for text in each] for each in pair.references])
+    loud_references = [[text.upper() for text in each] for each in pair.references]
+    test = test_set.TestSet("loud", pair.sources, loud_references, pair.test.pairs)
     runs = [trained["none-seed1"], trained["dot-seed1"]]
     loud, quiet = (
         sightline.compare(runs, on=test, device="cpu", metrics=["bleu"], lowercase=lowercase)

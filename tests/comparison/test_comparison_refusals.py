@@ -14,7 +14,7 @@ import pytest
 import sightline
 from sightline.comparison import systems
 from sightline.comparison.scoring import choose_scoring
-from sightline.comparison.systems import LoadedRun
+from sightline.comparison.systems import ComparedRun
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Decoding, Evaluation
@@ -156,13 +156,13 @@ def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], baseline="x")
 
 
-def scorable(name: str, *, copies: bool = False, words: str = "a b") -> LoadedRun:
+def scorable(name: str, *, copies: bool = False, words: str = "a b") -> ComparedRun:
     """As much of a run as choosing its metrics asks for."""
     evaluation = Evaluation(metrics=("bleu", "perplexity"), bootstrap=7)
     recipe = SimpleNamespace(task_spec=TASKS["seq2seq"], copies_unknown=copies, evaluation=evaluation)
     vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))
     run: Any = SimpleNamespace(recipe=recipe, vocabulary=vocabulary)
-    return LoadedRun(name, run, Decoding())
+    return ComparedRun(name, run, Decoding())
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ def test_an_empty_test_set_of_ones_own() -> None:
 def test_references_are_gathered_only_where_every_run_gathers_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "is_reverse_direction", lambda *_: False)
 
-    def reader(gathers: bool) -> LoadedRun:
+    def reader(gathers: bool) -> ComparedRun:
         recipe = SimpleNamespace(data=SimpleNamespace(tests={"test": None, "other": None}), gathers=lambda _: gathers)
         examples = [Example("s", "a"), Example("s", "b")]
         run: Any = SimpleNamespace(recipe=recipe, test_sets=lambda: ["test"], test_examples=lambda _: examples)
-        return LoadedRun("run", run, Decoding())
+        return ComparedRun("run", run, Decoding())
 
     for other, references in ((True, [["a", "b"]]), (False, [["a"], ["b"]])):
         found, others = systems.common_test_set([reader(True), reader(other)], None)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sightline.comparison import ComparisonResult, write_comparison
-from sightline.comparison.export import Export, ExportError, csv_text, latex, latex_text, markdown
+from sightline.comparison.export import Export, ExportError, csv_text, latex, markdown
+from sightline.comparison.renderers import latex_text
 from sightline.comparison.tables import main_table
 from sightline.sweeps.sweep import compare_runs
 

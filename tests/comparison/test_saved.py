@@ -138,7 +138,8 @@ def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: Compari
         for run in system["runs"]:
             del run[taken]
     path.write_text(json.dumps(plain))
-    told = rf"is no comparison \(there is no {taken}{' of a run' if of_run else ''}\); .* as it was written"
+    place = f"systems.0.runs.0.{taken}" if of_run else taken
+    told = rf"is no comparison \({place}: Field required\); .* as it was written"
     with pytest.raises(ValueError, match=told):
         read_comparison(path)
 

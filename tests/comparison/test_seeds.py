@@ -112,7 +112,11 @@ def test_runs_that_differ_in_one_sentence_are_as_far_apart_however_they_are_mixe
 def test_systems_with_equal_means_have_p_one() -> None:
     one, two = system(0.7, 1), system(0.75, 2)
     found = judge([one, two], [two, one])
-    assert (found.approximate_randomization.p, found.approximate_randomization.p_with_ties, found.bootstrap.p) == (
+    assert (
+        found.approximate_randomization.p,
+        found.approximate_randomization.p_with_ties,
+        found.paired_bootstrap.p,
+    ) == (
         1.0,
         1.0,
         1.0,

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from sightline.comparison.systems import LoadedRun, choose_baseline, group_by_seed
+from sightline.comparison.systems import ComparedRun, choose_baseline, group_by_seed
 from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError
 
 RECIPES = {kind: load_recipe(kind) for kind in ("dates", "cmudict")}
 
 
-def contestant(name: str, seed: int, kind: str = "dates") -> LoadedRun:
+def contestant(name: str, seed: int, kind: str = "dates") -> ComparedRun:
     run: Any = SimpleNamespace(recipe=RECIPES[kind].model_copy(update={"seed": seed}))
-    return LoadedRun(name, run, options=None)  # type: ignore[arg-type]
+    return ComparedRun(name, run, options=None)  # type: ignore[arg-type]
 
 
-def named(*runs: LoadedRun) -> list[str]:
+def named(*runs: ComparedRun) -> list[str]:
     """The names of the systems that these runs make, beside one of another recipe."""
     groups, notes = group_by_seed([*runs, contestant("other", 1, "cmudict")])
     assert notes == [] and groups[-1].name == "other"

@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 from sightline.comparison.scoring import choose_scoring, resolve_tokenization
-from sightline.comparison.systems import LoadedRun
+from sightline.comparison.systems import ComparedRun
 from sightline.decoding.risk import UTILITIES
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure, score
@@ -98,11 +98,11 @@ def test_the_utilities_of_minimum_bayes_risk_cut_as_the_metrics_do(order: int) -
     assert (UTILITIES["bleu"](CHINESE, None) == UTILITIES["bleu"](CHINESE, section)).all()  # auto, by the outputs
 
 
-def loaded(name: str, **evaluation: Any) -> LoadedRun:
+def loaded(name: str, **evaluation: Any) -> ComparedRun:
     source = {"kind": "tsv", "file": "a.tsv"}
     recipe = Recipe.model_validate({"data": {"train": [source], "validation": source}, "evaluation": evaluation})
     run: Any = SimpleNamespace(recipe=recipe)
-    return LoadedRun(name, run, recipe.decoding)
+    return ComparedRun(name, run, recipe.decoding)
 
 
 def test_runs_that_are_compared_are_scored_alike_or_refused() -> None:

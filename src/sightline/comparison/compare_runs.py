@@ -34,7 +34,7 @@ from sightline.comparison.scoring import (
     resolve_tokenization,
 )
 from sightline.comparison.systems import (
-    LoadedRun,
+    ComparedRun,
     Runs,
     System,
     check_one_task,
@@ -114,7 +114,7 @@ def compare(
     )
 
 
-def _check_options(runs: Sequence[LoadedRun], beam: int | None, lowercase: bool | None, mean: Mean | None) -> None:
+def _check_options(runs: Sequence[ComparedRun], beam: int | None, lowercase: bool | None, mean: Mean | None) -> None:
     """Refuse options that would have no effect on these runs."""
     recipe = runs[0].recipe
     if beam is not None and (not recipe.task_spec.maps_text or recipe.of_text):
@@ -143,7 +143,7 @@ class Decoded:
     seconds: float
 
 
-def decode_in_turns(runs: Sequence[LoadedRun], sources: Sequence[str], progress: Progress) -> dict[str, Decoded]:
+def decode_in_turns(runs: Sequence[ComparedRun], sources: Sequence[str], progress: Progress) -> dict[str, Decoded]:
     """The outputs of each run, by name. All runs decode one part of the test set before any goes on to the next.
 
     So a machine that is slower for a while (other programs, heat) is slower for all runs. The order rotates, and the
@@ -173,7 +173,7 @@ def _parts(sentences: int, least: int) -> list[tuple[int, int]]:
     return list(pairwise(sentences * number // count for number in range(count + 1)))
 
 
-def _device(run: LoadedRun) -> str:
+def _device(run: ComparedRun) -> str:
     device = run.run.device
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -212,7 +212,7 @@ def _system_results(
 
 
 def _run_result(
-    run: LoadedRun, decoded: Decoded, measurements: dict[MetricName, Measurement], scoring: Scoring
+    run: ComparedRun, decoded: Decoded, measurements: dict[MetricName, Measurement], scoring: Scoring
 ) -> RunResult:
     logs = [read_log(each.run.folder, each.recipe) for each in run.trainings]
     return RunResult(

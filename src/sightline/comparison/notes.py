@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from sightline.comparison.costs import cut_off
 from sightline.comparison.recipe_differences import format_value
 from sightline.comparison.scoring import Scoring
-from sightline.comparison.systems import LoadedRun, System
+from sightline.comparison.systems import ComparedRun, System
 from sightline.data.locate import Provenance
 from sightline.decoding.ensemble import Mean
 from sightline.evaluation.test_set import TestSet
@@ -45,7 +45,7 @@ def trained_systems(systems: Sequence[System]) -> list[System]:
 # --- training ----------------------------------------------------------------------------------------------------
 
 
-def _unfinished_notes(runs: Sequence[LoadedRun]) -> list[str]:
+def _unfinished_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Trainings that were interrupted."""
     steps = {each.name: broken_off_at(each.run.folder, each.recipe) for each in runs}
     names = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
@@ -64,7 +64,7 @@ def _ensemble_notes(systems: Sequence[System]) -> list[str]:
     ]
 
 
-def _log_notes(runs: Sequence[LoadedRun]) -> list[str]:
+def _log_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Logs that were cut off, and where the costs come from instead."""
     cuts = {each.name: cut for each in runs if (cut := cut_off(each.run.folder, each.recipe))}
     known = "those of the newest checkpoint; memory and learning curves are without what is missing"
@@ -82,14 +82,14 @@ def _log_notes(runs: Sequence[LoadedRun]) -> list[str]:
     return notes
 
 
-def _init_notes(runs: Sequence[LoadedRun]) -> list[str]:
+def _init_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Runs whose cost leaves out the training of their initial weights."""
     names = ", ".join(each.name for each in runs if each.recipe.model.init_from is not None)
     note = f"Begun with the weights of other runs (model.init_from): {names}; {_OWN_COST}, without what went before."
     return [note] if names else []
 
 
-def _generated_text_notes(runs: Sequence[LoadedRun]) -> list[str]:
+def _generated_text_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Runs whose cost leaves out the models that generated their training text."""
     generated = {each.name: origins for each in runs if (origins := each.origins)}
     if not generated:
@@ -134,7 +134,7 @@ def _baseline_notes(systems: Sequence[System]) -> list[str]:
     return [note + (" An oracle has seen the references." if oracle else "")]
 
 
-def _validation_notes(runs: Sequence[LoadedRun], test: TestSet) -> list[str]:
+def _validation_notes(runs: Sequence[ComparedRun], test: TestSet) -> list[str]:
     """On the validation set: runs that were selected by a part of it."""
     counts = {each.name: seen for each in runs if (seen := each.recipe.validated(test.name, test.pairs)) is not None}
     names = ", ".join(f"{name} (the first {plural(seen, 'example')})" for name, seen in counts.items())

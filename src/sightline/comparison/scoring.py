@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sightline.comparison.results import Verdict
-from sightline.comparison.systems import LoadedRun
+from sightline.comparison.systems import ComparedRun
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import METRICS, measure, needs_outputs
 from sightline.evaluation.significance import (
@@ -36,12 +36,12 @@ class Scoring:
         """Whether anything has to be decoded."""
         return needs_outputs(self.metrics)
 
-    def ignores_case(self, run: LoadedRun) -> bool:
+    def ignores_case(self, run: ComparedRun) -> bool:
         return run.recipe.evaluation.lowercase if self.lowercase is None else self.lowercase
 
 
 def resolve_tokenization(
-    runs: Sequence[LoadedRun], test: TestSet, bleu_tokenize: str | None, chrf_word_order: int | None
+    runs: Sequence[ComparedRun], test: TestSet, bleu_tokenize: str | None, chrf_word_order: int | None
 ) -> list[str]:
     """Set how BLEU and chrF tokenize for each run: as given, else as its recipe says (`auto` by these references).
 
@@ -63,7 +63,7 @@ def resolve_tokenization(
 # --- metrics -----------------------------------------------------------------------------------------------------
 
 
-def choose_scoring(runs: Sequence[LoadedRun], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
+def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
     """The given metrics, or those that all recipes have; refused where they would not mean the same.
 
     Of the recipes' metrics those that every run has come first; of given ones the first must be one of those.
@@ -110,7 +110,7 @@ def _known(name: str) -> MetricName:
     return name  # type: ignore[return-value]
 
 
-def _incomparable_perplexity(runs: Sequence[LoadedRun]) -> str | None:
+def _incomparable_perplexity(runs: Sequence[ComparedRun]) -> str | None:
     """Why perplexities do not compare, or None."""
     models = [each for each in runs if each.has("perplexity")]
     if not models:
@@ -124,7 +124,7 @@ def _incomparable_perplexity(runs: Sequence[LoadedRun]) -> str | None:
     return None
 
 
-def _lacking(runs: Sequence[LoadedRun], metric: MetricName) -> list[str]:
+def _lacking(runs: Sequence[ComparedRun], metric: MetricName) -> list[str]:
     """The names of the runs without a metric."""
     return [each.name for each in runs if not each.has(metric)]
 
@@ -135,7 +135,7 @@ def _no_model(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last} have no model" if most else f"{last} has no model"
 
 
-def _check_first(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> None:
+def _check_first(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> None:
     """Systems are ranked and drawn by the first metric, so all must have it."""
     if not (lacking := _lacking(runs, chosen[0])):
         return
@@ -148,7 +148,7 @@ def _check_first(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> Non
     )
 
 
-def _missing_notes(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> list[str]:
+def _missing_notes(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> list[str]:
     """Why some cells are empty."""
     notes: list[str] = []
     for name in chosen:
@@ -159,11 +159,11 @@ def _missing_notes(runs: Sequence[LoadedRun], chosen: Sequence[MetricName]) -> l
     return notes
 
 
-def _check_signatures(runs: Sequence[LoadedRun], scoring: Scoring) -> None:
+def _check_signatures(runs: Sequence[ComparedRun], scoring: Scoring) -> None:
     """Compare signatures of one measured sentence before anything is decoded."""
     first = runs[0]
 
-    def sample(name: MetricName, run: LoadedRun) -> Measurement:
+    def sample(name: MetricName, run: ComparedRun) -> Measurement:
         lowercase = scoring.ignores_case(run)
         return measure(name, ["a"], [["a"]], ["a"], lowercase=lowercase, section=run.recipe.evaluation)
 
@@ -181,7 +181,7 @@ def _check_signatures(runs: Sequence[LoadedRun], scoring: Scoring) -> None:
                 ) from error
 
 
-def check_text(runs: Sequence[LoadedRun], test: TestSet, scoring: Scoring) -> None:
+def check_text(runs: Sequence[ComparedRun], test: TestSet, scoring: Scoring) -> None:
     """Refuse bits per character of language models whose tokenizers turn the text into different texts.
 
     <unk> hides the letters it stands for, so a model that knows fewer words would need fewer bits.
@@ -208,7 +208,7 @@ def check_text(runs: Sequence[LoadedRun], test: TestSet, scoring: Scoring) -> No
             )
 
 
-def _unknown(run: LoadedRun, texts: Sequence[str]) -> str:
+def _unknown(run: ComparedRun, texts: Sequence[str]) -> str:
     """The characters of texts that a tokenizer does not know, without spaces."""
     unknown = run.run.vocabulary.target.unknown
     return "".join("".join(piece.split()) for text in texts for piece in unknown(text))
@@ -218,7 +218,7 @@ def _unknown(run: LoadedRun, texts: Sequence[str]) -> str:
 
 
 def measure_run(
-    run: LoadedRun, test: TestSet, outputs: Sequence[str], scoring: Scoring
+    run: ComparedRun, test: TestSet, outputs: Sequence[str], scoring: Scoring
 ) -> dict[MetricName, Measurement]:
     """Every metric that a run has."""
     lowercase = scoring.ignores_case(run)

@@ -32,20 +32,20 @@ _REMEDY = "give a test set that all have with --on, or files with --source and -
 
 
 @dataclass(frozen=True)
-class LoadedRun:
+class ComparedRun:
     """A run with its model in memory, or an ensemble made of its `parts`."""
 
     name: str
     run: Run
     options: Decoding
-    parts: tuple[LoadedRun, ...] = ()
+    parts: tuple[ComparedRun, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
         return self.run.recipe
 
     @property
-    def trainings(self) -> tuple[LoadedRun, ...]:
+    def trainings(self) -> tuple[ComparedRun, ...]:
         """The runs that were trained for it: itself, or its parts."""
         return self.parts or (self,)
 
@@ -99,10 +99,10 @@ class System:
     """The runs of one system, which differ only in their seed, and its name."""
 
     name: str
-    runs: list[LoadedRun]
+    runs: list[ComparedRun]
 
     @property
-    def trainings(self) -> list[LoadedRun]:
+    def trainings(self) -> list[ComparedRun]:
         """Every trained run, the parts of ensembles included."""
         return [each for run in self.runs for each in run.trainings]
 
@@ -119,7 +119,7 @@ def _trained_on(run: Run) -> str:
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
-def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[LoadedRun]:
+def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[ComparedRun]:
     """Load every run once, even if it is also part of an ensemble; refuse duplicates and fewer than two runs."""
     if isinstance(runs, str | os.PathLike):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
@@ -138,18 +138,18 @@ def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress
                 f"{_joined(folders)}: {wrong[0]} holds outputs and no model, so it cannot be part of an ensemble; "
                 f"leave it out there"
             )
-    loaded: dict[Path, LoadedRun] = {}
+    loaded: dict[Path, ComparedRun] = {}
     for number, (place, folder) in enumerate(places.items()):
         progress("loading runs", number, len(places))
         run = BaselineRun.open(folder) if baselines[place] else Run.load(folder, device=device)
-        loaded[place] = LoadedRun(names[place], run, run.plain_search(beam))
+        loaded[place] = ComparedRun(names[place], run, run.plain_search(beam))
     entrants = []
     for name, folders in entries:
         parts = tuple(loaded[folder.resolve()] for folder in folders)
         if len(parts) > 1:
             ensemble = Run.ensemble([part.run for part in parts], mean=mean)
             label = name or " + ".join(part.name for part in parts)
-            entrants.append(LoadedRun(label, ensemble, ensemble.plain_search(beam), parts))
+            entrants.append(ComparedRun(label, ensemble, ensemble.plain_search(beam), parts))
         else:
             entrants.append(parts[0])
     _check_names([*entrants, *(each for each in loaded.values() if each not in entrants)])
@@ -168,7 +168,7 @@ def _joined(folders: Sequence[Path]) -> str:
     return "+".join(map(str, folders))
 
 
-def _check_names(runs: Sequence[LoadedRun]) -> None:
+def _check_names(runs: Sequence[ComparedRun]) -> None:
     for name, number in Counter(each.name for each in runs).items():
         if number > 1:
             raise RunError(
@@ -202,7 +202,7 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 # --- systems -----------------------------------------------------------------------------------------------------
 
 
-def check_one_task(runs: Sequence[LoadedRun]) -> None:
+def check_one_task(runs: Sequence[ComparedRun]) -> None:
     """Refuse runs of different tasks, whose scores do not compare."""
     first = runs[0]
     for other in runs[1:]:
@@ -213,13 +213,13 @@ def check_one_task(runs: Sequence[LoadedRun]) -> None:
             )
 
 
-def group_by_seed(runs: Sequence[LoadedRun]) -> tuple[list[System], list[str]]:
+def group_by_seed(runs: Sequence[ComparedRun]) -> tuple[list[System], list[str]]:
     """Group runs into systems, with notes on how.
 
     Runs whose recipes differ only in the seed are one system, unless two of them have the same seed (something else may
     differ), or all runs would be one system (then seeds are compared). An ensemble is a system of its own.
     """
-    families: list[list[LoadedRun]] = []
+    families: list[list[ComparedRun]] = []
     for run in runs:
         for family in families:
             trained = all(each.baseline is None and not each.parts for each in (family[0], run))
@@ -233,7 +233,7 @@ def group_by_seed(runs: Sequence[LoadedRun]) -> tuple[list[System], list[str]]:
         if len({run.seed for run in runs}) > 1:
             notes.append("All runs differ only in their seed, so each is compared on its own.")
         families = [[run] for run in runs]
-    kept: list[list[LoadedRun]] = []
+    kept: list[list[ComparedRun]] = []
     for family in families:
         if len({run.seed for run in family}) == len(family):
             kept.append(family)
@@ -262,7 +262,7 @@ def choose_baseline(systems: Sequence[System], baseline: str | os.PathLike[str] 
     raise RunError(f"the baseline {baseline} is none of the runs that are compared ({names}); name one of them")
 
 
-def _family_name(family: Sequence[LoadedRun]) -> str:
+def _family_name(family: Sequence[ComparedRun]) -> str:
     """The names of the runs without their seeds: dot-seed1 and dot-seed2 are `dot`."""
     if len(family) == 1:
         return family[0].name
@@ -282,7 +282,7 @@ def _without_seed(name: str, seed: int) -> str:
 # --- the test set ------------------------------------------------------------------------------------------------
 
 
-def common_test_set(runs: Sequence[LoadedRun], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
+def common_test_set(runs: Sequence[ComparedRun], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
     """The test set to compare on, by default the first that all runs have, and the names of others that all have.
 
     It is read for every run; runs whose texts differ are refused.
@@ -308,7 +308,7 @@ def common_test_set(runs: Sequence[LoadedRun], on: str | TestSet | None) -> tupl
     return test, [each for each in shared if each != name]
 
 
-def _check_direction(runs: Sequence[LoadedRun]) -> None:
+def _check_direction(runs: Sequence[ComparedRun]) -> None:
     """Refuse runs of opposite translation directions."""
     first = runs[0]
     for other in runs[1:]:
@@ -320,7 +320,7 @@ def _check_direction(runs: Sequence[LoadedRun]) -> None:
             )
 
 
-def _default_test_set(shared: Sequence[str], runs: Sequence[LoadedRun]) -> str:
+def _default_test_set(shared: Sequence[str], runs: Sequence[ComparedRun]) -> str:
     """The first test set that all runs have; the validation set if no run has any."""
     if shared:
         return shared[0]
@@ -330,7 +330,7 @@ def _default_test_set(shared: Sequence[str], runs: Sequence[LoadedRun]) -> str:
     raise RunError(f"the runs have no test set in common ({have}); {_REMEDY}")
 
 
-def _examples(run: LoadedRun, name: str) -> list[Example]:
+def _examples(run: ComparedRun, name: str) -> list[Example]:
     if name not in run.run.test_sets():
         has = ", ".join(run.run.test_sets())
         raise RunError(f"{run.name} has no test set {name!r}; it has {has}; {_REMEDY}")
@@ -340,14 +340,14 @@ def _examples(run: LoadedRun, name: str) -> list[Example]:
         raise RunError(f"the test set {name} of {run.name} cannot be read: {error}; or {_REMEDY}") from error
 
 
-def _origin(run: LoadedRun, name: str) -> str | None:
+def _origin(run: ComparedRun, name: str) -> str | None:
     """Where the examples come from: a source that was read before is not read again."""
     data = run.recipe.data
     source = data.validation if name == "validation" else data.tests.get(name)
     return None if source is None else f"{source.model_dump_json()} {data.folder} {data.swap}"
 
 
-def _check_same(name: str, first: LoadedRun, ours: list[Example], other: LoadedRun, theirs: list[Example]) -> None:
+def _check_same(name: str, first: ComparedRun, ours: list[Example], other: ComparedRun, theirs: list[Example]) -> None:
     for number, (one, two) in enumerate(zip_longest(ours, theirs), 1):
         if one == two:
             continue
