@@ -23,7 +23,7 @@ from pathlib import Path
 SYSTEMS = Path(__file__).with_name("translation_systems.yaml")
 DIRECTION = "data.swap=true"  # the recipes translate into English
 SEEDS = ("transformer-seed1", "transformer-seed2", "transformer-seed3")
-TRANSFORMERS = (*SEEDS, "experts-transformer", "rdrop", "transformer-big")
+TRANSFORMERS = (*SEEDS, "moe-transformer", "rdrop", "transformer-big")
 REWARD = (  # what fine-tuning changes in the recipe of GNMT (docs/training-additions.md)
     "training.reward.samples=15",
     "training.stopping.monitor=reward",

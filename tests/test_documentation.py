@@ -21,7 +21,7 @@ from sightline.sweeps.grid import as_text, combinations, read_variants
 
 SHIPPED = shipped_recipes()
 GROUP = typer.main.get_command(app)
-BASE = {"seq2seq": "europarl/transformer", "masked-lm": "pretraining/masked-words"}
+BASE = {"seq2seq": "europarl/transformer", "masked-lm": "pretraining/bert"}
 ANY = BASE["seq2seq"]  # stands for a recipe that the documentation leaves open
 KEY = re.compile(
     r"(?:data|tokenizer|model|training|decoding|evaluation)(?:\.(?!json|safetensors|py\b)[a-z0-9_]+)+(?=[=: ]|$)"

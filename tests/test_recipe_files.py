@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.recipe import Recipe
+from sightline.recipe.aliases import RECIPES, RenamedKey
 from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
 from sightline.recipe.data import Data, DatesSource
-from sightline.recipe.loading import RecipeError, load_recipe, recipe_schema, save_recipe
+from sightline.recipe.loading import RecipeError, find_recipe, load_recipe, recipe_schema, save_recipe, shipped_recipes
 from sightline.recipe.model import InitFromConfig, ModelConfig
 from sightline.recipe.yaml import read_yaml, write_yaml
 
@@ -99,6 +100,12 @@ def test_a_saved_recipe_is_equal_when_loaded_again(small: Path, tmp_path: Path) 
 def test_an_unknown_name_suggests_the_nearest_shipped_recipe() -> None:
     with pytest.raises(RecipeError, match=r"^datse: there is no such file .*did you mean dates"):
         load_recipe("datse")
+
+
+@pytest.mark.parametrize(("old", "new"), RECIPES.items())
+def test_the_old_name_of_a_shipped_recipe_works_with_a_warning(old: str, new: str) -> None:
+    with pytest.warns(RenamedKey, match=f"recipe: {old} is now called {new}"):
+        assert find_recipe(old) == shipped_recipes()[new]
 
 
 def test_overrides_change_values_lists_and_sections_that_are_not_written(small: Path) -> None:

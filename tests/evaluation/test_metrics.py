@@ -164,7 +164,7 @@ def test_no_bootstrap_means_no_interval_and_valid_json() -> None:
 
 
 def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
-    masked = load_recipe("pretraining/masked-words")
+    masked = load_recipe("pretraining/bert")
     of_losses = {
         "perplexity": measure_perplexity([1.0], [1]),
         "bits-per-character": measure_bits_per_character([1.0], [1]),

@@ -139,11 +139,11 @@ def test_a_dry_run_tells_what_is_trained_and_what_is_taken(
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("ewt/from-masked-words", "masked-words"),
-        ("sst2/from-masked-words", "masked-words"),
-        ("debian-synopsis/from-denoising", "denoising"),
-        ("debian-synopsis/from-span-corruption", "span-corruption"),
-        ("multi30k/from-denoising", "denoising"),
+        ("ewt/from-bert", "bert"),
+        ("sst2/from-bert", "bert"),
+        ("debian-synopsis/from-bart", "bart"),
+        ("debian-synopsis/from-t5", "t5"),
+        ("multi30k/from-bart", "bart"),
     ],
 )
 def test_recipes_that_adapt_have_the_model_of_the_one_they_start_from(name: str, first: str) -> None:

@@ -172,7 +172,7 @@ def predict(
     - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
     - `sightline predict runs/sst2 reviews.txt --nbest 2`
     - `sightline predict runs/sst2 reviews.csv --column review > labels.txt`
-    - `echo "Two [MASK] play in the snow." | sightline predict runs/masked-words --nbest 5`
+    - `echo "Two [MASK] play in the snow." | sightline predict runs/bert --nbest 5`
     - `sightline predict runs/ewt test.conllu > tagged.conllu`
     """
     use_threads(threads)

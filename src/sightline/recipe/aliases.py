@@ -47,11 +47,29 @@ SOURCE_KEYS: dict[str, dict[str, str]] = {
 VALUES: dict[str, dict[Any, Any]] = {
     "data.noise.kind": {"denoise": "text-infilling"},
 }
+# shipped recipes that were renamed
+RECIPES: dict[str, str] = {
+    "pretraining/masked-words": "pretraining/bert",
+    "pretraining/next-word": "pretraining/gpt",
+    "pretraining/denoising": "pretraining/bart",
+    "pretraining/span-corruption": "pretraining/t5",
+    "multi30k/experts-transformer": "multi30k/moe-transformer",
+    "multi30k/experts-lstm": "multi30k/moe-lstm",
+    "multi30k/from-denoising": "multi30k/from-bart",
+    "chorales/relative": "chorales/music-transformer",
+    "sumpubmed/transformer-dmca-experts": "sumpubmed/transformer-dmca-moe",
+    "debian-synopsis/from-denoising": "debian-synopsis/from-bart",
+    "debian-synopsis/from-span-corruption": "debian-synopsis/from-t5",
+    "sst2/from-masked-words": "sst2/from-bert",
+    "ewt/from-masked-words": "ewt/from-bert",
+    "phrases/masked-words": "phrases/masked-lm",
+    "phrases/from-masked-words": "phrases/from-masked-lm",
+}
 _SOURCES = ("data.train.*", "data.validation", "data.tests.*")
 
 
 class RenamedKey(FutureWarning):
-    """A recipe uses the old name of a key or value."""
+    """The old name of a recipe, a key or a value is used."""
 
 
 def current_name(path: KeyPath) -> KeyPath:

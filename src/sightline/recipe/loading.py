@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.aliases import rename_keys
+from sightline.recipe.aliases import RECIPES, rename_keys, warn_renamed
 from sightline.recipe.overrides import apply_override, inherit_model, key_of
 from sightline.recipe.schema import inner, kinds, sections
 from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
@@ -94,6 +94,9 @@ def find_recipe(name_or_path: str | Path) -> Path:
         return shipped[name]
     if path.is_file():
         return path
+    if name in RECIPES:
+        warn_renamed("recipe", name, RECIPES[name])
+        return shipped[RECIPES[name]]
     if path.is_dir():
         raise RecipeError(f"{name}: this is a folder, not a recipe; name the YAML file in it")
     near = difflib.get_close_matches(re.sub(r"\.ya?ml$", "", name), shipped, n=3, cutoff=0.5)
