@@ -95,8 +95,8 @@ def test_a_single_validation_is_a_point_also_of_several_seeds(
 
 def test_names_that_are_too_long_are_told_apart_by_both_ends() -> None:
     begun = "transformer-seed1 + transformer-seed2 + "
-    cut = [figures._short(begun + last) for last in ("transformer-seed3", "moe-transformer")]
-    assert cut == ["transformer-seed1 +… + transformer-seed3", "transformer-seed1 +… moe-transformer"]
+    cut = [figures._short(begun + last) for last in ("transformer-seed3", "experts-transformer")]
+    assert cut == ["transformer-seed1 +… + transformer-seed3", "transformer-seed1 +… experts-transformer"]
     assert figures._short("n" * 40) == "n" * 40
 
 
