@@ -394,7 +394,7 @@ def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
     where = {folds: analyze(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
     assert [part.systems["two"].recall for part in where[True].positions] == [1.0, 1.0]
     assert [part.systems["two"].recall for part in where[False].positions] == [0.0, 0.0]
-    assert [(bucket.label, bucket.systems["two"].wanted) for bucket in where[True].frequencies] == [
+    assert [(bucket.label, bucket.systems["two"].count) for bucket in where[True].frequencies] == [
         ("1-9", 10),
         ("100-999", 10),
     ]

@@ -69,7 +69,7 @@ def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_
     test = wanting("b c", "b c", "a")
     looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
     found = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
-    assert [(each.label, each.wanted) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
+    assert [(each.label, each.count) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
     assert found.labels[2].f1 == {"first": 0.0, "other": 0.0} and found.labels[1].f1["first"] == pytest.approx(200 / 3)
     (contrast,) = found.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2]

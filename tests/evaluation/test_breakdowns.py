@@ -124,7 +124,7 @@ def test_words_are_counted_by_how_often_training_had_seen_them() -> None:
     frequencies = {"the": 5000, ".": 1000, "a": 999, "cat": 10, "dog": 9, "horse": 1}
     found = quality_by_frequency(references, {"A": outputs}, frequencies)
     assert {each.label: each.systems["A"] for each in found} == {
-        "0": WordQuality(wanted=1, produced=0, matched=0, precision=0.0, recall=0.0, f1=0.0),  # zebra
+        "0": WordQuality(count=1, produced=0, matched=0, precision=0.0, recall=0.0, f1=0.0),  # zebra
         "1-9": WordQuality(1, 1, 0, 0.0, 0.0, 0.0),  # dog was wanted, horse produced
         "10-99": WordQuality(1, 1, 1, 1.0, 1.0, 1.0),  # cat
         "100-999": WordQuality(1, 1, 1, 1.0, 1.0, 1.0),  # a
@@ -156,7 +156,7 @@ def test_without_a_counter_every_reference_is_counted() -> None:
 def test_each_output_is_held_against_its_nearest_reference() -> None:
     references = [["a b c d", "x y", "x y"]]
     (bucket,) = quality_by_frequency(references, {"long": ["a b c"], "short": ["x y"]}, dict.fromkeys("abcdxy", 3))
-    assert bucket.systems["long"].wanted == 4
+    assert bucket.systems["long"].count == 4
     assert bucket.systems["short"] == WordQuality(2, 2, 2, 1.0, 1.0, 1.0)
 
 
@@ -168,9 +168,9 @@ def test_frequency_buckets_hold_every_word_once(sentences: list[tuple[list[str],
     assert len(found) == 5  # all wanted, so none is left out
     for name, outputs in systems.items():
         qualities = [each.systems[name] for each in found]
-        assert sum(each.wanted for each in qualities) == sum(len(words(several[0])) + 5 for several in single)
+        assert sum(each.count for each in qualities) == sum(len(words(several[0])) + 5 for several in single)
         assert sum(each.produced for each in qualities) == sum(len(words(output)) for output in outputs)
-        assert all(each.matched <= min(each.wanted, each.produced) for each in qualities)
+        assert all(each.matched <= min(each.count, each.produced) for each in qualities)
         for each in qualities:
             if each.matched:
                 assert each.f1 == pytest.approx(2 / (1 / each.precision + 1 / each.recall))
@@ -192,7 +192,7 @@ def test_matched_words_are_counted_in_each_fifth_of_the_reference() -> None:
     found = quality_by_position(references, {"A": ["a b c x x x i j", "日本語"], "B": ["", "ね"]})
     assert [each.part for each in found] == [1, 2, 3, 4, 5]
     assert [each.systems["A"] for each in found] == [
-        Recall(wanted=3, matched=3, recall=1.0),
+        Recall(count=3, matched=3, recall=1.0),
         Recall(3, 2, pytest.approx(2 / 3)),  # type: ignore[arg-type]
         Recall(3, 1, pytest.approx(1 / 3)),  # type: ignore[arg-type]
         Recall(3, 0, 0.0),
@@ -224,8 +224,8 @@ def test_parts_hold_every_word_of_the_references_once(sentences: list[tuple[list
     references, systems = parted([([several[0]], one, two) for several, one, two in sentences])
     found = quality_by_position(references, systems, parts=parts)
     for name in systems:
-        assert sum(each.systems[name].wanted for each in found) == sum(len(words(several[0])) for several in references)
-        assert all(each.systems[name].matched <= each.systems[name].wanted for each in found)
+        assert sum(each.systems[name].count for each in found) == sum(len(words(several[0])) for several in references)
+        assert all(each.systems[name].matched <= each.systems[name].count for each in found)
 
 
 # --- all of them --------------------------------------------------------------------------------------------

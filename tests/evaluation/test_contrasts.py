@@ -122,7 +122,7 @@ def test_ngrams_are_counted_for_both_systems_and_in_the_references() -> None:
     found = ngram_contrasts(references, baseline, system)
     assert found.system == [  # "cat" says no more than "red cat"; of "red", one was lost and one gained
         NgramContrast(
-            ["red", "cat"], wanted=2, baseline_matched=0, system_matched=2, likelihood_ratio=likelihood_ratio(2, 0)
+            ["red", "cat"], count=2, baseline_matched=0, system_matched=2, likelihood_ratio=likelihood_ratio(2, 0)
         ),
     ]
     assert found.baseline == [NgramContrast(["red", "dog"], 1, 1, 0, likelihood_ratio(0, 1))]
@@ -136,7 +136,7 @@ def test_matches_are_clipped_in_each_sentence() -> None:
 
 def test_an_ngram_is_wanted_as_often_as_in_the_reference_that_has_it_most_often() -> None:
     found = ngram_contrasts([["a b", "b b", "c"]], [""], ["b b b c"], longest=1, k=5)
-    assert {tuple(each.ngram): (each.wanted, each.system_matched) for each in found.system} == {
+    assert {tuple(each.ngram): (each.count, each.system_matched) for each in found.system} == {
         ("b",): (2, 2),
         ("c",): (1, 1),
     }
@@ -155,7 +155,7 @@ def test_what_one_system_matches_once_does_not_come_before_thirty_to_fifteen() -
 def test_what_both_match_does_not_weaken_the_evidence() -> None:
     alone = ngram_contrasts([["w"]] * 6, [""] * 6, ["w"] * 6).system[0]
     beside = ngram_contrasts([["w"]] * 106, [""] * 6 + ["w"] * 100, ["w"] * 106).system[0]
-    assert (beside.wanted, beside.baseline_matched, beside.system_matched) == (106, 100, 106)
+    assert (beside.count, beside.baseline_matched, beside.system_matched) == (106, 100, 106)
     assert beside.likelihood_ratio == alone.likelihood_ratio
 
 
@@ -174,7 +174,7 @@ def test_an_ngram_inside_a_listed_one_is_listed_if_its_counts_differ() -> None:
 
 def test_an_ngram_inside_a_listed_one_is_listed_if_it_is_wanted_more_often() -> None:
     found = ngram_contrasts([["a b"], ["a"]], ["", ""], ["a b", ""])
-    assert [(each.ngram, each.wanted) for each in found.system] == [(["a", "b"], 1), (["a"], 2)]
+    assert [(each.ngram, each.count) for each in found.system] == [(["a", "b"], 1), (["a"], 2)]
 
 
 def test_ngrams_end_at_the_sentence_and_at_the_longest_length() -> None:
@@ -275,7 +275,7 @@ def test_where_no_number_is_small_enough_for_p_the_larger_difference_comes_first
 
 def test_several_references_want_a_word_as_often_as_one_of_them_does() -> None:
     (found,) = word_contrasts([["كتاب كتاب", "كتاب كبير"]], [""], ["كتاب"], least=2).system
-    assert (found.word, found.wanted, found.system_recall, found.baseline_recall) == ("كتاب", 2, 0.5, 0.0)
+    assert (found.word, found.count, found.system_recall, found.baseline_recall) == ("كتاب", 2, 0.5, 0.0)
 
 
 @given(SENTENCES)

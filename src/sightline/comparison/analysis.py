@@ -161,7 +161,7 @@ def analyze_labels(
         sentence_metric=METRICS[metric].name,
         runs={name: run.name for name, run in runs.items()},
         contrasts=contrasts,
-        labels=sorted(labels.values(), key=lambda each: (-each.wanted, each.label)),
+        labels=sorted(labels.values(), key=lambda each: (-each.count, each.label)),
     )
 
 

@@ -234,7 +234,7 @@ class LabelScores:
     """A label, how many texts or tokens have it, and its F1 (percent) by each system."""
 
     label: str
-    wanted: int
+    count: int
     f1: dict[str, float]
 
 
@@ -403,7 +403,17 @@ def _upgraded(plain: dict[str, Any]) -> dict[str, Any]:
         for run in system["runs"]:
             run.setdefault("sentences", test.get("sentences") if run.get("sentences_per_second") else 0)
             run.setdefault("outputs", [])
-    if "where" not in plain and plain.get("metrics"):
+    if "where" in plain:
+        plain["where"] = _counts_renamed(plain["where"])
+    elif plain.get("metrics"):
         label = METRICS[plain["metrics"][0]].name
         plain["where"] = {"corpus_metric": label, "sentence_metric": label}
     return plain
+
+
+def _counts_renamed(value: Any) -> Any:
+    """Rename the field `wanted` to `count`, but not a system of that name."""
+    if isinstance(value, Mapping):
+        new = "count" if value.keys() & {"matched", "ngram", "word", "label"} else "wanted"
+        return {new if key == "wanted" else key: _counts_renamed(inner) for key, inner in value.items()}
+    return [_counts_renamed(inner) for inner in value] if isinstance(value, list) else value

@@ -263,8 +263,8 @@ def analysis_tables(comparison: ComparisonResult) -> list[Table]:
     tables = [
         Table(
             "F1 of each label",
-            [Column("label", number=False), Column("wanted"), *systems],
-            [[each.label, f"{each.wanted:,}", *(f"{f1:.1f}" for f1 in each.f1.values())] for each in where.labels],
+            [Column("label", number=False), Column("count"), *systems],
+            [[each.label, f"{each.count:,}", *(f"{f1:.1f}" for f1 in each.f1.values())] for each in where.labels],
         ),
         Table(
             f"{where.corpus_metric} by length of the reference",
@@ -276,11 +276,11 @@ def analysis_tables(comparison: ComparisonResult) -> list[Table]:
         ),
         Table(
             "F1 of words by how often they were seen",
-            [Column("seen"), Column("wanted"), *systems],
+            [Column("seen"), Column("count"), *systems],
             [
                 [
                     bucket.label,
-                    f"{max(quality.wanted for quality in bucket.systems.values()):,}",
+                    f"{max(quality.count for quality in bucket.systems.values()):,}",
                     *(format_share(quality.f1) for quality in bucket.systems.values()),
                 ]
                 for bucket in where.frequencies
@@ -303,9 +303,9 @@ def ngram_table(comparison: ComparisonResult, contrast: Contrast, *, ahead: bool
     """The n-grams that the system (or, not `ahead`, the baseline) matches more often than the other."""
     winner = contrast.system if ahead else comparison.baseline.name
     ngrams = contrast.ngrams.system if ahead else contrast.ngrams.baseline
-    columns = [Column("n-gram", number=False), Column("wanted"), Column(comparison.baseline.name)]
+    columns = [Column("n-gram", number=False), Column("count"), Column(comparison.baseline.name)]
     rows = [
-        [" ".join(each.ngram), f"{each.wanted:,}", f"{each.baseline_matched:,}", f"{each.system_matched:,}"]
+        [" ".join(each.ngram), f"{each.count:,}", f"{each.baseline_matched:,}", f"{each.system_matched:,}"]
         for each in ngrams[:most]
     ]
     return Table(f"N-grams that {winner} gets right more often", [*columns, Column(contrast.system)], rows)
@@ -315,11 +315,11 @@ def word_table(comparison: ComparisonResult, contrast: Contrast, *, ahead: bool,
     """The words that the system (or, not `ahead`, the baseline) produces more reliably."""
     winner = contrast.system if ahead else comparison.baseline.name
     words = contrast.words.system if ahead else contrast.words.baseline
-    columns = [Column("word", number=False), Column("wanted"), Column(comparison.baseline.name)]
+    columns = [Column("word", number=False), Column("count"), Column(comparison.baseline.name)]
     rows = [
         [
             each.word,
-            f"{each.wanted:,}",
+            f"{each.count:,}",
             format_share(each.baseline_recall),
             format_share(each.system_recall),
             format_probability(each.p),

@@ -1,11 +1,11 @@
-"""How near word alignments come to those of people: AER, precision and recall (Och & Ney 2003, §4.1).
+"""Alignment error rate (AER), precision and recall of word alignments (Och & Ney 2003, §4.1).
 
-People mark links as sure (S) or possible (P ⊇ S). For a system's links A:
+Annotators mark links as sure (S) or possible (P ⊇ S). For a system's links A:
 
     precision = |A ∩ P| / |A|,  recall = |A ∩ S| / |S|,  AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
 
-Where all links are sure, 1 − AER is the F-score. Files have a line a sentence pair, `0-0 1-2 3?4`: source word, `-` for
-a sure link or `?` for a possible one, target word, counted from 0.
+If all links are sure, 1 − AER is the F-score. Files have a line for each sentence pair, `0-0 1-2 3?4`: source word, `-`
+for a sure link or `?` for a possible one, target word, counted from 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINK = re.compile(r"(\d+)([-?])(\d+)")
 
 @dataclass(frozen=True)
 class Gold:
-    """What people linked in one pair of sentences."""
+    """The annotated links of one sentence pair."""
 
     sure: Links
     possible: Links  # the sure ones among them
@@ -36,7 +36,7 @@ class Gold:
 
 
 def parse_gold(line: str, place: str = "alignment") -> Gold:
-    """One line of a gold file; `place` names it in errors."""
+    """Parse one line of a gold file; `place` names it in errors."""
     sure, possible = set(), set()
     for word in line.split():
         match = _LINK.fullmatch(word)
@@ -52,17 +52,17 @@ def parse_gold(line: str, place: str = "alignment") -> Gold:
 
 
 def read_gold(lines: Iterable[str], name: str) -> list[Gold]:
-    """A gold file, line by line."""
+    """Parse the lines of a gold file."""
     return [parse_gold(line, f"{name}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def within(
     gold: Sequence[Gold], sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]
 ) -> tuple[list[Gold], list[str]]:
-    """The gold links between words that are there, and a note about each that is not.
+    """Drop links that point past the end of a sentence, with a note about each.
 
-    People mistype, so a link in a hundred may point past the end of a sentence; more, and the files do not belong
-    together, or the links stand target-source.
+    One link in a hundred may be mistyped. If there are more, the files do not belong together, or their links are
+    target-source: an error.
     """
     if not len(gold) == len(sources) == len(targets):
         raise ValueError(
@@ -83,40 +83,32 @@ def within(
     return kept, notes
 
 
-def counts(found: Collection[tuple[int, int]], gold: Gold) -> tuple[int, int, int, int]:
-    """|A ∩ S|, |A ∩ P|, |A|, |S|: all three measures are functions of their sums."""
-    links = frozenset(found)
+def counts(links: Collection[tuple[int, int]], gold: Gold) -> tuple[int, int, int, int]:
+    """|A ∩ S|, |A ∩ P|, |A|, |S|: the measures are functions of their sums."""
+    links = frozenset(links)
     return len(links & gold.sure), len(links & gold.possible), len(links), len(gold.sure)
 
 
-def _error(sums: Numbers) -> Numbers:
-    return 1.0 - _ratio(sums[:, 0] + sums[:, 1], sums[:, 2] + sums[:, 3])
-
-
-def _precision(sums: Numbers) -> Numbers:
-    return _ratio(sums[:, 1], sums[:, 2])
-
-
-def _recall(sums: Numbers) -> Numbers:
-    return _ratio(sums[:, 0], sums[:, 3])
-
-
 def _ratio(part: Numbers, whole: Numbers) -> Numbers:
-    """Nothing of nothing is all of it: no link where none is wanted is right."""
+    """part / whole, 1 where both are 0: no link is right where there is none."""
     result: Numbers = np.divide(part, whole, out=np.ones(part.shape), where=whole > 0)
     return result
 
 
-_VALUES: dict[str, Callable[[Numbers], Numbers]] = {"AER": _error, "precision": _precision, "recall": _recall}
+_VALUES: dict[str, Callable[[Numbers], Numbers]] = {
+    "AER": lambda sums: 1.0 - _ratio(sums[:, 0] + sums[:, 1], sums[:, 2] + sums[:, 3]),
+    "precision": lambda sums: _ratio(sums[:, 1], sums[:, 2]),
+    "recall": lambda sums: _ratio(sums[:, 0], sums[:, 3]),
+}
 
 
-def measure_alignments(found: Sequence[Collection[tuple[int, int]]], gold: Sequence[Gold]) -> list[Measurement]:
-    """AER, precision and recall of a system's links, as shares of one."""
-    if len(found) != len(gold) or not gold:
+def measure_alignments(alignments: Sequence[Collection[tuple[int, int]]], gold: Sequence[Gold]) -> list[Measurement]:
+    """AER, precision and recall of a system's links, between 0 and 1."""
+    if len(alignments) != len(gold) or not gold:
         raise ValueError(
-            f"there are {len(found)} alignments to score against {len(gold)}; there must be as many, and some"
+            f"there are {len(alignments)} alignments to score against {len(gold)}; there must be as many, and some"
         )
-    statistics = np.asarray([counts(*pair) for pair in zip(found, gold, strict=True)], dtype=np.float64)
+    statistics = np.asarray([counts(*pair) for pair in zip(alignments, gold, strict=True)], dtype=np.float64)
     kinds = "sure" if all(each.sure == each.possible for each in gold) else "sure+possible"
     against = fingerprint("links", [[str(sorted(each.sure)), str(sorted(each.possible))] for each in gold])
     return [

@@ -1,14 +1,14 @@
-"""How good each system is on short and long sentences, on rare and frequent words, at the start and the end.
+"""How good each system is on short and long sentences, on rare and frequent words, at sentence starts and ends.
 
-After compare-mt (Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems"). All
-of it is a function of texts. A word is what `word_differences.words` makes of a text, case kept. With several
-references the nearest counts: the one that shares the largest part of its words, in the same order, with the output.
+After compare-mt (Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems").
+Words are those of `word_differences.words`, case kept. Of several references the nearest counts: the one that shares
+the largest part of its words, in the same order, with the output.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sightline.evaluation.word_differences import align_words, word_frequencies, words
@@ -35,9 +35,9 @@ class LengthBucket:
 
 @dataclass(frozen=True)
 class WordQuality:
-    """How well a system produced some words: `wanted` stand in the references, `produced` in its outputs."""
+    """How well a system produced some words: `count` occurrences in the references, `produced` in its outputs."""
 
-    wanted: int
+    count: int
     produced: int
     matched: int
     precision: float
@@ -60,9 +60,9 @@ class FrequencyBucket:
 
 @dataclass(frozen=True)
 class Recall:
-    """Of `wanted` words in the references, `matched` were produced."""
+    """`matched` of `count` words in the references were produced."""
 
-    wanted: int
+    count: int
     matched: int
     recall: float
 
@@ -83,20 +83,20 @@ def quality_by_length(
     most: int = 6,
     least: int = 30,
 ) -> list[LengthBucket]:
-    """The corpus score of each system on short, longer and long sentences.
+    """The corpus score of each system on sentences of similar length.
 
-    The length of a sentence is that of its references in words, their rounded average if there are several. There are
-    at most `most` buckets, nearly equally full, and none holds fewer than `least` sentences (unless there are fewer).
+    The length of a sentence is that of its references in words, rounded to their average. There are at most `most`
+    buckets of nearly equal size, each of at least `least` sentences (unless there are fewer).
     """
     check_parallel(references, systems)
     check_positive(most=most, least=least)
-    lengths = [_average(len(words(reference)) for reference in several) for several in references]
+    lengths = [_average([len(words(reference)) for reference in several]) for several in references]
     buckets: list[LengthBucket] = []
     low = min(lengths)
     for high in _upper_bounds(lengths, most, least):
         chosen = [place for place, length in enumerate(lengths) if low <= length <= high]
-        wanted = [list(references[place]) for place in chosen]
-        scores = {name: scorer([outputs[place] for place in chosen], wanted) for name, outputs in systems.items()}
+        part = [list(references[place]) for place in chosen]
+        scores = {name: scorer([outputs[place] for place in chosen], part) for name, outputs in systems.items()}
         buckets.append(LengthBucket(low, high, len(chosen), scores))
         low = high + 1
     return buckets
@@ -109,28 +109,50 @@ def quality_by_frequency(
 ) -> list[FrequencyBucket]:
     """Precision, recall and F1 of rare and of frequent words for each system, as compare-mt's word accuracy.
 
-    In each sentence a word is matched min(count in the output, count in the nearest reference) times; summed over the
-    words of a bucket, precision is matched / produced, recall matched / wanted, F1 their harmonic mean (0 if nothing
-    matched). `frequencies` are those of the training text (`word_frequencies` counts them), else of all references.
+    In each sentence a word is matched min(count in the output, count in the nearest reference) times. Summed over the
+    words of a bucket, precision is matched / produced, recall matched / count, and F1 their harmonic mean (0 if nothing
+    matched). `frequencies` are those of the training text (see `word_frequencies`), by default of all references.
     Buckets without a word in the references are left out.
     """
     check_parallel(references, systems)
     if frequencies is None:
         frequencies = word_frequencies(reference for several in references for reference in several)
     split = [[words(reference) for reference in several] for several in references]
-    counted = {name: _word_quality(split, outputs, frequencies) for name, outputs in systems.items()}
+    qualities = {name: _word_quality(split, outputs, frequencies) for name, outputs in systems.items()}
     highs = [low - 1 for low in _FREQUENCIES[1:]]
     buckets = [
-        FrequencyBucket(low, high, {name: qualities[place] for name, qualities in counted.items()})
+        FrequencyBucket(low, high, {name: each[place] for name, each in qualities.items()})
         for place, (low, high) in enumerate(zip(_FREQUENCIES, [*highs, None], strict=True))
     ]
-    return [bucket for bucket in buckets if any(quality.wanted for quality in bucket.systems.values())]
+    return [bucket for bucket in buckets if any(quality.count for quality in bucket.systems.values())]
+
+
+def _word_quality(
+    references: list[list[list[str]]], outputs: Sequence[str], frequencies: Mapping[str, int]
+) -> list[WordQuality]:
+    """One for each bucket of frequencies."""
+    totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
+    for output, several in zip(outputs, references, strict=True):
+        output_words = words(output)
+        reference = several[0] if len(several) == 1 else _nearest(output_words, several)[0]
+        in_reference, in_output = Counter(reference), Counter(output_words)
+        totals[0].update(in_reference)
+        totals[1].update(in_output)
+        totals[2].update(in_reference & in_output)
+    sums = [[0, 0, 0] for _ in _FREQUENCIES]  # of each bucket: count, produced, matched
+    for kind, counts in enumerate(totals):
+        for word, count in counts.items():
+            frequency = frequencies.get(word, 0)
+            sums[sum(low <= frequency for low in _FREQUENCIES) - 1][kind] += count
+    return [
+        WordQuality(c, p, m, precision=_share(m, p), recall=_share(m, c), f1=_share(2 * m, c + p)) for c, p, m in sums
+    ]
 
 
 def quality_by_position(
     references: Sequence[Sequence[str]], systems: Mapping[str, Sequence[str]], *, parts: int = 5
 ) -> list[SentencePart]:
-    """The share of the words in the first, second, … part of the references that each system produced in their order.
+    """The share of the words in the first, second, … part of the references that each system produced in order.
 
     Output and nearest reference are aligned by edit distance (`align_words`). Word i of n (from 0) belongs to the part
     that holds its middle, ⌊(i + ½) · parts / n⌋. Parts without a word (all sentences are too short) are left out.
@@ -138,59 +160,36 @@ def quality_by_position(
     check_parallel(references, systems)
     check_positive(parts=parts)
     split = [[words(reference) for reference in several] for several in references]
-    found: list[dict[str, Recall]] = [{} for _ in range(parts)]
+    recalls: list[dict[str, Recall]] = [{} for _ in range(parts)]
     for name, outputs in systems.items():
-        wanted, matched = [0] * parts, [0] * parts
+        count, matched = [0] * parts, [0] * parts
         for output, several in zip(outputs, split, strict=True):
             reference, pairs = _nearest(words(output), several)
-            place = [(2 * i + 1) * parts // (2 * len(reference)) for i in range(len(reference))]
-            for part in place:
-                wanted[part] += 1
+            part_of = [(2 * i + 1) * parts // (2 * len(reference)) for i in range(len(reference))]
+            for part in part_of:
+                count[part] += 1
             for _, i in pairs:
-                matched[place[i]] += 1
+                matched[part_of[i]] += 1
         for part in range(parts):
-            found[part][name] = Recall(wanted[part], matched[part], _share(matched[part], wanted[part]))
+            recalls[part][name] = Recall(count[part], matched[part], _share(matched[part], count[part]))
     return [
-        SentencePart(number, recalls)
-        for number, recalls in enumerate(found, start=1)
-        if any(recall.wanted for recall in recalls.values())
-    ]
-
-
-def _word_quality(
-    references: list[list[list[str]]], outputs: Sequence[str], frequencies: Mapping[str, int]
-) -> list[WordQuality]:
-    """For each bucket of frequencies."""
-    wanted, produced, matched = ([0] * len(_FREQUENCIES) for _ in range(3))
-    totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
-    for output, several in zip(outputs, references, strict=True):
-        split = words(output)
-        reference = several[0] if len(several) == 1 else _nearest(split, several)[0]
-        there, here = Counter(reference), Counter(split)
-        totals[0].update(there)
-        totals[1].update(here)
-        totals[2].update(there & here)
-    for counts, sums in zip(totals, (wanted, produced, matched), strict=True):
-        for word, count in counts.items():
-            frequency = frequencies.get(word, 0)
-            sums[sum(low <= frequency for low in _FREQUENCIES) - 1] += count
-    return [
-        WordQuality(w, p, m, precision=_share(m, p), recall=_share(m, w), f1=_share(2 * m, w + p))
-        for w, p, m in zip(wanted, produced, matched, strict=True)
+        SentencePart(number, each)
+        for number, each in enumerate(recalls, start=1)
+        if any(recall.count for recall in each.values())
     ]
 
 
 def _nearest(output: list[str], references: list[list[str]]) -> tuple[list[str], list[tuple[int, int]]]:
-    """The reference most like the output, and their alignment (output, reference).
+    """The reference most similar to the output, and their alignment (output, reference).
 
-    Likeness is 2 · pairs / words of both, as difflib's; nothing is wholly like nothing. The first of equals is taken.
+    Similarity is 2 · pairs / words of both, as difflib's, and 1 of two empty texts; the first of equals is taken.
     """
     candidates = [(reference, align_words(output, reference)) for reference in references]
     return max(candidates, key=lambda each: 2 * len(each[1]) / (len(output) + len(each[0])) if output or each[0] else 1)
 
 
 def _upper_bounds(lengths: list[int], most: int, least: int) -> list[int]:
-    """The longest length of each bucket: it ends where it holds its share of the sentences that are left."""
+    """The longest length of each bucket: it ends where it holds its share of the remaining sentences."""
     ends: list[int] = []
     left, held = len(lengths), 0
     buckets = max(1, min(most, len(lengths) // least))
@@ -204,9 +203,9 @@ def _upper_bounds(lengths: list[int], most: int, least: int) -> list[int]:
     return [*ends, counts[-1][0]]
 
 
-def _average(lengths: Iterable[int]) -> int:
-    numbers = list(lengths)
-    return (2 * sum(numbers) + len(numbers)) // (2 * len(numbers))
+def _average(lengths: list[int]) -> int:
+    """Rounded half up."""
+    return (2 * sum(lengths) + len(lengths)) // (2 * len(lengths))
 
 
 def _share(part: int, whole: int) -> float:
@@ -220,7 +219,7 @@ def _label(low: int, high: int | None) -> str:
 
 
 def check_parallel(references: Sequence[Sequence[str]], systems: Mapping[str, Sequence[str]]) -> None:
-    """Refuse texts that do not belong together: each sentence has its references and one output of each system."""
+    """Refuse texts that do not belong together: each sentence has references and one output of each system."""
     if not systems:
         raise ValueError("there are no systems to look at; give the outputs of at least one, under its name")
     if not references:
@@ -239,7 +238,7 @@ def check_parallel(references: Sequence[Sequence[str]], systems: Mapping[str, Se
 
 
 def check_positive(**values: int) -> None:
-    """Refuse options that ask for nothing."""
+    """Refuse options below 1."""
     for name, value in values.items():
         if value < 1:
             raise ValueError(f"{name} ({value}) must be at least 1")

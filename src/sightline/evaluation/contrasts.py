@@ -1,9 +1,9 @@
 """Where two systems differ: the sentences, n-grams and words that one gets right and the other does not.
 
-After compare-mt (Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems"). All
-of it is a function of texts. A word is what `word_differences.words` makes of a text, case kept. Both systems must be
-asked for the same, so several references are clipped as BLEU does (Papineni et al. 2002): an n-gram is wanted as often
-as it stands in the reference that has it most often, and matched at most that often.
+After compare-mt (Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems").
+Words are those of `word_differences.words`, case kept. Both systems must be compared by the same counts, so several
+references are clipped as in BLEU (Papineni et al. 2002): the count of an n-gram is its largest in one reference, and it
+is matched at most that often.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from sightline.evaluation.bleu import ngrams
 from sightline.evaluation.breakdowns import check_parallel, check_positive
+from sightline.evaluation.measurement import Better
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
 from sightline.terminal import plural
@@ -28,7 +28,7 @@ _SMOOTHING = 1.0  # compare-mt's alpha: occurrences added to either side
 
 @dataclass(frozen=True)
 class ChangedSentence:
-    """A sentence, counted from 1, with what two systems made of it. `gain` is positive where the system is better."""
+    """A sentence, numbered from 1, with the outputs of two systems; `gain` is positive if the system is better."""
 
     number: int
     source: str
@@ -42,7 +42,7 @@ class ChangedSentence:
 
 @dataclass(frozen=True)
 class ChangedSentences:
-    """The sentences that changed most, largest change first."""
+    """The sentences that changed most, the largest change first."""
 
     improved: list[ChangedSentence]
     worsened: list[ChangedSentence]
@@ -50,10 +50,10 @@ class ChangedSentences:
 
 @dataclass(frozen=True)
 class NgramContrast:
-    """An n-gram, how often the references want it, and how often each of two systems matched it."""
+    """An n-gram, its count in the references, and how often each system matched it."""
 
     ngram: list[str]
-    wanted: int
+    count: int
     baseline_matched: int
     system_matched: int
     likelihood_ratio: float
@@ -61,7 +61,7 @@ class NgramContrast:
 
 @dataclass(frozen=True)
 class NgramContrasts:
-    """The n-grams that the system, and those that the baseline, gets right more often than the other."""
+    """The n-grams that the system, and those that the baseline, matches more often than the other."""
 
     system: list[NgramContrast]
     baseline: list[NgramContrast]
@@ -69,13 +69,13 @@ class NgramContrasts:
 
 @dataclass(frozen=True)
 class WordContrast:
-    """A word of the references and the share of its occurrences that each of two systems produced.
+    """A word, its count in the references, and the share of them that each system produced.
 
-    `only_system` occurrences were produced by the system and not the baseline, `only_baseline` the other way round.
+    The system alone produced `only_system` occurrences, the baseline alone `only_baseline`.
     """
 
     word: str
-    wanted: int
+    count: int
     baseline_recall: float
     system_recall: float
     only_baseline: int
@@ -98,12 +98,12 @@ def changed_most(
     system: Sequence[str],
     scorer: SentenceScorer,
     *,
-    better: Literal["higher", "lower"] = "higher",
+    better: Better = "higher",
     k: int = 10,
 ) -> ChangedSentences:
     """The `k` sentences where the system gained most on the baseline, and the `k` where it lost most.
 
-    Sentences with equal outputs or equal scores are in neither list; equal gains stand in the order of the sentences.
+    Sentences with equal outputs or equal scores are in neither list; equal gains are in the order of the sentences.
     """
     check_parallel(references, {"baseline": baseline, "system": system})
     check_positive(k=k)
@@ -115,10 +115,10 @@ def changed_most(
     changed: list[ChangedSentence] = []
     for place, (before, after) in enumerate(zip(baseline, system, strict=True)):
         if before != after:
-            wanted = list(references[place])
-            scores = scorer(before, wanted), scorer(after, wanted)
+            several = list(references[place])
+            scores = scorer(before, several), scorer(after, several)
             gain = sign * (scores[1] - scores[0])
-            changed.append(ChangedSentence(place + 1, sources[place], wanted, before, after, *scores, gain))
+            changed.append(ChangedSentence(place + 1, sources[place], several, before, after, *scores, gain))
     return ChangedSentences(
         improved=sorted((each for each in changed if each.gain > 0), key=lambda each: -each.gain)[:k],
         worsened=sorted((each for each in changed if each.gain < 0), key=lambda each: each.gain)[:k],
@@ -133,7 +133,7 @@ def ngram_contrasts(
     longest: int = 4,
     k: int = 10,
 ) -> NgramContrasts:
-    """The n-grams (n up to `longest`) that one system gets right and the other does not.
+    """The n-grams (n up to `longest`) that one system matches and the other does not.
 
     compare-mt ranks them by (m₁ + α) / (m₁ + m₂ + 2α) of the matches m with α = 1, which puts one match to none before
     30 to 15. Here the rank is the evidence that one is better: Dunning's (1993) likelihood ratio for a fair coin,
@@ -148,8 +148,8 @@ def ngram_contrasts(
     check_positive(longest=longest, k=k)
     paired = _paired_matches(references, baseline, system, longest)
     return NgramContrasts(
-        system=_most_telling({ngram: each for ngram, each in paired.items() if each.system > each.baseline}, k),
-        baseline=_most_telling({ngram: each for ngram, each in paired.items() if each.system < each.baseline}, k),
+        system=_top_ngrams({ngram: each for ngram, each in paired.items() if each.system > each.baseline}, k),
+        baseline=_top_ngrams({ngram: each for ngram, each in paired.items() if each.system < each.baseline}, k),
     )
 
 
@@ -161,29 +161,29 @@ def word_contrasts(
     least: int = 5,
     k: int = 10,
 ) -> WordContrasts:
-    """The words (wanted at least `least` times) that one system produces more reliably than the other.
+    """The words (with a count of at least `least`) that one system produces more reliably than the other.
 
     compare-mt's word accuracy for single words, ranked by the exact McNemar test (two-sided binomial with p = ½) of the
     occurrences that only one of the two produced: b by the system, c by the baseline, n = b + c,
 
         p = 2 · Σ C(n, i) / 2ⁿ over i ≤ min(b, c), at most 1.
 
-    It is there to rank: many words are looked at, so a single small p is no proof.
+    p is only for ranking: many words are tested, so a single small p proves nothing.
     """
     check_parallel(references, {"baseline": baseline, "system": system})
     check_positive(least=least, k=k)
     contrasts = [
         WordContrast(
             word,
-            each.wanted,
-            each.baseline / each.wanted,
-            each.system / each.wanted,
+            each.count,
+            each.baseline / each.count,
+            each.system / each.count,
             each.only_baseline,
             each.only_system,
             sign_test(each.only_baseline, each.only_system),
         )
         for (word,), each in _paired_matches(references, baseline, system, longest=1).items()
-        if each.wanted >= least and each.system != each.baseline
+        if each.count >= least and each.system != each.baseline
     ]
     contrasts.sort(key=lambda each: (each.p, -abs(each.only_system - each.only_baseline), each.word))
     return WordContrasts(
@@ -193,10 +193,10 @@ def word_contrasts(
 
 
 @dataclass(slots=True)
-class _Paired:
-    """Occurrences of an n-gram: wanted, matched by either system, and matched by one but not the other."""
+class _PairedCounts:
+    """Occurrences of an n-gram: in the references, matched by either system, and matched by one alone."""
 
-    wanted: int = 0
+    count: int = 0
     baseline: int = 0
     system: int = 0
     only_baseline: int = 0
@@ -205,28 +205,26 @@ class _Paired:
 
 def _paired_matches(
     references: Sequence[Sequence[str]], baseline: Sequence[str], system: Sequence[str], longest: int
-) -> dict[Ngram, _Paired]:
-    """For each n-gram of the references that one of the systems matches, clipped sentence by sentence."""
-    wanted: Counter[Ngram] = Counter()
-    paired: defaultdict[Ngram, _Paired] = defaultdict(_Paired)
+) -> dict[Ngram, _PairedCounts]:
+    """Counts of each n-gram of the references that a system matches, clipped sentence by sentence."""
+    totals: Counter[Ngram] = Counter()
+    paired: defaultdict[Ngram, _PairedCounts] = defaultdict(_PairedCounts)
     for several, before, after in zip(references, baseline, system, strict=True):
-        there = ngrams(words(several[0]), longest)
+        counts = ngrams(words(several[0]), longest)
         for other in several[1:]:
-            there |= ngrams(words(other), longest)
-        wanted.update(there)
+            counts |= ngrams(words(other), longest)
+        totals.update(counts)
         first = ngrams(words(before), longest)
         second = first if before == after else ngrams(words(after), longest)
-        for ngram in there.keys() & (first.keys() | second.keys()):
-            count, each = there[ngram], paired[ngram]
+        for ngram in counts.keys() & (first.keys() | second.keys()):
+            count, each = counts[ngram], paired[ngram]
             in_first, in_second = min(count, first[ngram]), min(count, second[ngram])
             each.baseline += in_first
             each.system += in_second
-            if in_first > in_second:
-                each.only_baseline += in_first - in_second
-            else:
-                each.only_system += in_second - in_first
+            each.only_baseline += max(0, in_first - in_second)
+            each.only_system += max(0, in_second - in_first)
     for ngram, each in paired.items():
-        each.wanted = wanted[ngram]
+        each.count = totals[ngram]
     return paired
 
 
@@ -235,20 +233,20 @@ def _likelihood_ratio(only_first: int, only_second: int) -> float:
     return 2 * sum(count * math.log(2 * count / (fewer + more)) for count in (fewer, more))
 
 
-def _most_telling(paired: dict[Ngram, _Paired], k: int) -> list[NgramContrast]:
-    """The first k, without those that repeat what a longer one before them says.
+def _top_ngrams(paired: dict[Ngram, _PairedCounts], k: int) -> list[NgramContrast]:
+    """The first k, without those that repeat a longer one before them.
 
-    Tens of thousands of n-grams share a few counts, so counts are ranked first, and only n-grams that are reached.
+    Tens of thousands of n-grams share a few counts, so counts are ranked first, then the n-grams of the best counts.
     """
-    alike: defaultdict[tuple[int, int], list[Ngram]] = defaultdict(list)
+    by_counts: defaultdict[tuple[int, int], list[Ngram]] = defaultdict(list)
     for ngram, each in paired.items():
-        alike[each.only_baseline, each.only_system].append(ngram)
-    ranked = sorted((-_likelihood_ratio(*counts), sorted(counts), counts) for counts in alike)
+        by_counts[each.only_baseline, each.only_system].append(ngram)
+    ranked = sorted((-_likelihood_ratio(*counts), sorted(counts), counts) for counts in by_counts)
     chosen: list[NgramContrast] = []
     for negative, _, counts in ranked:
-        for ngram in sorted(alike[counts], key=lambda each: (-len(each), each)):
+        for ngram in sorted(by_counts[counts], key=lambda each: (-len(each), each)):
             each = paired[ngram]
-            contrast = NgramContrast(list(ngram), each.wanted, each.baseline, each.system, -negative)
+            contrast = NgramContrast(list(ngram), each.count, each.baseline, each.system, -negative)
             if not any(_repeats(contrast, listed) for listed in chosen):
                 chosen.append(contrast)
             if len(chosen) == k:
@@ -257,9 +255,10 @@ def _most_telling(paired: dict[Ngram, _Paired], k: int) -> list[NgramContrast]:
 
 
 def _repeats(each: NgramContrast, listed: NgramContrast) -> bool:
+    """Whether an n-gram is part of a listed one with the same counts."""
     short, long = each.ngram, listed.ngram
-    same_counts = (each.wanted, each.baseline_matched, each.system_matched, each.likelihood_ratio) == (
-        listed.wanted,
+    same_counts = (each.count, each.baseline_matched, each.system_matched, each.likelihood_ratio) == (
+        listed.count,
         listed.baseline_matched,
         listed.system_matched,
         listed.likelihood_ratio,
