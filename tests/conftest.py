@@ -269,6 +269,12 @@ def any_model(request: pytest.FixtureRequest) -> Seq2Seq:
     return own_copy(_cached(request.param))
 
 
+@pytest.fixture(params=list(COMBINATIONS))
+def any_recipe(request: pytest.FixtureRequest) -> ModelConfig:
+    """The recipe of every combination of bodies."""
+    return model_recipe(*COMBINATIONS[request.param])
+
+
 @pytest.fixture(params=list(FEW))
 def model(request: pytest.FixtureRequest) -> Seq2Seq:
     """One model of each family, in evaluation mode; a copy for each test."""

@@ -33,7 +33,7 @@ from sightline.layers.adapters import merge_adapters
 from sightline.layers.devices import choose_device, keep_freed_memory
 from sightline.layers.kernels import product_type
 from sightline.layers.linear import pack
-from sightline.models.build import build_model
+from sightline.models.build import build_for_loading
 from sightline.models.ngram import CountedModel, NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
@@ -198,7 +198,7 @@ class Run:
         chosen = choose_device(device)
         rounding = product_type(precision, chosen)
         verified = verified_later(run)  # while the model is built
-        model = build_model(recipe, vocabulary)
+        model = build_for_loading(recipe, vocabulary)
         try:
             if isinstance(model, CountedModel):
                 model.counts = NgramModel.load(weights)

@@ -72,6 +72,8 @@ class NormalizedLinear(Projection):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        if self.direction.is_meta:
+            return
         normal_(self.direction, self.std)
         self.length.copy_(self.direction.norm(dim=1))
         self.bias.zero_()

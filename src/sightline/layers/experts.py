@@ -180,12 +180,17 @@ class ExpertNets(nn.Module):
         self.count = count
         self.up = nn.Parameter(torch.empty(count, width, inner))
         self.down = nn.Parameter(torch.empty(count, hidden, width))
-        self.up_bias = nn.Parameter(torch.zeros(count * inner))  # vectors: weight decay is for matrices
-        self.down_bias = nn.Parameter(torch.zeros(count * width))
+        self.up_bias = nn.Parameter(torch.empty(count * inner))  # vectors: weight decay is for matrices
+        self.down_bias = nn.Parameter(torch.empty(count * width))
+        self.dropout = Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         for weights in (self.up, self.down):
             for weight in weights.data:
                 nn.init.xavier_uniform_(weight)
-        self.dropout = Dropout(dropout)
+        nn.init.zeros_(self.up_bias)
+        nn.init.zeros_(self.down_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(E, C, D) → (E, C, D)."""
@@ -201,17 +206,25 @@ class ExpertNets(nn.Module):
 class Experts(CollectedModule):
     """A mixture of experts in place of a position-wise net."""
 
+    own_parameters_first = True
+
     def __init__(
         self, recipe: ExpertsConfig, width: int, *, hidden: int, kind: str = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.recipe, self.count, self.top = recipe, recipe.count, recipe.top_k
-        # With noise all experts begin equal (appendix A); without it that would be the same k experts for ever.
-        self.gate = nn.Parameter(torch.zeros(recipe.count, width))
-        self.noise = nn.Parameter(torch.zeros(recipe.count, width)) if recipe.noise else None
+        self.gate = nn.Parameter(torch.empty(recipe.count, width))
+        self.noise = nn.Parameter(torch.empty(recipe.count, width)) if recipe.noise else None
+        self.reset_parameters()
+        self.nets = ExpertNets(recipe.count, width, recipe.hidden or hidden, kind, dropout)
+
+    def reset_parameters(self) -> None:
+        """With noise all experts start equal (appendix A); without it, equal gates would pick the same k for ever."""
         if self.noise is None:
             nn.init.xavier_uniform_(self.gate)
-        self.nets = ExpertNets(recipe.count, width, recipe.hidden or hidden, kind, dropout)
+        else:
+            nn.init.zeros_(self.gate)
+            nn.init.zeros_(self.noise)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """x (…, D); `valid` (…), True at real tokens, None: all are. What is not real is not routed: zeros."""

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 def normal_(tensor: Tensor, std: float) -> Tensor:
     """Fill with N(0, std²), in place: the numbers of `torch.randn(shape) * std`."""
+    if tensor.is_meta:  # there PyTorch's is written in Python: calling it imports half of the compiler, in one second
+        return tensor
     with torch.no_grad():
         return tensor.normal_().mul_(std)
 
@@ -67,7 +69,10 @@ def materialize(model: nn.Module, device: torch.device | str = "cpu") -> None:
                 if tensor is None:
                     continue
                 if id(tensor) not in moved:
-                    there = torch.empty_like(tensor, device=device) if tensor.is_meta else tensor.detach().to(device)
+                    there = tensor.detach()
+                    if tensor.is_meta:  # (empty_like would import the compiler)
+                        there = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+                    there = there.to(device)
                     is_parameter = isinstance(tensor, nn.Parameter)
                     moved[id(tensor)] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
                 own[name] = moved[id(tensor)]

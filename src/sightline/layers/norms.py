@@ -15,45 +15,52 @@ from sightline.layers.tap import TapModule
 from sightline.recipe.bodies import NormConfig
 
 
-def _affine(width: int, gain: bool, bias: bool) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """γ and β, where they are wanted."""
-    return nn.Parameter(torch.ones(width)) if gain else None, nn.Parameter(torch.zeros(width)) if bias else None
+class AffineNorm(nn.Module):
+    """Base of norms with a gain γ (`weight`) and a bias β, each learned or left out."""
+
+    def __init__(self, width: int, *, gain: bool, bias: bool) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.empty(width)) if gain else None
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+        AffineNorm.reset_parameters(self)
+
+    def reset_parameters(self) -> None:
+        """γ = 1, β = 0."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(AffineNorm):
     """(x − μ) / σ · γ + β over the features of one token (Ba et al. 2016)."""
 
     formula = "(x − μ) / σ · γ + β"
 
     def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
-        super().__init__()
-        self.width = width
-        self.weight, self.bias = _affine(width, gain, bias)
+        super().__init__(width, gain=gain, bias=bias)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if (
-            self.weight is None and self.bias is not None
-        ):  # in mixed precision PyTorch's kernel has no gradient for this
+        if self.weight is None and self.bias is not None:  # PyTorch's kernel has no gradient for this in autocast
             return nn.functional.layer_norm(x, (self.width,), None, None, 1e-5) + self.bias
         return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(AffineNorm):
     """x / rms(x) · γ (Zhang and Sennrich 2019)."""
 
     formula = "x / rms(x) · γ"
 
     def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True) -> None:
-        super().__init__()
-        self.width = width
-        self.weight, _ = _affine(width, gain, False)
+        super().__init__(width, gain=gain, bias=False)
         self.eps = eps
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         return nn.functional.rms_norm(x, (self.width,), self.weight, self.eps)
 
 
-class BatchNorm(nn.Module):
+class BatchNorm(AffineNorm):
     """(x − μ) / σ · γ + β, μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
 
     Padding is never counted, so that padded and packed batches are normalized alike; what comes out there is zero.
@@ -64,12 +71,16 @@ class BatchNorm(nn.Module):
     formula = "(x − μ) / σ · γ + β"
 
     def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
-        super().__init__()
-        self.weight, self.bias = _affine(width, gain, bias)
+        super().__init__(width, gain=gain, bias=bias)
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
         self.mean: Tensor
         self.variance: Tensor
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.mean.zero_()
+        self.variance.fill_(1.0)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         if not self.training or self._frozen():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.devices import widest
+from sightline.layers.initialization import normal_
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.recipe.bodies import PositionsConfig
@@ -37,8 +38,13 @@ class Sinusoidal(TapModule):
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
         self.width = width
-        self.register_buffer("table", sinusoids(torch.arange(longest), width), persistent=False)
+        self.register_buffer("table", torch.empty(longest, width), persistent=False)
         self.table: Tensor
+        self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        if not self.table.is_meta:
+            self.table = sinusoids(torch.arange(len(self.table), device=self.table.device), self.width)
 
     def vectors(self, positions: Tensor, reach: int) -> Tensor:
         """(…,) → (…, D)."""
@@ -57,7 +63,11 @@ class Learned(TapModule):
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
         self.longest = longest
-        self.table = nn.Parameter(torch.randn(longest, width) * width**-0.5)
+        self.table = nn.Parameter(torch.empty(longest, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        normal_(self.table, self.table.shape[1] ** -0.5)
 
     def vectors(self, positions: Tensor, reach: int) -> Tensor:
         """(…,) → (…, D)."""
@@ -169,8 +179,13 @@ class Alibi(nn.Module):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.register_buffer("slopes", slopes(heads), persistent=False)
+        self.register_buffer("slopes", torch.empty(heads), persistent=False)
         self.slopes: Tensor
+        self.reset_buffers()
+
+    def reset_buffers(self) -> None:
+        if not self.slopes.is_meta:
+            self.slopes.copy_(slopes(len(self.slopes)))
 
     def forward(self, distances: Distances) -> Tensor:
         return (-self.slopes[:, None, None] * distances.matrix().abs())[None]  # (1, H, T, S)
@@ -199,7 +214,12 @@ class Buckets(nn.Module):
     def __init__(self, heads: int, width: int, buckets: int, farthest: int, *, causal: bool) -> None:
         super().__init__()
         self.buckets, self.farthest, self.causal = buckets, farthest, causal
-        self.table = nn.Parameter(torch.randn(heads, buckets) * width**-0.5)
+        self.width = width
+        self.table = nn.Parameter(torch.empty(heads, buckets))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        normal_(self.table, self.width**-0.5)
 
     def forward(self, distances: Distances) -> Tensor:
         index = buckets_of(distances.matrix(), self.buckets, self.farthest, self.causal)  # (T, S)
@@ -229,7 +249,11 @@ class RelativeKeys(nn.Module):
         super().__init__()
         self.farthest, self.causal = farthest, causal
         count = farthest + 1 if causal else 2 * farthest + 1
-        self.table = nn.Parameter(torch.randn(count, head_width) * head_width**-0.5)
+        self.table = nn.Parameter(torch.empty(count, head_width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        normal_(self.table, self.table.shape[1] ** -0.5)
 
     def index(self, distances: Tensor) -> Tensor:
         """Which row of the table a distance has."""

@@ -83,7 +83,13 @@ class Additive(Score, TapModule):
         super().__init__()
         self.query = Linear(width, width, bias=True)
         self.key = Linear(width, width, bias=False)
-        self.v = nn.Parameter(torch.empty(width).uniform_(-1, 1) / math.sqrt(width))
+        self.v = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        if not self.v.is_meta:
+            self.v.uniform_(-1, 1).div_(math.sqrt(len(self.v)))
 
     def prepare(self, keys: Tensor) -> Tensor:
         prepared: Tensor = self.key(keys)

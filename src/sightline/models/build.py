@@ -1,4 +1,9 @@
-"""The model that a recipe describes."""
+"""The model that a recipe describes, with initial weights or without.
+
+Building and drawing weights are separate steps (layers/initialization.py): `with torch.device("meta")`, `build_model`
+takes neither memory nor random numbers, which is enough to count parameters, to shard a model before it exists, and to
+load one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import torch
 from torch import nn
 
 from sightline.layers.adapters import add_adapters
+from sightline.layers.initialization import initialize, materialize, reset_buffers
 from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
 from sightline.models.heads import Classifier, MaskedLM, Tagger
 from sightline.models.language_model import DecoderOnly, LanguageModel
@@ -19,13 +25,29 @@ from sightline.text.vocabulary import Vocabulary
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
-    """The model a recipe describes, with its weights drawn from the recipe's seed; adapters are drawn last."""
-    torch.manual_seed(step_seed(recipe.seed, 0))
+    """The model of a recipe on the default device, its weights drawn from the recipe's seed (not on `meta`)."""
+    if torch.get_default_device().type != "meta":
+        torch.manual_seed(step_seed(recipe.seed, 0))
     model = _model_of_task(recipe, vocabulary)
     if recipe.model.adapters is not None:
         add_adapters(model, recipe.model.adapters)
     if recipe.training.gradient_checkpointing:
         enable_gradient_checkpointing(model)
+    return model
+
+
+def initialize_model(model: nn.Module, recipe: Recipe) -> None:
+    """Draw the weights of a model that was built on `meta`: those `build_model` draws on the CPU."""
+    torch.manual_seed(step_seed(recipe.seed, 0))
+    initialize(model)
+
+
+def build_for_loading(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
+    """The model of a recipe on the CPU with uninitialized weights, to be filled by `load_parameters`."""
+    with torch.device("meta"):
+        model = build_model(recipe, vocabulary)
+    materialize(model)
+    reset_buffers(model)
     return model
 
 

@@ -88,7 +88,8 @@ class Entrance(TapModule):
 
     def reset_parameters(self) -> None:
         for table in self.positions.parameters():
-            nn.init.normal_(table, std=ENTERING)
+            if not table.is_meta:
+                nn.init.normal_(table, std=ENTERING)
 
     def forward(self, x: Tensor, places: Tensor, reach: int) -> Tensor:
         """(…, D) at places (…,), all of them before `reach`."""
