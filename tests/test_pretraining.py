@@ -31,9 +31,9 @@ from sightline.recipe import Decoding, Recipe
 from sightline.recipe.conflicts import check_trainable
 from sightline.run import Run
 from sightline.run_folder import RunError
+from sightline.tasks.losses import batch_loss
 from sightline.tasks.masked_lm import best_fillings
 from sightline.text.vocabulary import Vocabulary
-from sightline.training.objectives import batch_loss
 from watched_runs import Silent, own_cache
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}

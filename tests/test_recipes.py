@@ -21,7 +21,6 @@ from sightline.recipe.data import (
     TsvSource,
 )
 from sightline.recipe.loading import load_recipe, save_recipe, shipped_recipes
-from sightline.training import cost
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]
 ENGLISH = ["A man sleeps on a bench.", "Two dogs play in the snow.", "The child laughs.", "A woman reads."]
@@ -76,15 +75,6 @@ def narrowed(recipe: Recipe) -> list[str]:
     return changes
 
 
-@pytest.fixture
-def counted_on_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is counted on some of the tiny batches that tell its cost: what they tell is seen with the tests of it."""
-    telling = cost._telling
-    monkeypatch.setattr(cost, "_telling", lambda *given: telling(*given)[::8])
-
-
-@pytest.mark.filterwarnings("ignore:what a step of this model costs")
-@pytest.mark.usefixtures("counted_on_few")
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_recipe_is_built_and_stepped(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load_recipe(name)

@@ -24,21 +24,22 @@ from sightline.layers.dropout import Dropout
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer.modules import TransformerDecoder
 from sightline.recipe import Recipe, Reward
+from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import END, PAD, START
 from sightline.training.dry_run import dry_run
 from sightline.training.flops import count_flops
-from sightline.training.objectives import batch_loss
 from sightline.training.resolve import open_recipe
 from sightline.training.reward import (
-    Judge,
-    RewardGradients,
+    ExpectedReward,
+    RewardScorer,
     advantages,
-    drawing,
-    drawing_flops,
     expected_reward,
     pair_batch,
+    sampling_flops,
+    sampling_options,
     weighted_nll,
 )
+from sightline.training.train_step import StepRunner, TrainStep
 from sightline.training.world import Interrupted
 from watched_runs import Silent, own_cache, records
 
@@ -106,7 +107,7 @@ def test_each_output_is_measured_against_the_mean_of_the_others() -> None:
 
 @pytest.mark.parametrize(("longest", "wanted"), [(None, 30), (20, 20), (40, 30)])
 def test_what_is_drawn_is_no_longer_than_the_recipe_and_the_model_allow(longest: int | None, wanted: int) -> None:
-    options = drawing(Reward(samples=3, max_length=30, temperature=0.7), 1.5, 8, longest)
+    options = sampling_options(Reward(samples=3, max_length=30, temperature=0.7), 1.5, 8, longest)
     assert (options.max_length, options.max_ratio, options.nbest, options.beam) == (wanted, 1.5, 3, 1)
     assert options.sample is not None and (options.sample.temperature, options.sample.seed) == (0.7, 8)
 
@@ -127,7 +128,7 @@ def test_the_weighted_loss_is_its_formula(marks: int, temperature: float) -> Non
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
-def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, RewardGradients]:
+def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, StepRunner]:
     """A model that can write six words, at most one of them, and would rather write padding, which no search does.
 
     The first `marks` of the words are marks that noise once put into its texts.
@@ -142,7 +143,9 @@ def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> t
         )
     )
     vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(marks))))
-    return model, RewardGradients(model, recipe, vocabulary, CPU, lambda batch: 3)
+    objective = ExpectedReward(recipe, vocabulary, CPU)
+    objective.flops = lambda batch: 3
+    return model, StepRunner(TrainStep(model, recipe.training, CPU, objective))
 
 
 @pytest.mark.parametrize(("marks", "temperature"), [(0, 1.0), (2, 1.0), (0, 0.5)])
@@ -176,7 +179,7 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
     """−1/N Σ_n (r_n − the mean of the others) ∇ log p(y_n | x) + mix · ∇ CE, over the tokens of the references."""
     model, gradients = toy(build_model, 2, samples=3, temperature=0.5, mix=0.25)
     outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
-    monkeypatch.setattr(gradients, "draw", lambda sources: ([outputs], [cut]))
+    monkeypatch.setattr(gradients.step.objective, "sample", lambda model, sources: ([outputs], [cut]))
     batch = padded_batch(seq2seq_ids([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
     factors = torch.tensor(advantages(np.array([sentence_gleu(outputs, [6, 7])])))[0] / 3
     every = pair_batch([([5, 6], output) for output in outputs])
@@ -205,17 +208,17 @@ def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2
         plain = batch_loss(model, batch, 0.0)
     torch.manual_seed(3)
     _, alone = toy(build_model, samples=2, mix=0.0)
-    alone.model.load_state_dict(model.state_dict())
+    alone.step.model.load_state_dict(model.state_dict())
     assert loss.nll.item() == pytest.approx(plain.nll.item(), rel=1e-5)
     assert (loss.total - alone([batch]).total).item() == pytest.approx(0.5 * plain.total.item(), rel=1e-4)
 
 
 def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2Seq]) -> None:
     """Not what is differentiated in its place, which says nothing of how good the outputs are."""
-    _, gradients = toy(build_model, samples=8, mix=0.5)
+    model, gradients = toy(build_model, samples=8, mix=0.5)
     batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
-    drawn, _ = gradients.draw([[5], [6]])
+    drawn, _ = gradients.step.objective.sample(model, [[5], [6]])
     rewards = [sentence_gleu(several, [right]) for several, right in zip(drawn, (4, 6), strict=True)]
     assert 0.0 < np.mean(rewards) < 1.0
     torch.manual_seed(3)
@@ -236,13 +239,13 @@ def test_a_dry_run_draws_outputs_as_the_training_would(
     started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[int] = []
-    draw = RewardGradients.draw
+    sample = ExpectedReward.sample
 
-    def watched(gradients: RewardGradients, sources: Any) -> Any:
+    def watched(objective: ExpectedReward, model: Any, sources: Any) -> Any:
         drawn.append(len(sources))
-        return draw(gradients, sources)
+        return sample(objective, model, sources)
 
-    monkeypatch.setattr(RewardGradients, "draw", watched)
+    monkeypatch.setattr(ExpectedReward, "sample", watched)
     found = dry_run(open_recipe(write(tmp_path, fine_tuning(started)))[0])
     assert found.step is not None and np.isfinite(found.step.loss)
     assert len(drawn) == 1 and drawn[0] > 1
@@ -255,7 +258,7 @@ def test_where_all_outputs_are_worth_the_same_nothing_is_learned_from_them(
     batch = padded_batch(seq2seq_ids([np.array([5])], [np.array([11, 12])]), np.arange(1))  # never written
     gradients([batch])
     assert all(part.grad is None or not part.grad.any() for part in model.parameters())
-    assert gradients.spent == 1  # drawing alone: a third of the cost of 3 that every batch is said to have
+    assert gradients.flops == 1  # drawing alone: a third of the cost of 3 that every batch is said to have
 
 
 def test_what_drawing_takes_is_near_what_is_counted(model: Seq2Seq) -> None:
@@ -268,11 +271,11 @@ def test_what_drawing_takes_is_near_what_is_counted(model: Seq2Seq) -> None:
         return count.total
 
     sources = [[int(word) for word in torch.randint(4, 13, (3 + number % 4,))] for number in range(8)]
-    options = drawing(Reward(samples=4, max_length=12), 3.0, 1, model.longest)
+    options = sampling_options(Reward(samples=4, max_length=12), 3.0, 1, model.longest)
     with count_flops() as count:
         found = walk(model, make_batch(Request(sources), options, CPU), options)
     outputs = [[guess.tokens for guess in guesses] for guesses in found]
-    told = drawing_flops(step, sources, outputs) / count.total
+    told = sampling_flops(step, sources, outputs) / count.total
     # a Transformer's queries meet the keys of the other outputs of their source too, masked: here up to a seventh more
     assert (0.84 if isinstance(model.decoder, TransformerDecoder) else 0.98) < told < 1.03
 
@@ -282,7 +285,7 @@ def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        outputs, cut = gradients.draw([[5, 6, 7], [8]])
+        outputs, cut = gradients.step.objective.sample(model, [[5, 6, 7], [8]])
         assert model.training
         assert cut == [[len(output) == 5 for output in several] for several in outputs]
         drawn.append(outputs)
@@ -291,14 +294,14 @@ def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[
         if isinstance(part, Dropout):
             part.probability = 0.9
     torch.manual_seed(1)
-    assert gradients.draw([[5, 6, 7], [8]])[0] == drawn[0]
+    assert gradients.step.objective.sample(model, [[5, 6, 7], [8]])[0] == drawn[0]
 
 
 def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> None:
     model, gradients = toy(build_model, 2, samples=50, max_length=6)
     with torch.no_grad():
         model.output.bias[[4, 5]] = 50.0  # all it would say, if it might
-    outputs, _ = gradients.draw([[6, 7, 8], [8]])
+    outputs, _ = gradients.step.objective.sample(model, [[6, 7, 8], [8]])
     said = {token for several in outputs for output in several for token in output}
     assert said and not said & {4, 5}
 
@@ -321,7 +324,7 @@ def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:
     run = sightline.load(started, device="cpu")
     reward = Recipe.model_validate(a_recipe(reward={"unit": "words"}, stopping={"monitor": "reward"})).training.reward
     encode = run.vocabulary.target.encode
-    found = Judge(reward, run.vocabulary)([[encode("a b"), encode("a")]], [encode("a b")])  # type: ignore[arg-type]
+    found = RewardScorer(reward, run.vocabulary)([[encode("a b"), encode("a")]], [encode("a b")])  # type: ignore[arg-type]
     np.testing.assert_allclose(found, [[1.0, 1 / 3]])
 
 

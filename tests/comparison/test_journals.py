@@ -13,7 +13,7 @@ from sightline.comparison.costs import CutOff, cut_off, read_log
 from sightline.comparison.results import Cost
 from sightline.recipe import Recipe
 from sightline.run_folder import RunError
-from sightline.training.schedules import broken_off_at
+from sightline.training.schedules import interrupted_at
 from task_cases import CASES
 
 TRAIN = {"kind": "train", "step": 10, "loss": 3.0, "tokens": 100, "flops": 5_000, "seconds": 1.5}
@@ -185,13 +185,13 @@ def test_a_checkpoint_that_cannot_be_read_is_none(tmp_path: Path, content: str |
     (path,) = tmp_path.glob("checkpoints/*/progress.json")
     path.unlink() if content is None else path.write_text(content)
     assert cut_off(tmp_path, recipe()) == CutOff(10, 20, saved=False)
-    assert broken_off_at(tmp_path, recipe()) is None
+    assert interrupted_at(tmp_path, recipe()) is None
 
 
 def test_a_checkpoint_that_says_nothing_of_use_is_passed_over(tmp_path: Path) -> None:
     checkpoint(journal(tmp_path, TRAIN), step=20)  # no journal, no seconds …
     assert cut_off(tmp_path, recipe()) is None
-    assert broken_off_at(tmp_path, recipe()) is None
+    assert interrupted_at(tmp_path, recipe()) is None
 
 
 def test_of_a_run_without_a_journal_nothing_is_cut_off(tmp_path: Path) -> None:

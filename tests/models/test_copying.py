@@ -22,9 +22,9 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import CopyingSeq2Seq
 from sightline.recipe import Decoding
 from sightline.recipe.model import ModelConfig
+from sightline.tasks.losses import batch_loss, copying_loss
 from sightline.text.copying import CopyForms
 from sightline.text.tokenizer import SPECIALS
-from sightline.training.objectives import batch_loss, copying_loss
 
 SIZE = 13  # so 13, 14, ... are words of the source that the vocabulary does not hold
 END, START = 3, 2

@@ -20,8 +20,8 @@ from sightline.models.language_model import DecoderOnly
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
 from sightline.recipe.model import ModelConfig
-from sightline.training.loggers import expert_layers
-from sightline.training.objectives import batch_loss
+from sightline.tasks.losses import batch_loss
+from sightline.training.callbacks import expert_layers
 
 CLOSE = {"rtol": 0.0, "atol": 1e-5}
 SOURCES = [[5, 9, 4, 7, 3], [6, 3], [12, 8, 5, 3]]

@@ -53,7 +53,7 @@ def test_a_folder_is_free_again_after_what_could_not_be_used(
     ("stage", "said"),
     [
         ("prepare_data", "interrupted; nothing was begun yet; start it again"),
-        ("step_cost", "interrupted; go on with: sightline train {run} --resume"),
+        ("flop_rate", "interrupted; go on with: sightline train {run} --resume"),
     ],
 )
 def test_an_interruption_before_the_first_step_says_how_to_go_on(

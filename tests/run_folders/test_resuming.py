@@ -19,7 +19,7 @@ from dated_runs import KINDS, TRANSFORMER, Trained, dates, write_recipe
 from ordered_commands import Moment, Server
 from sightline.run import Run
 from sightline.run_folder import RunError
-from sightline.training.trainer import NotFinite
+from sightline.training.loggers import NotFinite
 from watched_runs import Silent, records
 
 MOMENTS = {
@@ -93,7 +93,7 @@ def test_counting_operations_changes_nothing_that_is_learned(
     trained: Callable[[str], Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = trained("transformer-ema")
-    monkeypatch.setattr("sightline.training.train.step_cost", lambda model, plan, device: lambda batch: 0)
+    monkeypatch.setattr("sightline.training.train.flop_rate", lambda step, plan: lambda batch: 0)
     uncounted = sightline.train(whole.recipe, out=tmp_path / "uncounted", display=Silent()).folder
     assert (uncounted / "model.safetensors").read_bytes() == whole.model()
     counted = records(whole.run)

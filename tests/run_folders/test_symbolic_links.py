@@ -23,7 +23,7 @@ from sightline.files import (
 )
 from sightline.run_folder import RunError, locked
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.loggers import Journal
+from sightline.training.loggers import Journal, TensorBoard
 from watched_runs import Silent
 
 
@@ -89,7 +89,7 @@ def test_the_journal_is_not_cut_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").symlink_to(tmp_path / "other")
     with pytest.raises(LinkError):
-        Journal(tmp_path / "run", tensorboard=False)
+        Journal(tmp_path / "run")
     assert (tmp_path / "other").read_text() == "precious\n"
 
 
@@ -97,7 +97,7 @@ def test_tensorboard_events_are_not_written_into_a_linked_folder(tmp_path: Path)
     (tmp_path / "outside").mkdir()
     (tmp_path / "tensorboard").symlink_to(tmp_path / "outside")
     with pytest.raises(LinkError):
-        Journal(tmp_path, tensorboard=True)
+        TensorBoard(tmp_path)
     assert not list((tmp_path / "outside").iterdir())
 
 

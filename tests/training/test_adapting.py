@@ -15,7 +15,7 @@ from sightline.models.protocol import Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig
-from sightline.training.optimizers import build_optimizer, freeze, layer_rates, matching, trained_count
+from sightline.training.optimizers import build_optimizer, freeze, layer_lr_factors, matching, trained_count
 
 BODY: dict[str, Any] = {
     "kind": "transformer",
@@ -61,7 +61,7 @@ def test_frozen_parameters_have_no_gradient_and_no_state_and_stay(model: Seq2Seq
     assert frozen == {*matching(model, "embeddings"), *matching(model, "encoder.0")}
     assert trained_count(model) == sum(p.numel() for name, p in model.named_parameters() if name not in frozen)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.1), torch.device("cpu"))
+    optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.1))
     sum(parameter.square().sum() for parameter in model.parameters() if parameter.requires_grad).backward()
     optimizer.step()
     held = {id(parameter) for parameter in optimizer.state}
@@ -85,7 +85,7 @@ def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: S
 
 def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
     new = ["decoder.layers.0.cross_attention.qkv.weight"]
-    rates = layer_rates(model, 0.5, new)
+    rates = layer_lr_factors(model, 0.5, new)
     assert rates.keys() == set(names(model))
     for layer, rate in enumerate([0.25, 0.5, 1.0]):
         assert {rates[name] for name in matching(model, f"encoder.{layer}")} == {rate}
@@ -100,7 +100,7 @@ def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
 
 def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(GRU, GRU)
-    rates = layer_rates(model, 0.5)
+    rates = layer_lr_factors(model, 0.5)
     assert {rates[name] for name in matching(model, "encoder.0")} == {0.5}
     assert {rates[name] for name in matching(model, "decoder.1")} == {1.0}
 
@@ -110,13 +110,13 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     linked = {"kind": "recurrent", "layers": 2, "skip_connections": "fast-forward", "experts": {"count": 2}}
     window = {"kind": "window", "layers": 2}
     model = build_model(convolutions, convolutions)
-    rates = layer_rates(model, 0.5)
+    rates = layer_lr_factors(model, 0.5)
     assert {rates[name] for name in names(model) if name.startswith("decoder.attentions.0.")} == {0.5}
     assert rates["encoder.embed_positions.positions.table"] == rates["source_embedding.weight"] == 0.25
     assert "decoder.attentions.0.project.direction" in matching(model, "decoder.0")
     wider = {**convolutions, "channels": 12}
     model = build_model(wider, wider)
-    rates = layer_rates(model, 0.5)
+    rates = layer_lr_factors(model, 0.5)
     assert rates["encoder.input_projection.project.direction"] == rates["decoder.input_projection.project.bias"] == 0.25
     assert (
         rates["encoder.output_projection.project.direction"] == rates["decoder.output_projection.project.bias"] == 1.0
@@ -124,13 +124,13 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     assert rates["decoder.attentions.0.output_projection.project.length"] == 0.5
     assert "decoder.attentions.0.output_projection.project.length" in matching(model, "decoder.0")
     model = build_model(linked, linked)
-    rates = layer_rates(model, 0.5)
+    rates = layer_lr_factors(model, 0.5)
     assert rates["encoder.links.0.map.weight"] == 0.5
     assert rates["encoder.links.1.map.weight"] == rates["encoder.between.experts.1.gate"] == 1.0
     assert "decoder.links.0.map.weight" in matching(model, "decoder.0")
     model = build_model(window, GRU)
     lowest = matching(model, "encoder.0")
-    assert lowest and {layer_rates(model, 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
+    assert lowest and {layer_lr_factors(model, 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
     with pytest.raises(ValueError, match=r"it has embeddings, .*encoder\.0, encoder\.1, encoder\.2, decoder\.0"):
         freeze(model, ["encoder.net.0"])
 
@@ -151,7 +151,7 @@ class House(nn.Module):
 
 def test_a_new_body_is_frozen_and_slowed_by_what_it_says_of_its_layers() -> None:
     model = nn.ModuleDict({"embedding": nn.Embedding(3, 2), "decoder": House()})
-    assert layer_rates(model, 0.5) == {
+    assert layer_lr_factors(model, 0.5) == {
         "embedding.weight": 0.125,
         "decoder.cellar.weight": 0.125,
         "decoder.floors.0.weight": 0.25,
@@ -175,9 +175,9 @@ def test_every_body_says_what_its_layers_are(kind: str, build_model: Callable[..
 
 
 def test_the_optimizer_moves_each_parameter_by_its_rate(model: Seq2Seq) -> None:
-    rates = layer_rates(model, 0.5)
+    rates = layer_lr_factors(model, 0.5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    optimizer = build_optimizer(model, Training(lr=0.1, eps=1e-12), torch.device("cpu"), rates)
+    optimizer = build_optimizer(model, Training(lr=0.1, eps=1e-12), rates)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()

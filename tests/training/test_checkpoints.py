@@ -32,7 +32,7 @@ class Sitting:
 
     def __init__(self, model: Seq2Seq, *, averaged: bool = True) -> None:
         self.model = model
-        self.optimizer = build_optimizer(model, Training(lr=0.01), torch.device("cpu"))
+        self.optimizer = build_optimizer(model, Training(lr=0.01))
         self.average = RunningAverage(model, 0.9) if averaged else None
 
     def step(self, number: int) -> None:

@@ -19,10 +19,11 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.loading import RecipeError
 from sightline.recipe.model import ModelConfig
-from sightline.training.loggers import routing_record
-from sightline.training.objectives import batch_loss, training_loss
+from sightline.tasks.losses import batch_loss
+from sightline.training.callbacks import routing_record
+from sightline.training.objectives import build_objective
 from sightline.training.resolve import open_recipe
-from sightline.training.train_step import CarriedGradients, PlainGradients
+from sightline.training.train_step import StepRunner, TrainStep
 
 CPU = torch.device("cpu")
 EXPERTS = {"count": 4, "importance": 2.0, "load": 3.0}
@@ -76,12 +77,12 @@ def test_with_rdrop_they_are_the_mean_of_both_passes() -> None:
         for _ in range(2):
             model(given.source, given.source_layout, given.decoder_input, given.decoder_layout)
     torch.manual_seed(1)
-    found = training_loss(model, given, twice)
+    found = build_objective(twice)(model, given)
     for module in model.modules():
         if hasattr(module, "recipe"):
             module.recipe = module.recipe.model_copy(update={"importance": 0.0, "load": 0.0})
     torch.manual_seed(1)
-    own = training_loss(model, given, twice)
+    own = build_objective(twice)(model, given)
     wanted = given.tokens * torch.stack(extra.losses).sum() / 2
     torch.testing.assert_close(found.total - own.total, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.counts, extra.row())
@@ -90,7 +91,7 @@ def test_with_rdrop_they_are_the_mean_of_both_passes() -> None:
 def test_the_gradient_of_several_batches_has_each_ones_losses_by_its_answers() -> None:
     model, group = build(), [batch(1), batch(2, rows=9)]
     torch.manual_seed(1)
-    loss = PlainGradients(model, TRAINING, CPU)(group)
+    loss = StepRunner(TrainStep(model, TRAINING, CPU))(group)
     found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     torch.manual_seed(1)
     parts = [by_hand(model, given) for given in group]
@@ -110,7 +111,7 @@ def test_windows_that_go_on_have_them_too() -> None:
     model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13).train()
     given = padded_batch(language_model_ids([], [np.arange(4, 12)] * 3), np.arange(3))
     torch.manual_seed(1)
-    found = CarriedGradients(model, TRAINING, CPU)([given])
+    found = StepRunner(TrainStep(model, TRAINING, CPU), carry=True)([given])
     torch.manual_seed(1)
     plain = batch_loss(model, given, 0.1)
     torch.testing.assert_close(found.total, plain.total.detach())

@@ -12,8 +12,8 @@ from sightline.data.collate import TrainingBatch
 from sightline.layers.dropout import Dropout
 from sightline.layers.losses import Loss
 from sightline.models.weights import parameters_of
-from sightline.training.objectives import batch_loss
-from sightline.training.trainer import NotFinite
+from sightline.tasks.losses import batch_loss
+from sightline.training.loggers import NotFinite
 from watched_runs import Killed, pull_the_plug
 
 

@@ -22,9 +22,9 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Additive, ScaledDot
 from sightline.models.seq2seq import Seq2Seq
+from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import PAD
 from sightline.training.flops import FORMULAS, FlopCount, count_flops
-from sightline.training.objectives import batch_loss
 
 GATES = {"elman": 1, "gru": 3, "lstm": 4}
 FUSED = [

@@ -21,7 +21,8 @@ from sightline.recipe import Recipe, Training
 from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.training import GuidedAlignment
 from sightline.run import Run
-from sightline.training.objectives import GuidedHead, alignment_loss, batch_loss, training_loss
+from sightline.tasks.losses import batch_loss
+from sightline.training.objectives import GuidedHead, alignment_loss, build_objective
 from sightline.training.train import train
 from watched_runs import Silent
 
@@ -76,7 +77,7 @@ def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
             heard.append(tapped.tensor)
 
     with torch.no_grad():
-        with head.listening():
+        with head.recording():
             looking_model(source, layouts[0], target, layouts[1])
         found = head.weights(layouts[0], layouts[1])
         with on_taps(looking_model, hear, (looking_model.cross_attention_paths[0],)):
@@ -96,12 +97,12 @@ def test_a_guided_step_minimizes_its_own_loss_and_that_of_the_head_by_its_weight
     section = GuidedAlignment(file="x", layer=0, weight=0.25)
     head = GuidedHead(looking_model, section)
     with torch.no_grad():
-        with head.listening():
+        with head.recording():
             plain = batch_loss(looking_model, batch, smoothing)
         apart = alignment_loss(head.weights(batch.source_layout, batch.decoder_layout), guide)
-        unguided = training_loss(looking_model, batch, Training(label_smoothing=smoothing))
-        found = training_loss(looking_model, batch, Training(label_smoothing=smoothing, guided_alignment=section))
-        twice = training_loss(looking_model, batch, Training(label_smoothing=smoothing, rdrop=3.0))
+        unguided = build_objective(Training(label_smoothing=smoothing))(looking_model, batch)
+        found = build_objective(Training(label_smoothing=smoothing, guided_alignment=section))(looking_model, batch)
+        twice = build_objective(Training(label_smoothing=smoothing, rdrop=3.0))(looking_model, batch)
     torch.testing.assert_close(unguided.total, plain.total)
     torch.testing.assert_close(found.total, plain.total + 0.25 * apart)
     torch.testing.assert_close(twice.total, plain.total)  # R-Drop without dropout: both passes say the same

@@ -17,7 +17,7 @@ from sightline.training import trainer
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.loggers import Journal
-from sightline.training.trainer import Validation
+from sightline.training.validation import Validation
 from sightline.training.world import Interrupted
 from watched_runs import Killed, pull_the_plug, records
 
@@ -144,9 +144,9 @@ def test_a_resumed_journal_goes_on_where_its_checkpoint_was(
     opened: list[tuple[int, int]] = []
 
     class Watched(Journal):
-        def __init__(self, run: Path, *, tensorboard: bool, size: int, step: int) -> None:
+        def __init__(self, run: Path, step: int, *, size: int) -> None:
             opened.append((size, step))
-            super().__init__(run, tensorboard=tensorboard, size=size, step=step)
+            super().__init__(run, step, size=size)
 
     monkeypatch.setattr(trainer, "Journal", Watched)
     found = job().fit()

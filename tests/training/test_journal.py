@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sightline.training.loggers import Journal
+from sightline.training.loggers import Journal, TensorBoard
 
 
 def record(step: int) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def steps(run: Path) -> list[int]:
 
 
 def test_each_record_is_a_line_and_can_be_read_at_once(tmp_path: Path) -> None:
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         for step in (1, 2):
             journal.write(record(step))
             assert steps(tmp_path) == list(range(1, step + 1))
@@ -29,7 +29,7 @@ def test_each_record_is_a_line_and_can_be_read_at_once(tmp_path: Path) -> None:
 
 
 def test_letters_are_written_as_they_are(tmp_path: Path) -> None:
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         journal.write(record(1))
     assert "März" in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
 
@@ -37,50 +37,50 @@ def test_letters_are_written_as_they_are(tmp_path: Path) -> None:
 def test_what_is_synced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         journal.write(record(1))
         journal.sync()
         assert synced == [journal.size]
 
 
 def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> None:
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         journal.write(record(1))
         journal.sync()
         size = journal.size
         journal.write(record(2))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')  # killed in the middle of a line
-    with Journal(tmp_path, tensorboard=False, size=size) as journal:
+    with Journal(tmp_path, size=size) as journal:
         assert journal.size == size
         journal.write(record(3))
     assert steps(tmp_path) == [1, 3]
 
 
 def test_half_a_line_at_the_end_of_a_journal_that_was_cut_off_is_not_gone_on_with(tmp_path: Path) -> None:
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         for step in (1, 2, 3):
             journal.write(record(step))
         size = journal.size
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-10])
-    with Journal(tmp_path, tensorboard=False, size=size) as journal:
+    with Journal(tmp_path, size=size) as journal:
         journal.write(record(4))
     assert steps(tmp_path) == [1, 2, 4]
 
 
 def test_a_new_training_starts_an_empty_journal(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 99}\n')
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         journal.write(record(1))
     assert steps(tmp_path) == [1]
 
 
 def test_a_journal_that_was_lost_is_not_filled_with_zeros(tmp_path: Path) -> None:
     """A checkpoint remembers how long the journal was; a journal that is shorter now stays what it is."""
-    with Journal(tmp_path, tensorboard=False) as journal:
+    with Journal(tmp_path) as journal:
         journal.write(record(1))
-    with Journal(tmp_path, tensorboard=False, size=10_000) as journal:
+    with Journal(tmp_path, size=10_000) as journal:
         journal.write(record(2))
         assert journal.size == (tmp_path / "metrics.jsonl").stat().st_size
     assert steps(tmp_path) == [1, 2]
@@ -88,12 +88,12 @@ def test_a_journal_that_was_lost_is_not_filled_with_zeros(tmp_path: Path) -> Non
 
 def test_tensorboard_shows_nothing_twice_after_a_resume(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with Journal(tmp_path, tensorboard=True) as journal:
+    with TensorBoard(tmp_path) as events_file:
         for step in (1, 2, 3):
-            journal.write(record(step))
-    with Journal(tmp_path, tensorboard=True, step=1) as journal:
+            events_file.validation(None, record(step))
+    with TensorBoard(tmp_path, step=1) as events_file:
         for step in (2, 3, 4):
-            journal.write({**record(step), "epoch": 0})
+            events_file.validation(None, {**record(step), "epoch": 0})
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]

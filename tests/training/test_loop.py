@@ -17,11 +17,11 @@ from tiny_jobs import Job, TinyPlan, assert_equal
 from sightline.data.collate import TrainingBatch
 from sightline.layers.losses import Loss
 from sightline.models.weights import parameters_of
+from sightline.tasks.losses import batch_loss
 from sightline.training import trainer
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.objectives import batch_loss
-from sightline.training.trainer import NotFinite
+from sightline.training.loggers import NotFinite
 from watched_runs import Killed, pull_the_plug
 
 

@@ -13,7 +13,7 @@ from sightline.layers.devices import autocast
 from sightline.layers.layout import Padded
 from sightline.layers.recurrent import Recurrence
 from sightline.models.seq2seq import Seq2Seq
-from sightline.training.objectives import batch_loss
+from sightline.tasks.losses import batch_loss
 
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2, "dropout": 0.0}
 LSTM = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from sightline.data.noise import Corrupter, NoisePlan, fixed_windows
 from sightline.data.preparation import PreparedData, prepare_data
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
+from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import END, PAD
-from sightline.training.cost import step_cost, step_flops
-from sightline.training.objectives import batch_loss, training_loss
-from sightline.training.train_step import GraphedGradients, _from_tensors, _shapes, _tensors
+from sightline.training.objectives import build_objective
+from sightline.training.train_step import GraphedRunner, TrainStep, _from_tensors, _shapes, _tensors
 
 CPU = torch.device("cpu")
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
@@ -136,7 +135,7 @@ def test_the_static_step_is_one_graph_for_every_batch(kind: str, text: Path, mon
         return graph
 
     def run(tensors: Any, shapes: Any) -> Any:
-        return training_loss(model, _from_tensors(tensors, shapes), made.recipe.training)
+        return build_objective(made.recipe.training)(model, _from_tensors(tensors, shapes))
 
     torch._dynamo.reset()
     compiled = torch.compile(run, dynamic=False, fullgraph=True, backend=backend)
@@ -153,7 +152,7 @@ def test_the_recorded_static_step_has_the_loss_of_the_padded_one(kind: str, text
     made = prepared(kind, width=64)
     model = build_model(made.recipe, made.vocabulary).to(cuda).train()
     static, padded = plan(made, "static"), plan(made, "padded")
-    graphed = GraphedGradients(model, made.recipe.training.model_copy(update={"precision": "bf16"}), cuda)
+    graphed = GraphedRunner(TrainStep(model, made.recipe.training.model_copy(update={"precision": "bf16"}), cuda))
     for examples in (*static.epoch(0)[:3], static.epoch(0)[-1]):  # the last has fewer windows
         found = float(graphed([static.batch(0, examples).to(cuda)]).nll)
         exact = float(batch_loss(model, padded.batch(0, examples).to(cuda), 0.0).nll.detach())
@@ -200,19 +199,6 @@ def test_answers_are_picked_where_words_were_hidden(text: Path) -> None:
     masks = int((batch.source == hidden).sum())
     assert int((batch.source[batch.decoder_input[real]] == hidden).sum()) == masks > 0
     assert END not in batch.labels.tolist()
-
-
-@pytest.mark.parametrize("layout", ["padded", "packed", "static"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_cost_of_a_step_is_what_is_counted(kind: str, layout: str, text: Path) -> None:
-    made = prepared(kind)
-    batches, model = plan(made, layout), build_model(made.recipe, made.vocabulary)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        cost = step_cost(model, batches, CPU)
-    for examples in (batches.epoch(0)[0], batches.epoch(0)[-1]):
-        batch = batches.batch(0, examples)
-        assert cost(batch) == step_flops(model, batch, made.recipe.training, CPU)
 
 
 def test_a_window_that_is_longer_than_a_batch_is_refused(text: Path) -> None:

@@ -20,7 +20,7 @@ def some_model() -> nn.Module:
 
 def test_weight_decay_falls_on_matrices_alone() -> None:
     model = some_model()
-    optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.5), torch.device("cpu"))
+    optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.5))
     decayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     assert decayed == {id(parameter) for parameter in model.parameters() if parameter.dim() == 2}
     everything = [p for group in optimizer.param_groups for p in group["params"]]
@@ -31,7 +31,7 @@ def test_a_step_is_that_of_plain_adamw() -> None:
     model = some_model()
     other = copy.deepcopy(model)
     recipe = Training(lr=0.01, weight_decay=0.0, betas=(0.8, 0.9), eps=1e-2)  # large enough to matter
-    ours = build_optimizer(model, recipe, torch.device("cpu"))
+    ours = build_optimizer(model, recipe)
     theirs = torch.optim.AdamW(other.parameters(), lr=0.01, betas=(0.8, 0.9), eps=1e-2, weight_decay=0.0, fused=False)
     x = torch.randn(5, 3)
     for _ in range(3):

@@ -16,10 +16,11 @@ from sightline.layers.kernels import cpu_multiplies_bfloat16
 from sightline.layers.losses import Loss
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
+from sightline.tasks.losses import batch_loss
 from sightline.training import objectives as module
-from sightline.training.cost import step_flops
-from sightline.training.objectives import ProjectedRDrop, batch_loss, rdrop, rdrop_from_logits, training_loss
-from sightline.training.train_step import PlainGradients
+from sightline.training.flops import step_flops
+from sightline.training.objectives import ProjectedRDrop, build_objective, rdrop, rdrop_from_logits
+from sightline.training.train_step import StepRunner, TrainStep
 
 CPU = torch.device("cpu")
 PLAIN, RDROP = Training(precision="float32"), Training(precision="float32", rdrop=5.0)
@@ -129,7 +130,7 @@ def test_the_two_passes_of_a_step_are_those_the_seed_gives(
     logits = [model.logits(features).reshape(-1, 13) for features in passes]
     expected = by_formula(*logits, batch.labels.reshape(-1), 0.1, 5.0)
     torch.manual_seed(7)
-    loss = training_loss(model, batch, Training(rdrop=5.0))
+    loss = build_objective(Training(rdrop=5.0))(model, batch)
     assert (loss.total.item(), loss.nll.item()) == pytest.approx(expected, rel=1e-5)
     with torch.no_grad():  # where the logits are held
         again = rdrop(*passes, model.output.weight, model.output.bias, batch.labels, 0.1, 5.0)
@@ -142,7 +143,7 @@ def test_with_alpha_0_it_is_the_mean_of_two_plain_passes(build_model: Callable[.
     plain = [batch_loss(model, batch, 0.1) for _ in range(2)]
     expected = gradients_of(model, (plain[0].total + plain[1].total) / 2)
     torch.manual_seed(7)
-    loss = training_loss(model, batch, Training(rdrop=0.0))
+    loss = build_objective(Training(rdrop=0.0))(model, batch)
     assert loss.total.item() == pytest.approx((plain[0].total + plain[1].total).item() / 2, rel=1e-6)
     for name, gradient in gradients_of(model, loss.total).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
@@ -151,7 +152,7 @@ def test_with_alpha_0_it_is_the_mean_of_two_plain_passes(build_model: Callable[.
 def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_model: Callable[..., Seq2Seq]) -> None:
     model, found = a_model(build_model, dropout=0.0), []
     for training, batch in ((RDROP, a_batch()), (PLAIN, a_batch(twice=True))):
-        loss = PlainGradients(model, training, CPU)([batch])
+        loss = StepRunner(TrainStep(model, training, CPU))([batch])
         gradients = {name: part.grad.clone() for name, part in model.named_parameters()}
         found.append((loss.total / batch.tokens, loss.nll / batch.tokens, gradients))
     torch.testing.assert_close(found[0][:2], found[1][:2], rtol=1e-5, atol=0)
@@ -162,7 +163,8 @@ def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_mo
 def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., Seq2Seq]) -> None:
     model, batch = a_model(build_model), a_batch()
     plain, twice = (Training(rdrop=alpha, label_smoothing=0.0, precision="float32") for alpha in (None, 5.0))
-    assert step_flops(model, batch, twice, CPU) == 2 * step_flops(model, batch, plain, CPU)
+    one, two = (step_flops(TrainStep(model, training, CPU), batch) for training in (plain, twice))
+    assert two == 2 * one
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from sightline.recipe import Schedule
-from sightline.training.schedules import factor, warmup_note
+from sightline.training.schedules import learning_rate_factor as factor
+from sightline.training.schedules import warmup_note
 
 KINDS = ("constant", "inverse-sqrt", "cosine", "warmup-stable-decay")
 

@@ -15,8 +15,9 @@ from sightline.layers.devices import autocast
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig, ModelConfig
-from sightline.training.objectives import batch_loss, training_loss
-from sightline.training.train_step import GraphedGradients, PlainGradients, compiled_loss
+from sightline.tasks.losses import batch_loss
+from sightline.training.objectives import build_objective
+from sightline.training.train_step import GraphedRunner, StepRunner, TrainStep, compile_step
 
 pytestmark = pytest.mark.cuda
 VOCABULARY, LONGEST = 199, 64
@@ -87,7 +88,7 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
 
     def in_bf16(batch: TrainingBatch, compiled: bool) -> tuple[float, torch.Tensor]:
         with autocast("bf16", cuda):
-            loss = compiled_loss(model, TRAINING)(batch) if compiled else batch_loss(model, batch, 0.1)
+            loss = compile_step(TrainStep(model, TRAINING, cuda))(batch) if compiled else batch_loss(model, batch, 0.1)
         loss.total.backward()
         return float(loss.nll.detach()), gradients(model)
 
@@ -114,7 +115,7 @@ def with_adapters(model: Seq2Seq) -> Seq2Seq:
 def test_a_replayed_graph_of_convolutions_is_the_compiled_step(cuda: torch.device, body: dict[str, Any]) -> None:
     model = small_convolutional(body, body).to(cuda).train()
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
-    graphed, compiled = GraphedGradients(model, TRAINING, cuda), compiled_loss(model, TRAINING)
+    graphed, compiled = GraphedRunner(TrainStep(model, TRAINING, cuda)), compile_step(TrainStep(model, TRAINING, cuda))
     for count in (21, 9, 14):
         sides, examples = seq2seq_ids(sentences(count), sentences(count)[::-1]), np.arange(count)
         with (
@@ -139,14 +140,14 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
 ) -> None:
     plain_model = small_transformer("post", "sinusoidal", "relu", dropout=0.3)
     model = (with_adapters(plain_model) if adapted else plain_model).to(cuda).train()
-    plain = PlainGradients(model, training, cuda, compiled_loss(model, training))
+    plain = StepRunner(step := TrainStep(model, training, cuda), forward=compile_step(step))
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     batches = [
         packed_batch(seq2seq_ids(sentences(count), sentences(count)[::-1]), np.arange(count), shape).to(cuda)
         for count in (21, 9, 14)
     ]
 
-    def found(gradients: PlainGradients | GraphedGradients) -> list[tuple[float, float, torch.Tensor]]:
+    def found(gradients: StepRunner) -> list[tuple[float, float, torch.Tensor]]:
         results = []
         for seed, batch in enumerate([*batches, batches[0]]):
             torch.manual_seed(seed)
@@ -154,7 +155,7 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
             results.append((float(loss.total), float(loss.nll), gradients_kept(model)))
         return results
 
-    graphed = found(GraphedGradients(model, training, cuda))
+    graphed = found(GraphedRunner(TrainStep(model, training, cuda)))
     model.zero_grad(set_to_none=True)
     for ours, wanted in zip(graphed, found(plain), strict=True):
         assert ours[:2] == pytest.approx(wanted[:2], rel=1e-4)
@@ -167,11 +168,11 @@ def test_a_compiled_step_of_r_drop_is_the_plain_one(cuda: torch.device) -> None:
     shape = StaticShape(tokens=1_024, sequences=48, longest=LONGEST)
     batch = packed_batch(seq2seq_ids(sentences(21), sentences(21)[::-1]), np.arange(21), shape).to(cuda)
     with autocast("bf16", cuda):
-        plain = training_loss(model, batch, RDROP)
+        plain = build_objective(RDROP)(model, batch)
     plain.total.backward()
     wanted = gradients(model)
     with autocast("bf16", cuda):
-        ours = compiled_loss(model, RDROP)(batch)
+        ours = compile_step(TrainStep(model, RDROP, cuda))(batch)
     ours.total.backward()
     assert float(ours.total.detach()) == pytest.approx(float(plain.total.detach()), rel=2e-3)
     assert float((gradients(model) - wanted).norm()) < 0.02 * float(wanted.norm())

@@ -12,7 +12,7 @@ from sightline.data.collate import TrainingBatch
 from sightline.models.language_model import LanguageModel
 from sightline.recipe import Training
 from sightline.recipe.model import ModelConfig
-from sightline.training.train_step import CarriedGradients
+from sightline.training.train_step import StepRunner, TrainStep
 
 CPU = torch.device("cpu")
 VOCABULARY, ROWS, CONTEXT = 13, 3, 4
@@ -81,7 +81,7 @@ def layers(model: LanguageModel) -> Any:
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_gradient_is_that_of_a_loop_that_cuts_the_state_off_by_hand(cell: str) -> None:
     model, rows = build(cell), text(3)
-    carried = CarriedGradients(model, training(), CPU)
+    carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
     for batch, (loss, wanted) in zip(cut(rows), naive(model, rows), strict=True):
         assert float(carried([batch]).nll) == pytest.approx(loss, rel=1e-6)
         for found, theirs in zip(gradients_of(model), wanted, strict=True):
@@ -92,17 +92,17 @@ def test_the_gradient_is_that_of_a_loop_that_cuts_the_state_off_by_hand(cell: st
 def test_the_state_matters_and_a_batch_that_does_not_go_on_begins_anew(cell: str) -> None:
     model = build(cell)
     batches = cut(text(2))
-    fresh = float(CarriedGradients(model, training(), CPU)([batches[0]]).nll)
-    carried = CarriedGradients(model, training(), CPU)
+    fresh = float(StepRunner(TrainStep(model, training(), CPU), carry=True)([batches[0]]).nll)
+    carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
     losses = [float(carried([batch]).nll) for batch in (*batches, batches[0])]
     assert losses[0] == losses[2] == fresh
-    alone = float(CarriedGradients(model, training(), CPU)([cut(text(2)[:, CONTEXT:])[0]]).nll)
+    alone = float(StepRunner(TrainStep(model, training(), CPU), carry=True)([cut(text(2)[:, CONTEXT:])[0]]).nll)
     assert losses[1] != pytest.approx(alone, rel=1e-6)
 
 
 def test_nothing_is_learned_through_the_state() -> None:
     model, rows = build("lstm"), text(2)
-    carried = CarriedGradients(model, training(), CPU)
+    carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
     carried([cut(rows)[0]])
     assert sorted(carried.carried) == ["0.0", "0.1", "1.0", "1.1"]
     assert not any(part.requires_grad for part in carried.carried.values())
@@ -118,7 +118,7 @@ def test_nothing_is_learned_through_the_state() -> None:
 
 def test_several_batches_of_a_step_go_on_from_one_another() -> None:
     model, rows = build("gru"), text(2)
-    together = CarriedGradients(model, training(), CPU)
+    together = StepRunner(TrainStep(model, training(), CPU), carry=True)
     total = float(together(cut(rows)).nll)
     found = gradients_of(model)
     each = naive(model, rows)
@@ -129,9 +129,9 @@ def test_several_batches_of_a_step_go_on_from_one_another() -> None:
 
 def test_with_the_state_of_a_checkpoint_it_goes_on_as_if_it_had_never_stopped() -> None:
     model, batches = build("lstm"), cut(text(3))
-    whole = CarriedGradients(model, training(0.1), CPU)
+    whole = StepRunner(TrainStep(model, training(0.1), CPU), carry=True)
     wanted = [float(whole([batch]).total) for batch in batches]
-    first, second = (CarriedGradients(model, training(0.1), CPU) for _ in range(2))
+    first, second = (StepRunner(TrainStep(model, training(0.1), CPU), carry=True) for _ in range(2))
     found = [float(first([batch]).total) for batch in batches[:2]]
     second.carried = {name: part.clone() for name, part in first.carried.items()}
     assert [*found, float(second([batches[2]]).total)] == wanted

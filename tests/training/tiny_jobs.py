@@ -17,8 +17,10 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
 from sightline.training.checkpoints import Progress
-from sightline.training.train_step import PlainGradients
-from sightline.training.trainer import Fit, Validation, fit
+from sightline.training.objectives import Objective
+from sightline.training.train_step import StepRunner, TrainStep
+from sightline.training.trainer import Trainer
+from sightline.training.validation import Validation
 from watched_runs import Silent
 
 DATES = {"kind": "dates", "split": "train", "examples": 1}
@@ -84,20 +86,21 @@ class Job:
         return Validation(self.scores[number] if self.scores else 0.0, {"loss": 1.0})
 
     def fit(self, *, resume: bool = False) -> Progress:
-        job = Fit(
+        loss = self.loss
+        objective = None if loss is None else Objective(self.recipe.training, lambda model, batch, *_: loss(batch))
+        step = TrainStep(self.model, self.recipe.training, torch.device("cpu"), objective)
+        trainer = Trainer(
             recipe=self.recipe,
             run=self.run,
-            model=self.model,
             plan=self.plan,
-            device=torch.device("cpu"),
-            validate=self.validate,
+            runner=StepRunner(step),
+            validator=self.validate,
             export=lambda weights: self.exported.append({name: weight.clone() for name, weight in weights.items()}),
             display=self.display,
             flops=lambda batch: 100 * batch.tokens + len(batch.examples),
-            gradients=PlainGradients(self.model, self.recipe.training, torch.device("cpu"), self.loss),
-            rates=self.rates,
+            lr_factors=self.rates,
         )
-        return fit(job, resume=resume)
+        return trainer.fit(resume=resume)
 
     def journal(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.run / "metrics.jsonl").read_text().splitlines()]

@@ -16,7 +16,7 @@ def demo(
     """Train the date translator, score it on dates it never saw, and show where it looked."""
     import time
 
-    from sightline.cli.train import train_or_tell
+    from sightline.cli.train import interruptions, run_training
     from sightline.run import Run
     from sightline.terminal import console
     from sightline.training.resolve import open_recipe
@@ -25,7 +25,8 @@ def demo(
     recipe, _ = open_recipe("dates")
     print("Training an LSTM with additive attention to read dates (recipe: dates).", file=sys.stderr)
     started = time.monotonic()
-    train_or_tell(recipe, out)
+    with interruptions(out):
+        run_training(recipe, out)
     seconds = time.monotonic() - started
     run = Run.load(out, device="cpu")
     report = run.evaluate("test")

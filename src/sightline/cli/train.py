@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,20 +40,22 @@ def train(
     from sightline.training.resolve import open_recipe
 
     loaded, folder = open_recipe(recipe, overrides or [])
-    run = out or Path(folder)
     if dry_run:
         _show(try_out(loaded, progress=_counter()))
         return
-    train_or_tell(loaded, run, resume=resume)
+    run = out or Path(folder)
+    with interruptions(run):
+        run_training(loaded, run, resume=resume)
     print(f"done: {run}", file=sys.stderr)
 
 
-def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
-    """Train; an interruption ends the command with what is left to do."""
+@contextmanager
+def interruptions(run: Path) -> Iterator[None]:
+    """An interruption of a training ends the command with the way to continue."""
     from sightline.training.world import Interrupted
 
     try:
-        run_training(recipe, run, resume=resume)
+        yield
     except Interrupted:
         print(f"interrupted and saved; go on with: sightline train {run} --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
@@ -65,17 +69,12 @@ def train_or_tell(recipe: Any, run: Path, *, resume: bool = False) -> None:
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
     """Train with a live display in a terminal, and plain lines elsewhere."""
     from sightline.training.loggers import LiveDisplay
-    from sightline.training.train import complete_recipe
     from sightline.training.train import train as train_recipe
 
     if not sys.stderr.isatty():
         train_recipe(recipe, out=run, resume=resume, progress=_counter())
         return
-    recipe, notes = complete_recipe(recipe, run, resume=resume)
-    limits = recipe.training.limits
-    with LiveDisplay(steps=limits.steps, epochs=limits.epochs, minutes=limits.minutes) as display:
-        for line in notes:
-            display.note(line)
+    with LiveDisplay() as display:
         train_recipe(recipe, out=run, resume=resume, display=display, progress=display.count)
 
 

@@ -14,7 +14,7 @@ from sightline.decoding.ensemble import Mean
 from sightline.evaluation.test_set import TestSet
 from sightline.files import checksum
 from sightline.terminal import plural
-from sightline.training.schedules import broken_off_at
+from sightline.training.schedules import interrupted_at
 
 _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probabilities"}
 _OWN_COST = "tokens, FLOPs and time are of their own training alone"
@@ -47,7 +47,7 @@ def trained_systems(systems: Sequence[System]) -> list[System]:
 
 def _unfinished_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Trainings that were interrupted."""
-    steps = {each.name: broken_off_at(each.run.folder, each.recipe) for each in runs}
+    steps = {each.name: interrupted_at(each.run.folder, each.recipe) for each in runs}
     names = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
     return [f"Not trained to the end, so it may still get better: {names}; go on with --resume."] if names else []
 

@@ -24,7 +24,6 @@ from sightline.layers.devices import resolve_precision
 from sightline.recipe import Recipe
 from sightline.recipe.bodies import ByteNetConfig, ConvolutionalConfig, TransformerConfig
 from sightline.terminal import plural
-from sightline.text.tokenizer import END
 from sightline.text.vocabulary import Vocabulary
 
 
@@ -179,14 +178,6 @@ class ExamplePlan(EpochPlan):
         if self.shape is not None:
             return packing_waste(self.epoch(epoch), *lengths, tokens=self.shape.tokens)
         return padding_waste(self.epoch(epoch), *lengths)
-
-    def tiny(self, sizes: Sequence[np.ndarray]) -> ExampleIds:
-        """Examples with about so many tokens on either side, as the model would be shown them."""
-        labels = self.recipe.task_spec.labels
-        left, right = sizes
-        if labels != "none":
-            left, right = left + 1, left + 1 if labels == "words" else np.ones_like(left)
-        return self.sides(*([np.full(size, END) for size in side] for side in (left, right)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The examples of a batch, to be read by a person."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.data.collate import ExampleIds, StaticShape, TrainingBatch, collate_fn
+from sightline.data.collate import StaticShape, TrainingBatch, collate_fn
 from sightline.data.epoch_plan import EpochPlan
 from sightline.data.windows import FullWindows
 from sightline.recipe import Recipe
@@ -332,15 +332,6 @@ class NoisePlan(EpochPlan):
         batch = self.batch(epoch, self.epoch(epoch)[0])
         sides: list[Any] = [batch.source, *([] if batch.decoder_layout is None else [batch.decoder_input])]
         return 1 - sum(int((side != PAD).sum()) for side in sides) / sum(int(side.numel()) for side in sides)
-
-    def tiny(self, sizes: Sequence[np.ndarray]) -> ExampleIds:
-        """Windows of about so many tokens."""
-        left, right = sizes
-        if isinstance(self.spoiler.noise, MaskNoise):
-            read = [np.full(size + 1, END) for size in left]
-            wanted = [np.where(np.arange(size + 1) <= other, END, PAD) for size, other in zip(left, right, strict=True)]
-            return self.sides(read, wanted)
-        return self.sides(*([np.full(size, END) for size in side] for side in (left, right)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The windows of a batch, to be read by a person: as they were and as they are read."""

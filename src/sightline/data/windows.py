@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.data.batch_order import order, random_numbers, shuffled
-from sightline.data.collate import ExampleIds, StaticShape, TrainingBatch, language_model_ids, padded_batch
+from sightline.data.collate import StaticShape, TrainingBatch, language_model_ids, padded_batch
 from sightline.data.epoch_plan import EpochPlan
 from sightline.data.store import Store
 from sightline.recipe.recipe import carries
@@ -227,11 +227,6 @@ class WindowPlan(EpochPlan):
         if self.weighted:
             return 1 - self.rows * self.context / self.shape.tokens
         return 1 - len(self.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
-
-    def tiny(self, sizes: Sequence[np.ndarray]) -> ExampleIds:
-        """Windows of about so many tokens."""
-        lengths = np.minimum(sizes[0] + 2, self.context)  # one token alone would take other kernels
-        return language_model_ids([], [np.full(length + 1, END) for length in lengths])
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         """The windows of a batch, to be read by a person."""

@@ -34,10 +34,11 @@ class Loss(NamedTuple):
     total: Tensor  # label-smoothed cross entropy: what is minimized
     nll: Tensor  # −log p of the targets: what is reported
     counts: Tensor | None = None  # tokens per expert and dropped tokens, for models with experts
+    carried: dict[str, Tensor] | None = None  # final state of a language model, for the next batch
 
     def detached(self) -> Loss:
         """The same values outside autograd."""
-        return Loss(self.total.detach(), self.nll.detach(), self.counts)
+        return self._replace(total=self.total.detach(), nll=self.nll.detach())
 
 
 def cross_entropy(

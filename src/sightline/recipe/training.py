@@ -215,8 +215,9 @@ class Training(Section):
     tensorboard: bool = Field(False, description="write metrics for TensorBoard, too")
 
 
-def step_seed(seed: int, step: int) -> int:
-    """The seed of all that is random inside one step."""
+def step_seed(seed: int, step: int, rank: int = 0) -> int:
+    """The seed of all that is random inside one step, in the process of this rank."""
     import numpy as np  # not when recipes are only read or --help is printed
 
-    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)
+    entropy = [seed, step, rank] if rank else [seed, step]
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)

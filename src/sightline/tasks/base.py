@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -18,8 +18,10 @@ from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
 from sightline.decoding.generate import generate
 from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
 from sightline.decoding.request import Request, check_least
+from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Evaluation, Recipe
 from sightline.recipe.bodies import learned_positions
+from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import UNK
 from sightline.text.vocabulary import Vocabulary
 
@@ -112,6 +114,7 @@ class Task:
     members: tuple[Task, ...] = ()  # of an ensemble
     lengths: TargetLengths | None = None  # of the training text, from which limits of outputs are derived
     unit: ClassVar[str] = "line"  # what errors call a text of the input
+    loss: ClassVar[Callable[..., Loss]] = staticmethod(batch_loss)  # of a training batch: see tasks/losses.py
 
     def longest_source(self) -> int | None:
         """The most tokens a source may have, where the model has a limit."""

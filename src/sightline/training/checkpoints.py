@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +22,9 @@ from torch import Tensor, nn
 
 from sightline.files import TEMPORARY, atomic_folder, checksum, make_folder, read_json, refuse_link, remove
 from sightline.models.weights import load_parameters, load_weights, parameters_of
-from sightline.training.averaging import RunningAverage
+
+if TYPE_CHECKING:
+    from sightline.training.averaging import RunningAverage
 
 SUMS = "SHA256SUMS"
 

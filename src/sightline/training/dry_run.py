@@ -18,14 +18,13 @@ from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
-from sightline.training.cost import peak_memory
-from sightline.training.init_from import adapt, first_weights, vocabulary_of_start
+from sightline.training.flops import peak_memory
+from sightline.training.init_from import adapt, initialize, vocabulary_of_start
 from sightline.training.optimizers import build_optimizer, trained_count
-from sightline.training.reward import RewardGradients
 from sightline.training.schedules import warmup_note
 from sightline.training.summary import cut_reference_notes, text_to_count
-from sightline.training.train import fit_to_lengths, plan_for
-from sightline.training.train_step import PlainGradients
+from sightline.training.train import fit_to_lengths, objective_for, plan_for
+from sightline.training.train_step import StepRunner, TrainStep
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,13 @@ def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun
 def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)
-    notes, start = first_weights(model, recipe, prepared.vocabulary, None)
-    rates = adapt(model, recipe, start)
+    notes, start = initialize(model, recipe, prepared.vocabulary, None)
+    lr_factors = adapt(model, recipe, start)
     if isinstance(model, CountedModel):
         step, notes = None, [text_to_count(prepared), *held_out_notes(prepared), *notes]
     else:
         model = model.to(device).train()
-        step = _first_step(model, prepared, device, rates)
+        step = _first_step(model, prepared, device, lr_factors)
         note = precision_note(recipe.training.precision, device)
         notes = notes if note is None else [*notes, note]
         notes = [*held_out_notes(prepared), *cut_reference_notes(prepared), *notes]
@@ -116,7 +115,9 @@ def _size(parameters: Iterable[nn.Parameter]) -> int:
     return sum(each.numel() for each in parameters)
 
 
-def _first_step(model: nn.Module, prepared: PreparedData, device: torch.device, rates: dict[str, float]) -> FirstStep:
+def _first_step(
+    model: nn.Module, prepared: PreparedData, device: torch.device, lr_factors: dict[str, float]
+) -> FirstStep:
     """One step with the largest of the first batches."""
     recipe, plan = prepared.recipe, plan_for(prepared, device)
     batches = plan.epoch(0)
@@ -125,19 +126,16 @@ def _first_step(model: nn.Module, prepared: PreparedData, device: torch.device, 
     some = [plan.batch(0, examples) for examples in batches[: min(len(batches), 64)]]
     batch = max(some, key=lambda batch: batch.tokens)
     batch = batch.to(device) if device.type != "cpu" else batch
-    optimizer = build_optimizer(model, recipe.training, device, rates)
-    gradients = PlainGradients(model, recipe.training, device)
-    if recipe.training.reward is not None:
-        lengths = prepared.target_lengths
-        gradients = RewardGradients(model, recipe, prepared.vocabulary, device, lambda batch: 0, lengths)
+    optimizer = build_optimizer(model, recipe.training, lr_factors)
+    runner = StepRunner(TrainStep(model, recipe.training, device, objective_for(prepared, device)))
     started = time.monotonic()
-    loss = gradients([batch])
+    loss = runner([batch])
     optimizer.step()
     value = float(loss.nll) / batch.tokens
     seconds = again = time.monotonic() - started
     if recipe.training.limits.minutes is not None:  # the first step is slower than the others
         started = time.monotonic()
-        gradients([batch])
+        runner([batch])
         optimizer.step()
         again = time.monotonic() - started
     planned = _planned_steps(recipe, len(batches), again)

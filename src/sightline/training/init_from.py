@@ -31,7 +31,7 @@ from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary import Vocabulary, extend_tokenizer
 from sightline.text.word_vectors import initial_embeddings
 from sightline.training.checkpoints import Checkpoints
-from sightline.training.optimizers import freeze_for, rates_for
+from sightline.training.optimizers import freeze_for, lr_factors_for
 
 START = "start.json"
 _SHOWN = 8  # differences told, at most
@@ -272,7 +272,7 @@ def start_from_word_vectors(
     return coverage.describe() + kept
 
 
-def first_weights(
+def initialize(
     model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None
 ) -> tuple[list[str], Start | None]:
     """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
@@ -293,4 +293,4 @@ def adapt(model: nn.Module, recipe: Recipe, start: Start | None) -> dict[str, fl
     new = () if start is None else start.new
     if not isinstance(model, CountedModel):
         freeze_for(model, recipe, new)
-    return rates_for(model, recipe, new)
+    return lr_factors_for(model, recipe, new)

@@ -1,23 +1,23 @@
-"""metrics.jsonl, and the TensorBoard events beside it.
+"""Loggers: where the records of a training go. metrics.jsonl, TensorBoard and the display are loggers.
 
 Every record has its `kind` and how far the training was: `step`, `epoch`, `tokens` (real target tokens), `flops`
 (floating-point operations of all steps, forward, loss and backward, padding included; validation and the optimizer are
-not in it; flops.py says what counts as how many) and `seconds` (over all sittings, validation included).
+not in it; flops.py says how they are counted and estimated) and `seconds` (over all sittings, validation included).
 
-- "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats a token) and `gradient_norm` (before
-  clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
-  Where a model has experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
+- "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats per token) and `gradient_norm`
+  (before clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
+  For a model with experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
   choices that fell on each, `dropped`, the share of all choices that found their expert full, and `dropped_choices`,
-  how many those were; all since then too.
+  their number; all since the record before.
   With training.precision: fp16 `loss_scale`, and `skipped_steps`, how many steps so far left the weights as they were
   because the scaled gradient overflowed (the means leave them out).
-  With training.reward `flops` has the drawn outputs in it, a pass forwards as a third of a step.
-  With training.log_layers `layers` has the gradient norm of each part of the model, of this step, before clipping.
-- "validation": `loss` (nats a token), `perplexity`, the metric if early stopping looks at it, the expected `reward` of
-  outputs drawn for the validation sources if training.reward is set, `samples` (of long texts how they begin), whether
-  this was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on a CUDA
-  device, by the whole process on the CPU. A training that starts from another run's weights is validated before its
-  first step too.
+  With training.reward `flops` includes the sampled outputs, a forward pass as a third of a step.
+  With training.log_layers `layers` has the gradient norm of each part of the model at this step, before clipping.
+- "validation": `loss` (nats per token), `perplexity`, the metric if early stopping looks at it, the expected `reward`
+  of outputs sampled for the validation sources if training.reward is set, `samples` (the beginnings of long texts),
+  whether this was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on
+  a CUDA device, by the whole process on the CPU. A training that starts from another run's weights is validated before
+  its first step too.
 """
 
 from __future__ import annotations
@@ -25,60 +25,54 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from torch import nn
+import numpy as np
 
-from sightline.files import open_growing, refuse_link
-from sightline.layers.experts import Experts
+from sightline.files import open_growing, refuse_link, write_json
 from sightline.terminal import escape_newlines, plural, truncate
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sightline.recipe.training import LimitsConfig
     from sightline.training.checkpoints import Progress
 
 
-class Journal:
-    """One JSON object a line, in the order things happened, nothing twice: a resumed run cuts what it will redo.
+class Display(Protocol):
+    """What shows a training to a person; any object with these methods."""
 
-    Of what is there already it keeps the first `size` bytes, and of TensorBoard's events those up to `step`: where the
-    run goes on from. A journal that is shorter (it was lost) stays as it is, but for half a line at its end.
+    def step(self, progress: Progress, record: dict[str, Any]) -> None: ...
+    def validation(self, progress: Progress, record: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Logger:
+    """Receives every record; the methods do nothing unless overridden. A plug-in registers a subclass.
+
+    It is created with the run folder and the step a resumed training continues from (0: a new one).
     """
 
-    def __init__(self, run: Path, *, tensorboard: bool, size: int = 0, step: int = 0) -> None:
-        self.path = run / "metrics.jsonl"
-        self._events = self._open_events(run, step) if tensorboard else None
-        self._file = open_growing(self.path)
-        self._file.truncate(self.path.read_bytes()[:size].rfind(b"\n") + 1)
-        self._file.seek(0, os.SEEK_END)
+    def __init__(self, run: Path, step: int = 0) -> None: ...
 
-    @staticmethod
-    def _open_events(run: Path, step: int) -> Any:
-        from torch.utils.tensorboard.writer import SummaryWriter
+    def step(self, progress: Progress, record: dict[str, Any]) -> None:
+        """After each step; `record` is empty unless this step is logged."""
 
-        refuse_link(run / "tensorboard")
-        return SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+    def validation(self, progress: Progress, record: dict[str, Any]) -> None:
+        """After each validation."""
 
-    @property
-    def size(self) -> int:
-        return self._file.tell()
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Add a line, and its numbers to TensorBoard."""
-        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8"))
-        self._file.flush()
-        if self._events is not None:
-            for key, value in record.items():
-                if isinstance(value, int | float) and key not in ("step", "epoch"):
-                    self._events.add_scalar(f"{record['kind']}/{key}", value, record["step"])
+    def note(self, text: str) -> None:
+        """A line for a person to read."""
 
     def sync(self) -> None:
-        """Make what is written durable, before a checkpoint refers to it."""
-        os.fsync(self._file.fileno())
-        if self._events is not None:
-            self._events.flush()
+        """Make everything durable: a checkpoint that refers to it is about to be written."""
+
+    def close(self) -> None:
+        """The training is over or interrupted."""
 
     def __enter__(self) -> Self:
         return self
@@ -86,47 +80,133 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
-        if self._events is not None:
-            self._events.close()
+        self.close()
 
 
-def expert_layers(model: nn.Module) -> dict[str, int]:
-    """How many experts the layers have that have some, by side and number (from 0): {"encoder.1": 8}."""
-    found = {path: module.count for path, module in model.named_modules() if isinstance(module, Experts)}
-    return {_short(path): count for path, count in found.items()}
+class Journal(Logger):
+    """metrics.jsonl: one JSON object per line, in order, none twice.
 
-
-def _short(path: str) -> str:
-    """encoder.layers.1.feedforward → encoder.1"""
-    side, *rest = path.split(".")
-    return ".".join([side, *(part for part in rest if part.isdigit())])
-
-
-def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dict[str, Any]:
-    """What goes into metrics.jsonl; nothing where nothing was counted.
-
-    `counts` are, for each layer, the choices of each of its experts and, behind them, those that were dropped: means
-    over so many `steps`.
+    A resumed run keeps the first `size` bytes, up to its checkpoint, and cuts what it will repeat. A journal that is
+    shorter (it was lost) stays as it is, except for half a line at its end.
     """
-    if not counts:
-        return {}
-    shares, place, chosen, dropped = {}, 0, 0.0, 0.0
-    for name, experts in expert_layers(model).items():
-        each = counts[place : place + experts]
-        shares[name] = [round(count / max(sum(each), 1e-9), 4) for count in each]
-        chosen, dropped = chosen + sum(each), dropped + counts[place + experts]
-        place += experts + 1
-    share = round(dropped / max(chosen, 1e-9), 4)
-    return {"experts": shares, "dropped": share, "dropped_choices": round(dropped * steps)}
+
+    def __init__(self, run: Path, step: int = 0, *, size: int = 0) -> None:
+        self.path = run / "metrics.jsonl"
+        self._file = open_growing(self.path)
+        self._file.truncate(self.path.read_bytes()[:size].rfind(b"\n") + 1)
+        self._file.seek(0, os.SEEK_END)
+
+    @property
+    def size(self) -> int:
+        return self._file.tell()
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add a line."""
+        self._file.write((json.dumps(record, ensure_ascii=False) + "\n").encode("utf-8"))
+        self._file.flush()
+
+    def step(self, progress: Progress, record: dict[str, Any]) -> None:
+        if record:
+            self.write(record)
+
+    def validation(self, progress: Progress, record: dict[str, Any]) -> None:
+        self.write(record)
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
 
 
-class Display(Protocol):
-    """Shows a training to a person."""
+class TensorBoard(Logger):
+    """TensorBoard events of all numbers; a resumed run hides those after its step."""
 
-    def step(self, progress: Progress, record: dict[str, Any]) -> None: ...
-    def validation(self, progress: Progress, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
+    def __init__(self, run: Path, step: int = 0) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        refuse_link(run / "tensorboard")
+        self._events: Any = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)  # type: ignore[no-untyped-call]
+
+    def step(self, progress: Progress, record: dict[str, Any]) -> None:
+        for key, value in record.items():
+            if isinstance(value, int | float) and key not in ("step", "epoch"):
+                self._events.add_scalar(f"{record['kind']}/{key}", value, record["step"])
+
+    validation = step
+
+    def sync(self) -> None:
+        self._events.flush()
+
+    def close(self) -> None:
+        self._events.close()
+
+
+LOGGERS: dict[str, Callable[[Path, int], Logger]] = {"tensorboard": TensorBoard}  # beside metrics.jsonl
+
+
+# --- losses of steps -----------------------------------------------------------------------------------------------
+
+
+class NotFinite(ArithmeticError):
+    """The loss or its gradient became infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """The numbers of one step, still on the device: reading them makes the device wait."""
+
+    step: int
+    epoch: int
+    examples: np.ndarray  # of all its batches
+    values: Tensor  # loss, nll and gradient norm, then expert counts
+
+
+class StepMetrics:
+    """The numbers of the steps since the last record: pending on the device, then read."""
+
+    def __init__(self, read: Iterable[tuple[float, ...]] = ()) -> None:
+        self._pending: list[StepValues] = []
+        self.rows = list(read)
+
+    def add(self, values: StepValues) -> None:
+        """Keep the numbers of a step until the next `read`."""
+        self._pending.append(values)
+
+    def read(self) -> StepValues | None:
+        """Read all pending numbers; the first step that is not finite, if there is one."""
+        if not self._pending:
+            return None
+        import torch
+
+        values = torch.stack([each.values for each in self._pending]).cpu().double().numpy()  # (steps, 3 + counts)
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            return self._pending[int(bad[0])]
+        self.rows += [tuple(row) for row in values.tolist()]
+        self._pending = []
+        return None
+
+    def means(self) -> tuple[list[float], int]:
+        """The mean of each number over the steps read, and the number of steps; then start again."""
+        means, steps = np.mean(self.rows, axis=0).tolist(), len(self.rows)
+        self.rows = []
+        return means, steps
+
+
+def not_finite(run: Path, bad: StepValues, texts: list[dict[str, str]], newest: int | None) -> NotFinite:
+    """The error for a step without a finite loss; its examples are saved. `newest` is the last good checkpoint."""
+    path, (loss, _, norm) = run / "bad-batch.json", bad.values[:3].tolist()
+    record = {"step": bad.step, "epoch": bad.epoch, "loss": str(loss), "gradient_norm": str(norm), "examples": texts}
+    write_json(path, record)
+    kept = f"the last good checkpoint is step {newest}" if newest is not None else "no checkpoint was saved before"
+    return NotFinite(
+        f"step {bad.step}: loss {loss}, gradient norm {norm}; the batch is saved in {path}, {kept}. "
+        f"Lower training.lr, lengthen training.schedule.warmup, or look at that batch"
+    )
+
+
+# --- the display ---------------------------------------------------------------------------------------------------
 
 
 def clock(seconds: float) -> str:
@@ -137,7 +217,7 @@ def clock(seconds: float) -> str:
 
 
 def step_line(record: dict[str, Any]) -> str:
-    """A training record in one line; where experts were full, with the share of choices that were dropped."""
+    """A train record in one line; where experts were full, with the share of dropped choices."""
     dropped = f"  dropped {record['dropped']:.1%}" if record.get("dropped_choices") else ""
     return (
         f"step {record['step']:>6}  epoch {record['epoch'] + 1:>3}  loss {record['loss']:.3f}  "
@@ -146,26 +226,32 @@ def step_line(record: dict[str, Any]) -> str:
     )
 
 
+_LABELS = {
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "reward": "reward",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "ter": "TER",
+    "exact": "exact match",
+    "wer": "WER",
+    "cer": "CER",
+    "bits-per-character": "bits/char",
+    "masked-accuracy": "masked accuracy",
+    "accuracy": "accuracy",
+    "macro-f1": "macro-F1",
+    "token-accuracy": "token accuracy",
+    "span-f1": "span F1",
+    "rouge-1": "ROUGE-1",
+    "rouge-2": "ROUGE-2",
+    "rouge-l": "ROUGE-L",
+    "rouge-lsum": "ROUGE-Lsum",
+}
+
+
 def validation_line(record: dict[str, Any]) -> str:
     """A validation record in one line."""
-    known = {
-        "loss": "loss",
-        "perplexity": "perplexity",
-        "reward": "reward",
-        "bleu": "BLEU",
-        "chrf": "chrF",
-        "ter": "TER",
-    }
-    known |= {"exact": "exact match", "wer": "WER", "cer": "CER", "bits-per-character": "bits/char"}
-    known |= {
-        "masked-accuracy": "masked accuracy",
-        "accuracy": "accuracy",
-        "macro-f1": "macro-F1",
-        "token-accuracy": "token accuracy",
-        "span-f1": "span F1",
-    }
-    known |= {"rouge-1": "ROUGE-1", "rouge-2": "ROUGE-2", "rouge-l": "ROUGE-L", "rouge-lsum": "ROUGE-Lsum"}
-    parts = [f"{label} {record[key]:.3f}" for key, label in known.items() if key in record]
+    parts = [f"{label} {record[key]:.3f}" for key, label in _LABELS.items() if key in record]
     if "search" in record:
         parts.append(record["search"])
     if record.get("truncated"):
@@ -174,14 +260,14 @@ def validation_line(record: dict[str, Any]) -> str:
 
 
 def sample_line(sample: dict[str, Any]) -> str:
-    """An output of the model in one line, whatever it wrote: newlines are shown as ⏎.
+    """An output of the model in one line; newlines are shown as ⏎.
 
-    What a language model wrote goes on after its prompt, and so does the real text: there the prompt comes first and
-    what was added to it after a triangle. Elsewhere an arrow leads from the input to the output.
+    The output of a language model continues its prompt, as the reference does: the prompt comes first, and the
+    continuation after a triangle. Elsewhere an arrow leads from input to output.
     """
     source, output = sample["source"], sample["output"]
-    goes_on = sample.get("reference", "").startswith(source) and sample.get("reference") != source
-    if goes_on and output.startswith(source):
+    continues = sample.get("reference", "").startswith(source) and sample.get("reference") != source
+    if continues and output.startswith(source):
         return f"    {escape_newlines(source)} ▸ {escape_newlines(output[len(source) :])}"
     cut = "  (cut at the length limit)" if sample.get("truncated") else ""
     return f"    {escape_newlines(truncate(source))}  →  {escape_newlines(output)}{cut}"
@@ -204,15 +290,15 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A progress bar that knows the limits, over notes that scroll by; for terminals."""
+    """A progress bar below scrolling notes; for terminals."""
 
-    def __init__(self, *, steps: int | None, epochs: int | None, minutes: float | None) -> None:
+    def __init__(self) -> None:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
         from sightline.terminal import console
 
-        self.limits = steps, epochs, minutes
+        self.limits: LimitsConfig | None = None  # set by the training
         self.bar = Bar(
             TextColumn("[bold]training"),
             BarColumn(bar_width=32),
@@ -224,14 +310,11 @@ class LiveDisplay:
         self.last: dict[str, Any] = {}
 
     def _share(self, progress: Progress) -> float:
-        steps, epochs, minutes = self.limits
         shares = [0.0]
-        if steps is not None:
-            shares.append(progress.step / steps)
-        if epochs is not None:
-            shares.append(progress.epoch / epochs)
-        if minutes is not None:
-            shares.append(progress.seconds / (60 * minutes))
+        if (limits := self.limits) is not None:
+            shares += [] if limits.steps is None else [progress.step / limits.steps]
+            shares += [] if limits.epochs is None else [progress.epoch / limits.epochs]
+            shares += [] if limits.minutes is None else [progress.seconds / (60 * limits.minutes)]
         return min(1.0, max(shares))
 
     def step(self, progress: Progress, record: dict[str, Any]) -> None:
@@ -249,7 +332,7 @@ class LiveDisplay:
             self.bar.console.print(Text(sample_line(sample), style="dim"))
 
     def count(self, what: str, examples: int) -> None:
-        """How far the preparation of the data is."""
+        """The progress of data preparation."""
         self.bar.update(self.task, description=f"{what}: {plural(examples, 'example')}")
 
     def note(self, text: str) -> None:

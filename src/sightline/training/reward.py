@@ -3,23 +3,23 @@
     loss = Σ_x [ −E_{y ~ p(·|x)} r(y) + mix · CE(x) ]
 
 over the sources x of a batch, r from 0 to 1 and CE the (label-smoothed) cross entropy of the reference, summed over its
-tokens. The gradient of the expectation is estimated from N outputs y drawn for each source (Williams 1992), each
+tokens. The gradient of the expectation is estimated from N outputs y sampled for each source (Williams 1992), each
 against the mean reward of the others, which leaves it unbiased:
 
     −1/N Σ_n (r_n − 1/(N−1) Σ_{m≠n} r_m) ∇ log p(y_n | x),
 
-with p at the temperature of the drawing.
+with p at the sampling temperature.
 
-Outputs are drawn in evaluation mode, so from the model as it will be used; log p(y) is then computed in training mode,
-with what dropout the recipe has (the paper fine-tunes without any); losses that layers have of their own (the balance
-of experts) come with the cross entropy, at its weight. Luck is drawn from PyTorch's generator, which the
-loop seeds at each step: a resumed training draws what the uninterrupted one would have drawn.
+Outputs are sampled in evaluation mode, so from the model as it will be used; log p(y) is then computed in training
+mode, with the dropout of the recipe (the paper fine-tunes without any). Losses of layers (the balance of experts) are
+added to the cross entropy, at its weight. The seed of sampling comes from PyTorch's generator, which the trainer seeds
+at each step: a resumed training samples what the uninterrupted one would have sampled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,14 +33,14 @@ from sightline.decoding.padding import length_batches
 from sightline.decoding.request import Request, make_batch
 from sightline.decoding.search import walk
 from sightline.evaluation.bleu import sentence_gleu
-from sightline.layers.devices import autocast
+from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.linear import linear
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Recipe, Reward, Sampling
+from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import END, PAD, SPECIALS, START
 from sightline.text.vocabulary import Vocabulary
-from sightline.training.objectives import batch_loss
-from sightline.training.train_step import PlainGradients
+from sightline.training.objectives import Carried, Objective, TaskLoss
 
 Ids = Sequence[int]
 REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], list[float]]] = {"gleu": sentence_gleu}
@@ -53,8 +53,8 @@ def advantages(rewards: np.ndarray) -> np.ndarray:
     return found
 
 
-def drawing(section: Reward, max_ratio: float | None, seed: int, longest: int | None) -> Decoding:
-    """The options of a search that draws the outputs, none longer than the model can take: nothing else is asked."""
+def sampling_options(section: Reward, max_ratio: float | None, seed: int, longest: int | None) -> Decoding:
+    """The options for sampling outputs, none longer than the model can take."""
     return Decoding(
         beam=1,
         nbest=section.samples,
@@ -65,7 +65,7 @@ def drawing(section: Reward, max_ratio: float | None, seed: int, longest: int | 
 
 
 def ratio_of(recipe: Recipe, lengths: TargetLengths | None) -> float | None:
-    """The most tokens drawn for each source token: as the recipe says, or by the lengths of the training text."""
+    """The most tokens sampled per source token: as the recipe says, or by the lengths of the training text."""
     if recipe.decoding.max_ratio is not None or lengths is None:
         return recipe.decoding.max_ratio
     return lengths.ratio_limit
@@ -82,8 +82,8 @@ def weighted_nll(
 ) -> Tensor:
     """Σ_b factor_b Σ_t −log p(y_bt) of features (B, T, D), over targets (B, T) that are not PAD.
 
-    p is what outputs are drawn from, at that temperature: what a search never says has no share in it (padding, start,
-    and the `marks` ids behind the specials, marks of noise).
+    p is the distribution that outputs are sampled from, at that temperature: tokens that a search never outputs have
+    probability 0 in it (padding, start, and the `marks` ids behind the specials, marks of noise).
     """
     real = targets != PAD
     logits = linear(features[real], weight, bias).float() / temperature  # (real, V)
@@ -93,8 +93,8 @@ def weighted_nll(
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Measures outputs against references, both as ids."""
+class RewardScorer:
+    """Scores outputs against references, both as ids."""
 
     section: Reward
     vocabulary: Vocabulary
@@ -123,99 +123,123 @@ def expected_reward(
     device: Any,
     lengths: TargetLengths | None = None,
 ) -> float:
-    """The mean reward of outputs drawn for held-out sources, always with the same luck."""
+    """The mean reward of outputs sampled for held-out sources, always with the same seed."""
     section = recipe.training.reward
     assert section is not None
-    options = drawing(section, ratio_of(recipe, lengths), recipe.seed, model.longest)
+    options = sampling_options(section, ratio_of(recipe, lengths), recipe.seed, model.longest)
     found = generate(model, Request(sources, marks=len(vocabulary.target.marks)), options, device=device)
-    judge = Judge(section, vocabulary)
+    scorer = RewardScorer(section, vocabulary)
     rewards = [
-        float(judge([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
+        float(scorer([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
         for guesses, reference in zip(found, references, strict=True)
     ]
     return float(np.mean(rewards))
 
 
-class RewardGradients(PlainGradients):
-    """`Gradients` of expected reward mixed with likelihood, over padded batches."""
+@dataclass(frozen=True)
+class RewardedBatch(TrainingBatch):
+    """The batch itself, whose likelihood is part of the loss; `reward` is the sum of its sources' mean rewards."""
+
+    reward: float = 0.0
+
+
+@dataclass(frozen=True)
+class SampledBatch(TrainingBatch):
+    """Sampled outputs as targets; only the gradient of their weighted likelihood counts."""
+
+    factors: Tensor | None = None  # (B,) the weight of each output
+
+
+class ExpectedReward(Objective):
+    """Expected reward mixed with likelihood, over padded batches."""
+
+    compiles = False
 
     def __init__(
         self,
-        model: Any,
         recipe: Recipe,
         vocabulary: Vocabulary,
         device: torch.device,
-        flops: Callable[[TrainingBatch], int],
         lengths: TargetLengths | None = None,
+        task_loss: TaskLoss = batch_loss,
     ) -> None:
-        super().__init__(model, recipe.training, device)
+        super().__init__(recipe.training, task_loss)
         section = recipe.training.reward
         assert section is not None
-        self.writer, self.recipe, self.section, self.flops = model, recipe, section, flops
+        self.recipe, self.section, self.device = recipe, section, device
+        self.precision = resolve_precision(recipe.training.precision, device)
         self.max_ratio = ratio_of(recipe, lengths)
-        self.judge, self.marks = Judge(section, vocabulary), len(vocabulary.target.marks)
+        self.score, self.marks = RewardScorer(section, vocabulary), len(vocabulary.target.marks)
+        self.flops: Callable[[TrainingBatch], int] = lambda batch: 0  # of a step with a batch, once it is known
 
-    def _add(self, batch: TrainingBatch, tokens: int) -> Loss:
+    def __call__(self, model: Any, batch: TrainingBatch, carried: Carried | None = None) -> Loss:
+        if isinstance(batch, SampledBatch):
+            return self.sampled_loss(model, batch)
+        loss = super().__call__(model, batch)
+        reward = batch.reward if isinstance(batch, RewardedBatch) else 0.0
+        return loss._replace(total=self.section.nll_weight * loss.total - reward)
+
+    def microbatches(self, model: Any, batch: TrainingBatch) -> Iterator[TrainingBatch]:
+        """Sample outputs and score them; then the batch itself, and the outputs in parts of limited size."""
         sources, references = rows_of(batch.source), rows_of(batch.labels)
-        outputs, cut = self.draw(sources)
-        rewards = self.judge(outputs, references)  # (B, N)
+        outputs, cut = self.sample(model, sources)
+        rewards = self.score(outputs, references)  # (B, N)
         factors = advantages(rewards) / self.section.samples  # (B, N)
-        with autocast(self.precision, self.device):
-            likelihood = batch_loss(self.model, batch, self.recipe.training.label_smoothing)
-        self.backward(self.section.nll_weight * likelihood.total / tokens)
-        likelihood = likelihood.detached()
-        total = self.section.nll_weight * likelihood.total - float(rewards.mean(1).sum())  # what the gradients lower
+        flops = batch.flops + sampling_flops(self.flops, sources, outputs)
+        yield RewardedBatch(**{**vars(batch), "flops": flops}, reward=float(rewards.mean(1).sum()))
         pairs = [pair for b in range(len(sources)) for pair in merged(sources[b], outputs[b], factors[b], cut[b])]
         lengths = [max(len(source), len(output)) + 1 for source, output, _, _ in pairs]
         for indices in length_batches(lengths, self.recipe.training.batches.tokens):
-            self._learn([pairs[index] for index in indices], tokens)
-        return likelihood._replace(total=total)
+            yield self.sampled_batch([pairs[index] for index in indices])
 
-    def draw(self, sources: Sequence[Ids]) -> tuple[list[list[list[int]]], list[list[bool]]]:
-        """N outputs for each source, and which of them were cut off by the limit: those did not choose to end."""
+    def sample(self, model: Any, sources: Sequence[Ids]) -> tuple[list[list[list[int]]], list[list[bool]]]:
+        """N outputs for each source, and which of them the length limit cut off: those did not choose to end."""
         seed = int(torch.randint(2**62, ()))
-        options = drawing(self.section, self.max_ratio, seed, self.writer.longest)
+        options = sampling_options(self.section, self.max_ratio, seed, model.longest)
         batch = make_batch(Request(sources, marks=self.marks), options, self.device)
-        self.model.eval()
+        model.eval()
         with autocast(self.precision, self.device):
-            found = walk(self.writer, batch, options)
-        self.model.train()
-        nothing: list[list[int]] = [[]] * self.section.samples  # said where the model has no numbers, as its loss tells
+            found = walk(model, batch, options)
+        model.train()
+        nothing: list[list[int]] = [[]] * self.section.samples  # a model without finite scores; its loss will say so
         outputs = [[guess.tokens for guess in guesses] or nothing for guesses in found]
         limits = batch.limits.tolist()
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
-        self.spent += drawing_flops(self.flops, sources, outputs)
         return outputs, cut
 
-    def _learn(self, pairs: Sequence[tuple[Ids, Ids, float, bool]], tokens: int) -> None:
-        """Forward and backward over some outputs; what is differentiated is no part of the loss, its gradient is."""
+    def sampled_batch(self, pairs: Sequence[tuple[Ids, Ids, float, bool]]) -> SampledBatch:
+        """Some outputs with their factors; one that was cut off has no end mark to learn."""
         batch = pair_batch([(source, output) for source, output, _, _ in pairs])
-        self.spent += self.flops(batch)
         for row, (_, output, _, cut) in enumerate(pairs):
             if cut:
                 batch.labels[row, len(output)] = PAD
+        batch = replace(batch, flops=self.flops(batch))
         batch = batch.to(self.device) if self.device.type != "cpu" else batch
         factors = torch.tensor([factor for _, _, factor, _ in pairs], device=self.device)
-        with autocast(self.precision, self.device):
-            features = self.writer(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
-            output, temperature = self.writer.output, self.section.temperature
-            loss = weighted_nll(features, output.weight, output.bias, batch.labels, factors, self.marks, temperature)
-        self.backward(loss / tokens)
+        return SampledBatch(**vars(batch), factors=factors)
+
+    def sampled_loss(self, model: Any, batch: SampledBatch) -> Loss:
+        """A loss of value 0 with the gradient of the outputs' weighted likelihood."""
+        assert batch.factors is not None
+        features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
+        output, temperature = model.output, self.section.temperature
+        nll = weighted_nll(features, output.weight, output.bias, batch.labels, batch.factors, self.marks, temperature)
+        return Loss(nll - nll.detach(), nll.new_zeros(()))
 
 
-def drawing_flops(
+def sampling_flops(
     flops: Callable[[TrainingBatch], int], sources: Sequence[Ids], outputs: Sequence[Sequence[Ids]]
 ) -> int:
-    """What drawing took: `flops` says what a step over a batch would, of which the pass forwards is a third.
+    """The operations of sampling; `flops` gives those of a step with a batch, of which the forward pass is a third.
 
-    Sources are read once, with the first token of each output; all outputs of a source go on until its last one ends.
+    Sources are encoded once, with the first token of each output; all outputs of a source continue until the last ends.
     """
     whole = flops(pair_batch([(source, ()) for source in sources]))
-    by_steps: dict[int, list[Ids]] = {}
+    by_length: dict[int, list[Ids]] = {}
     for source, several in zip(sources, outputs, strict=True):
-        by_steps.setdefault(max(map(len, several)), []).extend([source] * len(several))
-    for longest, read in by_steps.items():
-        long, short = (flops(pair_batch([(source, (END,) * length) for source in read])) for length in (longest, 0))
+        by_length.setdefault(max(map(len, several)), []).extend([source] * len(several))
+    for longest, repeated in by_length.items():
+        long, short = (flops(pair_batch([(source, (END,) * length) for source in repeated])) for length in (longest, 0))
         whole += (long - short) * (longest + 1) // max(longest, 1)
     return whole // 3
 
@@ -223,7 +247,7 @@ def drawing_flops(
 def merged(
     source: Ids, outputs: Sequence[Ids], factors: np.ndarray, cut: Sequence[bool]
 ) -> list[tuple[Ids, Ids, float, bool]]:
-    """Each output once, with the sum of its factors; where those add up to nothing there is nothing to learn."""
+    """Each output once, with the sum of its factors; outputs whose factors add up to 0 are left out."""
     sums: dict[tuple[int, ...], float] = {}
     flags = {}
     for output, factor, flag in zip(outputs, factors.tolist(), cut, strict=True):
@@ -239,6 +263,6 @@ def rows_of(table: Tensor | None) -> list[list[int]]:
 
 
 def pair_batch(pairs: Sequence[tuple[Ids, Ids]]) -> TrainingBatch:
-    """Sources and outputs as a translator is shown them."""
+    """Sources and outputs as a padded batch."""
     sources, outputs = ([np.asarray(ids, np.int64) for ids in side] for side in zip(*pairs, strict=True))
     return padded_batch(seq2seq_ids(sources, outputs), np.arange(len(pairs)))

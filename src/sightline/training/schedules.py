@@ -1,9 +1,9 @@
-"""How far a training is, when it ends, and how its learning rate changes. Free of PyTorch."""
+"""How far a training is, when it ends, and how its learning rate changes. Imports no PyTorch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,15 @@ from sightline.recipe import Recipe, Schedule
 from sightline.run_folder import saved_progress
 from sightline.terminal import plural
 
+_LONG = 0.3  # share of a training that a warm-up may take without a warning
+_LEAST = 10  # steps of a warm-up given as a share: the first steps may take much of a short time limit
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
 
 def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Whether a limit of the recipe (as it is now: a raised one makes a training go on) is reached."""
+    """Whether a limit of the recipe is reached; raising the limit lets a training continue."""
     limits, patience = recipe.training.limits, recipe.training.stopping.patience
     reached = [
         (progress["step"], limits.steps),
@@ -24,8 +30,8 @@ def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
     return any(limit is not None and value >= limit for value, limit in reached)
 
 
-def broken_off_at(run: Path, recipe: Recipe) -> int | None:
-    """The step of the newest checkpoint, if no limit is reached there; None where the folder does not say so."""
+def interrupted_at(run: Path, recipe: Recipe) -> int | None:
+    """The step of the newest checkpoint if no limit is reached there; None if it is, or if there is no checkpoint."""
     progress = saved_progress(run)
     try:
         return None if progress is None or limit_reached(progress, recipe) else int(progress["step"])
@@ -33,38 +39,56 @@ def broken_off_at(run: Path, recipe: Recipe) -> int | None:
         return None
 
 
-_MUCH = 0.3  # of a training that a warm-up may take without a warning
-_LEAST = 10  # steps of a warm-up that is a share of the training: the first steps may take much of a short time limit
+# --- the learning rate ---------------------------------------------------------------------------------------------
 
 
-def factor(schedule: Schedule, step: int, done: float, warmed: float = 0.0) -> float:
-    """The share of the peak rate at this step.
+def _constant(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+    return 1.0
 
-    `done` is the progress towards the end of the training (0 to 1), `warmed` that at the end of a warm-up counted in
-    steps. A warm-up below 1 is a share of the training.
+
+def _inverse_sqrt(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+    """Vaswani et al. 2017, §5.3, with its peak at 1."""
+    warmup = schedule.warmup
+    return math.sqrt(warmup / done if 0 < warmup < 1 else max(warmup, 1) / step)
+
+
+def _cosine(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+    annealed = max(0.0, done - warmed) / max(1e-9, 1 - warmed)
+    return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, annealed)))
+
+
+def _warmup_stable_decay(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+    """Hu et al. 2024."""
+    left = (1 - done) / schedule.decay
+    return schedule.floor + (1 - schedule.floor) * min(1.0, left)
+
+
+SCHEDULES: dict[str, Callable[[Schedule, int, float, float], float]] = {  # the factor of lr after the warm-up
+    "constant": _constant,
+    "inverse-sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+    "warmup-stable-decay": _warmup_stable_decay,
+}
+
+
+def learning_rate_factor(schedule: Schedule, step: int, done: float, warmed: float = 0.0) -> float:
+    """The factor of the peak learning rate at a step, from 1.
+
+    `done` is the share of the training that is over (0 to 1), `warmed` that at the end of a warm-up given in steps. A
+    warm-up below 1 is a share of the training.
     """
     warmup = schedule.warmup
     if 0 < warmup < 1:
         rise, warmed = min(done / warmup, step / _LEAST), warmup
     else:
         rise = step / warmup if warmup else 1.0
-    if rise < 1:
-        return rise
-    if schedule.kind == "constant":
-        return 1.0
-    if schedule.kind == "inverse-sqrt":  # Vaswani et al. 2017, §5.3, with its peak at 1
-        return math.sqrt(warmup / done if 0 < warmup < 1 else max(warmup, 1) / step)
-    if schedule.kind == "cosine":
-        annealed = max(0.0, done - warmed) / max(1e-9, 1 - warmed)
-        return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, annealed)))
-    left = (1 - done) / schedule.decay  # warmup-stable-decay (Hu et al. 2024)
-    return schedule.floor + (1 - schedule.floor) * min(1.0, left)
+    return rise if rise < 1 else SCHEDULES[schedule.kind](schedule, step, done, warmed)
 
 
 def warmup_note(schedule: Schedule, planned: float) -> str | None:
-    """A warning if the warm-up takes more than `_MUCH` of the `planned` steps, with what to write instead."""
+    """A warning if the warm-up takes more than `_LONG` of the `planned` steps, with the remedy."""
     warmup = schedule.warmup
-    if warmup < 1 or warmup <= _MUCH * planned:
+    if warmup < 1 or warmup <= _LONG * planned:
         return None
     much = "more than the whole training" if warmup > planned else f"{warmup / planned:.0%} of the training"
     effect = "so lr never reaches its peak" if warmup > planned else "so lr reaches its peak late"

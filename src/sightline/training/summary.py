@@ -2,62 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
 from sightline.data.cleaning import CUT, REASONS
-from sightline.data.preparation import PreparedData, test_store
+from sightline.data.preparation import (
+    PreparedData,
+    held_out_notes,
+    test_store,
+)
 from sightline.data.store import Store
 from sightline.data.text_files import DataError
 from sightline.decoding.request import source_limits
 from sightline.layers.devices import (
+    precision_note,
     resolve_precision,
 )
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe.bodies import NgramConfig, learned_positions
 from sightline.terminal import plural
 from sightline.training.optimizers import trained_count
-from sightline.training.trainer import Plan
+from sightline.training.trainer import BatchPlan
 
 
-def objective_notes(plan: Plan) -> list[str]:
-    """What is minimized, where it is not the likelihood alone; and what is asked of the step but cannot be had."""
+def training_notes(
+    prepared: PreparedData, plan: BatchPlan, model: nn.Module, device: torch.device, notes: Sequence[str]
+) -> list[str]:
+    """All lines; `notes` are those on the initial weights."""
+    slow = precision_note(prepared.recipe.training.precision, device)
+    return [
+        *describe(prepared, plan, model, device),
+        *held_out_notes(prepared),
+        *cut_reference_notes(prepared),
+        *notes,
+        *_objective_notes(plan),
+        *([] if slow is None else [slow]),
+    ]
+
+
+def count_notes(prepared: PreparedData, notes: Sequence[str]) -> list[str]:
+    """The same for an n-gram model."""
+    return [*describe_data(prepared), text_to_count(prepared), *held_out_notes(prepared), *notes]
+
+
+def _objective_notes(plan: BatchPlan) -> list[str]:
+    """What is minimized besides the likelihood, and why a step is not compiled although the recipe asks for it."""
     training = plan.recipe.training
     rdrop, reward, guide = training.rdrop, training.reward, training.guided_alignment
-    if rdrop is not None:
-        return [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model", *_uncompiled(plan)]
     if reward is not None:
-        drawn = f"{reward.samples} outputs drawn for each source"
-        return [
-            f"expected {reward.metric} of {drawn}, plus {reward.nll_weight:g} of the likelihood; steps are not compiled"
-        ]
+        parts = f"{reward.samples} outputs drawn for each source, plus {reward.nll_weight:g} of the likelihood"
+        return [f"expected {reward.metric} of {parts}; steps are not compiled"]
     if guide is not None:
         return [f"one head is guided by {guide.file}, with weight {guide.weight:g}; steps are not compiled"]
-    return _uncompiled(plan)
+    lines = [] if rdrop is None else [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model"]
+    if training.compile and plan.shape is None:
+        why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
+        lines.append(f"training.compile: true is left undone: {why}")
+    return lines
 
 
-def _uncompiled(plan: Plan) -> list[str]:
-    if not plan.recipe.training.compile or plan.shape is not None:
-        return []
-    why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
-    return [f"training.compile: true is left undone: {why}"]
-
-
-def describe(prepared: PreparedData, plan: Plan, model: nn.Module, device: torch.device) -> list[str]:
-    """A few lines on what will be trained on what."""
+def describe(prepared: PreparedData, plan: BatchPlan, model: nn.Module, device: torch.device) -> list[str]:
+    """What is trained on what."""
+    parameters, trained = parameter_count(model), trained_count(model)
+    frozen = "" if trained == parameters else f" ({trained:,} trained, the others frozen)"
     return [
         *describe_data(prepared),
-        f"{parameter_count(model):,} parameters{_frozen(model)} on {device} in "
+        f"{parameters:,} parameters{frozen} on {device} in "
         f"{resolve_precision(plan.recipe.training.precision, device)}; {plan.layout} batches, "
         f"{plan.waste():.1%} padding",
     ]
 
 
 def describe_data(prepared: PreparedData) -> list[str]:
-    """How many examples there are, and of how many words."""
+    """The number of examples and the size of the vocabulary."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
     cut = store.counts[CUT]
@@ -70,13 +90,8 @@ def describe_data(prepared: PreparedData) -> list[str]:
     ]
 
 
-def _frozen(model: nn.Module) -> str:
-    count = trained_count(model)
-    return "" if count == parameter_count(model) else f" ({count:,} trained, the others frozen)"
-
-
 def text_to_count(prepared: PreparedData) -> str:
-    """How much text there is to count, and in what."""
+    """How much text an n-gram model counts, and in what."""
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)
     assert isinstance(decoder, NgramConfig)
     tokens = int(store.target_lengths.sum()) + len(store)
@@ -105,9 +120,9 @@ def cut_reference_notes(prepared: PreparedData) -> list[str]:
     if not parts:
         return []
     keys = {key: getattr(recipe.decoding, key) for key in ("max_length", "max_ratio")}
-    given = [f"decoding.{key} ({value:g})" for key, value in keys.items() if value is not None]
-    what = " and ".join(given) or "the limit of outputs, which follows from the training text,"
-    remedy = "raise it, or leave decoding.max_length and max_ratio out" if given else "set decoding.max_length"
+    set_keys = [f"decoding.{key} ({value:g})" for key, value in keys.items() if value is not None]
+    what = " and ".join(set_keys) or "the limit of outputs, which follows from the training text,"
+    remedy = "raise it, or leave decoding.max_length and max_ratio out" if set_keys else "set decoding.max_length"
     return [f"{what} would cut {', '.join(parts)}; {remedy}"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,25 @@ from sightline.evaluation.metrics import METRICS, needs_outputs, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.recipe import carries
-from sightline.tasks.base import Prediction, build_task
+from sightline.tasks.base import Prediction, build_task, task_class
 from sightline.tasks.denoising import DenoisingTask
 from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.terminal import truncate
 from sightline.text.tokenizer import END
-from sightline.training.objectives import batch_loss
 from sightline.training.reward import expected_reward
-from sightline.training.trainer import Validation
 
 _TOKENS = 16_384  # of validation texts together, padding and all, about
 _PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
 _SAMPLE = 128  # tokens of an output that a sample shows: an abstract of 800 would hold the training up
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The result of a validation."""
+
+    score: float  # for early stopping, lower is better
+    record: dict[str, Any] = field(default_factory=dict)  # for metrics.jsonl
 
 
 class Validator:
@@ -78,7 +85,7 @@ class Validator:
             sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
-            total += float(batch_loss(model, batch, 0.0).nll)
+            total += float(task_class(self.recipe).loss(model, batch).nll)
             tokens += batch.tokens
         return total / tokens if tokens else math.nan
 
