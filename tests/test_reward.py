@@ -177,7 +177,7 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
     build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """−1/N Σ_n (r_n − the mean of the others) ∇ log p(y_n | x) + mix · ∇ CE, over the tokens of the references."""
-    model, gradients = toy(build_model, 2, samples=3, temperature=0.5, mix=0.25)
+    model, gradients = toy(build_model, 2, samples=3, temperature=0.5, nll_weight=0.25)
     outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
     monkeypatch.setattr(gradients.step.objective, "sample", lambda model, sources: ([outputs], [cut]))
     batch = padded_batch(seq2seq_ids([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
@@ -200,14 +200,14 @@ def test_the_gradient_of_what_was_drawn_is_its_formula(
 
 
 def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2Seq]) -> None:
-    model, gradients = toy(build_model, samples=2, mix=0.5)
+    model, gradients = toy(build_model, samples=2, nll_weight=0.5)
     batch = padded_batch(seq2seq_ids([np.array([5])], [np.array([4, 5, 6])]), np.arange(1))
     torch.manual_seed(3)
     loss = gradients([batch])
     with torch.no_grad():
         plain = batch_loss(model, batch, 0.0)
     torch.manual_seed(3)
-    _, alone = toy(build_model, samples=2, mix=0.0)
+    _, alone = toy(build_model, samples=2, nll_weight=0.0)
     alone.step.model.load_state_dict(model.state_dict())
     assert loss.nll.item() == pytest.approx(plain.nll.item(), rel=1e-5)
     assert (loss.total - alone([batch]).total).item() == pytest.approx(0.5 * plain.total.item(), rel=1e-4)
@@ -215,7 +215,7 @@ def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2
 
 def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2Seq]) -> None:
     """Not what is differentiated in its place, which says nothing of how good the outputs are."""
-    model, gradients = toy(build_model, samples=8, mix=0.5)
+    model, gradients = toy(build_model, samples=8, nll_weight=0.5)
     batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
     drawn, _ = gradients.step.objective.sample(model, [[5], [6]])
@@ -228,7 +228,7 @@ def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2
 
 def test_a_model_that_came_to_no_numbers_is_told_by_its_loss(build_model: Callable[..., Seq2Seq]) -> None:
     """Where steps are looked at only now and then, the next one draws from such a model before anybody knows."""
-    model, gradients = toy(build_model, samples=4, mix=0.5)
+    model, gradients = toy(build_model, samples=4, nll_weight=0.5)
     with torch.no_grad():
         model.output.bias.fill_(float("nan"))
     batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
