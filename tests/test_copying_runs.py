@@ -17,7 +17,7 @@ from sightline.cli.app import app
 from sightline.data.locate import load_run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.alignment import align_outputs
-from sightline.inspection.numpy_script import recompute
+from sightline.inspection.arithmetic import recompute
 from sightline.recipe.loading import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError
@@ -106,7 +106,7 @@ def test_tokens_of_a_prediction_are_of_the_vocabulary_so_it_can_be_aligned_and_t
     found = run.align(text)
     assert found is not None and found.weights.shape[1] == 7
     trace = run.trace(text)
-    steps = {step.name: step for step in trace.steps}
+    steps = {step.name: step for step in trace.records}
     assert {"copying.weights", "copying.p_gen", "mixture"} <= set(steps)
     again = recompute(trace)["mixture"]  # by the formula, in NumPy
     np.testing.assert_allclose(np.exp(again), steps["mixture"].tensor.exp().numpy(), atol=1e-5)

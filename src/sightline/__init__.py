@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sightline.comparison import compare
     from sightline.data.preparation import ExampleCounter
-    from sightline.inspection.trace import Trace, record
+    from sightline.inspection.recorder import record
+    from sightline.inspection.trace import Trace
     from sightline.recipe import Recipe
     from sightline.run import Run
     from sightline.sweeps.sweep import sweep
@@ -31,7 +32,7 @@ _LAZY = {  # public name → the module that has it; each is imported at its fir
     "Run": "sightline.run",
     "Trace": "sightline.inspection.trace",
     "compare": "sightline.comparison",
-    "record": "sightline.inspection.trace",
+    "record": "sightline.inspection.recorder",
     "sweep": "sightline.sweeps.sweep",
 }
 

@@ -10,7 +10,7 @@ from xml.dom.minidom import parseString
 import numpy as np
 import pytest
 
-from sightline.inspection.mathml import mathml
+from sightline.inspection.formulas import mathml
 from sightline.plots.matrices import LEVELS, HeatMap, Scale, indexed_png, palette
 
 

@@ -26,7 +26,7 @@ def test_it_has_eleven_words_a_width_of_six_and_the_given_tokens() -> None:
     model, trace = lecture_model(), lecture_trace()
     assert tuple(model.source_embedding.weight.shape) == tuple(model.output.weight.shape) == (11, 6)
     assert trace["source.tokens"].tolist() == [list(SOURCE)] == [[5, 8, 9]]
-    assert trace["wanted"].tolist() == [list(TARGET)] == [[6, 3, 4]]
+    assert trace["labels"].tolist() == [list(TARGET)] == [[6, 3, 4]]
 
 
 def test_the_weights_have_one_digit_behind_the_point() -> None:

@@ -77,7 +77,7 @@ def run_alone(script: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", BODIES)
 def test_the_script_recomputes_every_step_of_a_model(name: str, build_model: Any, tmp_path: Path) -> None:
     trace = traced(build_model(*BODIES[name]))
-    assert [step.note for step in trace.steps if step.note] == []
+    assert [step.note for step in trace.records if step.note] == []
     done = run_alone(export_script(trace, tmp_path / "by-hand"))
     assert done.returncode == 0, done.stderr
     made = [step for step in trace if step.operation != "given"]
@@ -125,6 +125,6 @@ def test_a_trace_without_arithmetic_cannot_be_exported(tmp_path: Path) -> None:
 
 def test_fully_masked_rows_weigh_nothing() -> None:
     scores = torch.tensor([[0.0, 1.0], [-torch.inf, -torch.inf]])
-    weights = OPERATIONS["softmax"](scores.numpy())
+    weights = OPERATIONS["softmax"].compute({"x": scores.numpy()})
     assert weights[1].tolist() == [0, 0]
     assert weights[0].sum() == pytest.approx(1)

@@ -6,7 +6,7 @@ import pytest
 
 from sightline.inspection.trace import layer_of
 from sightline.inspection.views import Subject, look
-from sightline.inspection.walk_through import WalkThrough
+from sightline.inspection.walkthrough import Walkthrough
 from sightline.text.tokenizer import END
 from untrained_runs import untrained
 
@@ -22,7 +22,7 @@ def test_tokens_shows_the_output_and_not_the_text_before_it(name: str) -> None:
     written = [*tokens(TARGET), END] if name == "decoder-only" else tokens(TEXT + TARGET)[len(tokens(TEXT)) :]
     assert [choice["token"] for choice in choices] == run.vocabulary.target.pieces(written)
     assert [choice["place"] for choice in choices] == list(range(len(choices)))
-    assert len(choices) < trace["wanted"].numel()
+    assert len(choices) < trace["labels"].numel()
     assert sum(choice["loss"] for choice in choices) / len(choices) == pytest.approx(trace.about["loss"], rel=1e-5)
     assert look("tokens", Subject(run, TEXT, TARGET, step=1)).record() == [choices[1]]
 
@@ -32,14 +32,11 @@ def test_a_walk_narrowed_to_a_step_shows_that_token_of_the_output(name: str) -> 
     run = untrained(name)
     trace = run.trace(TEXT, TARGET)
     choices = look("tokens", Subject(run, TEXT, TARGET)).record()
-    (shown,) = [each for each in WalkThrough(trace).focus(step=1).steps() if each.step.name == "losses"]
+    (shown,) = [each for each in Walkthrough(trace).focus(step=1).records() if each.record.name == "losses"]
     assert shown.tensor.tolist() == [[pytest.approx(choices[1]["loss"])]]
-    assert shown.rows is not None
-    assert [row.endswith(f"→ predicts {trace.about['target_tokens'][-len(choices) :][1]}") for row in shown.rows] == [
-        True
-    ]
+    assert shown.columns == [trace.about["target_tokens"][-len(choices) :][1]]
     with pytest.raises(ValueError, match=f"steps are counted from 0 and there are {len(choices)}"):
-        WalkThrough(trace).focus(step=len(choices))
+        Walkthrough(trace).focus(step=len(choices))
 
 
 def test_a_target_that_changes_the_tokens_before_it_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.inspection.trace import record
+from sightline.inspection.recorder import record
 from sightline.layers.layout import Padded
 from sightline.run import Run
 from untrained_runs import MODELS, OTHERS, untrained

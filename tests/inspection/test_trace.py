@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 from traced_models import bodies, traced
 
-from sightline.inspection.arithmetic import Ref
-from sightline.inspection.numpy_script import recompute
-from sightline.inspection.trace import Step, Trace, record, record_arithmetic, references
+from sightline.inspection.arithmetic import recompute
+from sightline.inspection.recorder import record, record_arithmetic
+from sightline.inspection.trace import Record, Ref, Trace, references
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule
 from sightline.models.seq2seq import Seq2Seq
@@ -29,10 +29,10 @@ def test_every_step_of_every_model_can_be_recomputed_from_tokens_and_weights(any
     values = recompute(trace)
     wrong = [step.key for step in trace if not close(values[step.key], step.tensor)]
     assert wrong == []
-    assert [step.note for step in trace.steps if step.note] == []
+    assert [step.note for step in trace.records if step.note] == []
     given = [step.key for step in trace if step.operation == "given"]
-    assert given == ["source.tokens", "target.tokens", "wanted"]
-    big = [s for s in trace.steps if s.unnamed and s.operation == "given" and s.tensor.is_floating_point()]
+    assert given == ["source.tokens", "target.tokens", "labels"]
+    big = [s for s in trace.records if s.unnamed and s.operation == "given" and s.tensor.is_floating_point()]
     assert all(not step.tensor.count_nonzero() or step.tensor.numel() <= 64 for step in big)  # masks, zeros, no states
 
 
@@ -47,7 +47,7 @@ def test_recording_changes_no_logits(any_model: Seq2Seq) -> None:
 def test_steps_refer_only_to_steps_before_them_and_to_weights(model: Seq2Seq) -> None:
     trace, known = traced(model), set()
     known.update(trace.weights)
-    for step in trace.steps:
+    for step in trace.records:
         assert set(references(step.arguments)) <= known, step.key
         known.add(step.key)
 
@@ -79,7 +79,7 @@ def test_a_walk_of_a_transformer_has_every_station_in_order(build_model: Any) ->
         *("layers.0.feedforward.hidden", "layers.0.feedforward.output", "layers.0.feedforward_residual.sum"),
         *("layers.0.output", "output"),
     ]
-    assert names[-5:] == ["logits", "wanted", "probabilities", "losses", "loss"]
+    assert names[-5:] == ["logits", "labels", "probabilities", "losses", "loss"]
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ def small() -> Trace:
         "decoder.layers.2.cross_attention.weights",
         "decoder.layers.2.cross_attention.scores",
     ]
-    steps = [Step(name, torch.full((2,), float(place)), "f", (), key=name) for place, name in enumerate(names)]
-    again = Step(names[1], torch.full((2,), 9.0), "f", (), key=f"{names[1]}#2")
+    steps = [Record(name, torch.full((2,), float(place)), "f", (), key=name) for place, name in enumerate(names)]
+    again = Record(names[1], torch.full((2,), 9.0), "f", (), key=f"{names[1]}#2")
     return Trace([*steps, again])
 
 
@@ -130,7 +130,7 @@ def test_a_saved_trace_comes_back_exactly(model: Seq2Seq, tmp_path: Path) -> Non
     assert back.about == trace.about
     assert list(back.weights) == sorted(trace.weights)
     assert all(torch.equal(back.weights[name], tensor) for name, tensor in trace.weights.items())
-    for ours, theirs in zip(trace.steps, back.steps, strict=True):
+    for ours, theirs in zip(trace.records, back.records, strict=True):
         assert torch.equal(ours.tensor, theirs.tensor)
         assert ours.tensor.dtype == theirs.tensor.dtype
         told = ("key", "name", "formula", "inputs", "operation", "note", "unnamed", "shape")
@@ -157,10 +157,12 @@ def test_a_folder_that_is_no_trace_or_a_damaged_one_says_so(small: Trace, tmp_pa
 
 
 def test_infinities_and_references_survive_json(small: Trace, tmp_path: Path) -> None:
-    small.steps[0] = Step("a", torch.ones(1), "f", (), "mask", key="a", arguments={"x": Ref("b"), "value": -np.inf})
+    small.records[0] = Record(
+        "a", torch.ones(1), "f", (), "masked_fill", key="a", arguments={"x": Ref("b"), "value": -np.inf}
+    )
     small.save(tmp_path / "saved")
     json.loads((tmp_path / "saved" / "trace.json").read_text(), parse_constant=pytest.fail)  # Infinity is no JSON
-    assert Trace.load(tmp_path / "saved").steps[0].arguments == {"x": Ref("b"), "value": -np.inf}
+    assert Trace.load(tmp_path / "saved").records[0].arguments == {"x": Ref("b"), "value": -np.inf}
 
 
 def test_heavy_tensors_are_thinned_with_a_note_and_light_ones_left(model: Seq2Seq) -> None:
@@ -220,7 +222,7 @@ def test_what_no_operation_tells_is_taken_as_given_with_a_note() -> None:
     with record_arithmetic(model) as recorder:
         recorder.model(recorder.give("x", torch.tensor([3.0, 1.0])))
     trace = recorder.finish()
-    assert [step.note for step in trace.steps if step.note] == ["not recomputed: no operation for aten::sort"]
+    assert [step.note for step in trace.records if step.note] == ["not recomputed: no operation for aten::sort"]
     assert recompute(trace)["sorted"].tolist() == [3, 7]
 
 
@@ -228,4 +230,4 @@ def test_a_plain_recording_keeps_tensors_without_their_arithmetic(model: Seq2Seq
     with torch.no_grad(), record(model) as trace:
         model.encode(torch.tensor([[5, 3]]), Padded.of([2]))
     assert "source_embedding.vectors" in trace
-    assert {step.operation for step in trace.steps} == {""}
+    assert {step.operation for step in trace.records} == {None}

@@ -18,7 +18,8 @@ import yaml
 import sightline
 import task_runs
 from sightline.decoding.scoring import log_probabilities
-from sightline.inspection.numpy_script import export_script, recompute
+from sightline.inspection.arithmetic import recompute
+from sightline.inspection.numpy_script import export_script
 from sightline.inspection.trace import Trace
 from sightline.inspection.tracing import _unknown_shown
 from sightline.layers.layout import Padded
@@ -81,7 +82,7 @@ def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, s
         "The first 4 logits are those of <pad>, <unk>, <s>, </s>, which are no answers: the softmax leaves them out."
     )
     labels = run.recipe.task in ("classify", "tag")
-    assert [step.note for step in trace.steps if step.note] == ([excluded] if labels else [])
+    assert [step.note for step in trace.records if step.note] == ([excluded] if labels else [])
     done = subprocess.run(
         [sys.executable, str(export_script(trace, tmp_path / "by-hand"))], capture_output=True, text=True, check=False
     )
@@ -159,7 +160,7 @@ def test_the_loss_of_the_trace_is_that_of_the_real_scoring(asked: tuple[Run, str
 def test_a_language_model_gives_its_own_next_token_the_highest_probability(runs: dict[str, Run]) -> None:
     for name in ("lm-gru", "lm-transformer", "lm-lines", "lm-bpe"):
         trace = runs[name].trace(TEXTS["lm"])
-        best, wanted = trace["probabilities"][0].argmax(-1), trace["wanted"][0]
+        best, wanted = trace["probabilities"][0].argmax(-1), trace["labels"][0]
         prompt = len(runs[name].encode_sources([TEXTS["lm"]])[0])
         new = len(runs[name].predict_nbest([TEXTS["lm"]])[0][0].tokens) - prompt
         assert best[-new:].tolist() == wanted[-new:].tolist()
@@ -169,12 +170,12 @@ def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
     trace = runs["translate-gru"].trace(TEXTS["translate"], "negative")
     assert trace.about["forced"] is True
     assert trace.about["target_tokens"] == [
-        *runs["translate-gru"].vocabulary.target.pieces([trace["wanted"][0, 0]]),
+        *runs["translate-gru"].vocabulary.target.pieces([trace["labels"][0, 0]]),
         "</s>",
     ]
     assert runs["lm-gru"].trace(TEXTS["lm"], " a犬").about["output"] == " a<unk>"
     label = runs["classify-mean"].trace(TEXTS["classify"], "negative")
-    assert label.about["labels"][int(label["wanted"])] == "negative"
+    assert label.about["labels"][int(label["labels"])] == "negative"
     with pytest.raises(ValueError, match="no label 'blue'; there are"):
         runs["classify-mean"].trace("x", "blue")
     with pytest.raises(ValueError, match="1 label for 4 words"):

@@ -16,7 +16,7 @@ from sightline.inspection.alignment import alignment_of
 from sightline.inspection.attention import first_seen, receptive_fields, routings, trace_heads
 from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.views import NARROWED, VIEWS, InspectionView, Subject, look
-from sightline.inspection.walk_through import WalkThrough, turned_paths
+from sightline.inspection.walkthrough import Walkthrough
 from untrained_runs import untrained
 
 TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
@@ -137,7 +137,7 @@ def test_experts_of_each_token_are_those_with_the_best_scores() -> None:
 
 def test_a_cell_of_gates_and_of_a_mixture_is_explained() -> None:
     trace = untrained("experts").trace(TEXT)
-    walk, name = WalkThrough(trace), "encoder.1.feedforward"
+    walk, name = Walkthrough(trace), "encoder.1.feedforward"
     gates, output = trace[f"{name}.gates"][0, 0], trace[f"{name}.output"][0, 0, 15]
     chosen = int(gates.argmax())
     told = walk.explain(f"{name}.gates", (0, 0, chosen))
@@ -164,8 +164,7 @@ def test_windows_of_dilated_convolutions_grow() -> None:
 
 def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> None:
     trace = untrained("recurrent").trace(TEXT)
-    assert turned_paths(trace) == {"encoder.layers.0.backward"}
-    rows = {shown.step.name: shown.rows for shown in WalkThrough(trace).steps()}
+    rows = {shown.record.name: shown.rows for shown in Walkthrough(trace).records()}
     tokens = trace.about["source_tokens"]
     assert rows["encoder.layers.0.backward.update_gate"] == tokens[::-1]
     assert rows["encoder.layers.0.update_gate"] == tokens

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from sightline.inspection.trace import Trace, record_arithmetic
+from sightline.inspection.axes import BATCH, SOURCE, TARGET
+from sightline.inspection.recorder import record_arithmetic
+from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 
 # by its path: every folder's conftest.py is called `conftest`
@@ -24,8 +26,8 @@ def traced(model: Any, source: Sequence[int] = (5, 6, 7, 3), target: Sequence[in
     read, given = torch.tensor([list(source)]), torch.tensor([[2, *target[:-1]]])
     with record_arithmetic(model) as recorder:
         model = recorder.model
-        recorder.give("source.tokens", read)
-        recorder.give("target.tokens", given)
+        recorder.give("source.tokens", read, axes=(BATCH, SOURCE))
+        recorder.give("target.tokens", given, axes=(BATCH, TARGET))
         features, _ = model.advance(given, model.begin(model.encode(read, Padded.of([len(source)]))))
         recorder.end(model.logits(features), torch.tensor([list(target)]))
     return recorder.finish()

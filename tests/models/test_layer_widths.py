@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.inspection.trace import record
+from sightline.inspection.recorder import record
 from sightline.layers.layout import Padded
 from sightline.layers.tap import on_taps
 from sightline.models.convolutional.convs2s import ConvolutionalDecoder, WidthMap

@@ -225,13 +225,13 @@ def _explained(trace: Trace, cell: str) -> str:
     """`name[0,0,2,1]` → its arithmetic."""
     import re
 
-    from sightline.inspection.walk_through import WalkThrough
+    from sightline.inspection.walkthrough import Walkthrough
 
     found = re.fullmatch(r"([^\[\]]+)\[([\d,\s−-]*)\]", cell)
     if found is None:
         raise ValueError(f"--cell {cell}: write it as NAME[0,0,2,1], an index for each axis")
     place = tuple(int(part) for part in found[2].replace("−", "-").split(",") if part.strip())
     try:
-        return WalkThrough(trace).explain(found[1], place)
+        return Walkthrough(trace).explain(found[1], place)
     except KeyError as error:
         raise ValueError(f"--cell {cell}: {error.args[0]}") from error

@@ -21,8 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.inspection.trace import Step, Trace, layer_of
-from sightline.inspection.walk_through import looks_at_source
+from sightline.inspection.trace import Axis, Record, Trace
 from sightline.layers.scores import Score
 from sightline.layers.tap import TapModule
 from sightline.plots.matrices import Numbers, row_shares
@@ -94,23 +93,42 @@ class Head:
 
 
 def trace_heads(trace: Trace, *, layer: int | None = None, head: int | None = None) -> list[Head]:
-    """All heads of a recorded pass as they were first computed, or those of a layer or a number; none: nothing attends.
+    """All heads of a recorded pass, or those of a layer or a number; none in a model without attention.
 
-    Of a decoder that looks anew for every token the rows stand below one another.
+    Of a decoder that runs token by token the rows of all tokens are joined.
     """
-    found: dict[str, list[Step]] = {}
-    for step in trace:
-        if step.point == "weights" and len(step.shape) == 4:
-            found.setdefault(step.path, []).append(step)
+    by_path: dict[str, list[Record]] = {}
+    for record in trace:
+        if record.point == "weights" and len(record.shape) == 4 and (layer is None or record.layer == layer):
+            by_path.setdefault(record.path, []).append(record)
     heads = []
-    for path, steps in found.items():
-        if layer is not None and layer_of(steps[0].name) != layer:
-            continue
-        weights = _concatenated([step.tensor[0].float().cpu().numpy() for step in steps])  # (H, T, S)
-        kind: Kind = "cross" if looks_at_source(steps[0]) else "encoder" if path.startswith("encoder") else "decoder"
-        queries, keys = _sides(trace, kind, path, weights.shape[2])
+    for path, records in by_path.items():
+        weights = _concatenated([record.tensor[0].float().cpu().numpy() for record in records])  # (H, T, S)
+        kind = _kind(records[0])
+        queries = [name for record in records for name in _queries(trace, record, kind)]
+        longest = max(records, key=lambda record: record.shape[-1])
+        keys = trace.sides(longest.axes, longest.shape)[1] or [f"{number + 1}." for number in range(weights.shape[2])]
         heads += [Head(kind, path, number, queries, keys, own) for number, own in enumerate(weights)]
     return heads if head is None else [each for each in heads if each.number == head]
+
+
+def _kind(record: Record) -> Kind:
+    """Which attention weights are, by what their rows and columns stand for."""
+    rows, columns = record.kinds()[-2:] if record.axes else ("", "")
+    if columns == "target":
+        return "decoder"
+    return "encoder" if rows == columns else "cross"
+
+
+def _queries(trace: Trace, record: Record, kind: Kind) -> list[str]:
+    """The tokens that attend; of attention to the source, those that are predicted."""
+    count = record.shape[-2]
+    axis = record.axes[-2] if record.axes else Axis()
+    if record.token is not None and not axis.kind:
+        axis = Axis("target", (record.token,))
+    if kind == "cross":
+        axis = Axis("predicted", axis.places)
+    return trace.labels(axis, count) or [f"{number + 1}." for number in range(count)]
 
 
 def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -118,16 +136,6 @@ def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     keys = max(part.shape[2] for part in parts)
     wide = [np.pad(part, ((0, 0), (0, 0), (0, keys - part.shape[2]))) for part in parts]
     return np.concatenate(wide, axis=1)
-
-
-def _sides(trace: Trace, kind: Kind, path: str, count: int) -> tuple[list[str], list[str]]:
-    """The tokens that look, and those that stand at `count` keys."""
-    names = {"encoder": ("source", "source"), "decoder": ("given", "given"), "cross": ("target", "source")}[kind]
-    queries, keys = (list(trace.about.get(f"{name}_tokens", ())) for name in names)
-    if count < len(keys):  # label compressed keys by their tokens, if known
-        stride = trace.about.get("key_strides", {}).get(path)
-        keys = keys[::stride][:count] if stride else [f"{number + 1}." for number in range(count)]
-    return queries, keys
 
 
 # --- names of heads ----------------------------------------------------------------------------------------------
@@ -286,17 +294,16 @@ class ExpertRouting:
 
 def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
     """Every layer of experts in a trace, or one; none where the model has none."""
-    found: dict[str, list[torch.Tensor]] = {}
-    for step in trace:
-        if step.point == "gates" and (layer is None or layer_of(step.name) == layer):
-            found.setdefault(step.path, []).append(step.tensor)
-    made = []
-    for path, parts in found.items():
-        gates = torch.cat(parts, dim=1)[0].float().cpu().numpy()  # (T, E)
-        tokens = list(trace.read_by(path))
-        labels = tokens if len(tokens) == len(gates) else [str(place) for place in range(len(gates))]
-        made.append(ExpertRouting(path, labels, gates))
-    return made
+    by_path: dict[str, list[Record]] = {}
+    for record in trace:
+        if record.point == "gates" and (layer is None or record.layer == layer):
+            by_path.setdefault(record.path, []).append(record)
+    found = []
+    for path, records in by_path.items():
+        gates = torch.cat([record.tensor for record in records], dim=1)[0].float().cpu().numpy()  # (T, E)
+        names = [name for record in records for name in _queries(trace, record, "decoder")]
+        found.append(ExpertRouting(path, names, gates))
+    return found
 
 
 def routing_table(found: Sequence[ExpertRouting]) -> Table:
@@ -336,29 +343,31 @@ class ReceptiveField:
     side: str  # encoder or decoder
     offsets: tuple[int, ...]
     reach: tuple[int, int]  # the furthest place before and behind, through all layers below
+    tokens: list[str]  # that it reads, in order
 
 
 def receptive_fields(trace: Trace) -> list[ReceptiveField]:
-    """Every convolution of a trace, in order; none where there is none, or where nobody followed the arithmetic."""
+    """Every convolution of a trace, in order; none where there is none, or where no arithmetic was recorded."""
     found: list[ReceptiveField] = []
-    for step in trace:
-        match = _CONVOLUTION.match(step.name)
-        offsets = _offsets(trace, step.key) if match else ()
-        if match and offsets and step.key == step.name:
-            below = [window.reach for window in found if window.side == match[1]] or [(0, 0)]
+    for record in trace:
+        match = _CONVOLUTION.match(record.name)
+        offsets = _offsets(trace, record.key) if match else ()
+        if match and offsets and record.key == record.name:
+            below = [field.reach for field in found if field.side == match[1]] or [(0, 0)]
             reach = (below[-1][0] + min(offsets), below[-1][1] + max(offsets))
-            found.append(ReceptiveField(step.name.removesuffix(".output"), match[1], offsets, reach))
+            tokens = trace.sides(record.axes, record.shape)[0] or []
+            found.append(ReceptiveField(record.name.removesuffix(".output"), match[1], offsets, reach, tokens))
     return found
 
 
 def _offsets(trace: Trace, key: str) -> tuple[int, ...]:
-    """Where the cuts that lead to a step begin, from the place itself; padding in front is before the first place."""
-    own = [step for step in trace.steps if step.unnamed and step.key.startswith(key + "~")]
+    """Which neighbours a convolution reads, from where its slices of the padded text begin."""
+    own = [record for record in trace.records if record.unnamed and record.key.startswith(key + "~")]
     starts = sorted(
-        {step.arguments["start"] for step in own if step.operation == "cut" and step.arguments["axis"] == 1}
+        {each.arguments["start"] for each in own if each.operation == "slice" and each.arguments["axis"] == 1}
     )
-    padded = [step.arguments["widths"][1][0] for step in own if step.operation == "pad"]
-    before = padded[-1] if padded else max(starts, default=0)  # what looks only back ends at its own place
+    padded = [each.arguments["widths"][1][0] for each in own if each.operation == "pad"]
+    before = padded[-1] if padded else max(starts, default=0)  # a causal convolution ends at its own place
     return tuple(start - before for start in starts)
 
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from sightline.inspection.trace import Trace, record_arithmetic
+from sightline.inspection.axes import BATCH
+from sightline.inspection.axes import SOURCE as SOURCE_AXIS
+from sightline.inspection.axes import TARGET as TARGET_AXIS
+from sightline.inspection.recorder import record_arithmetic
+from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import ModelConfig
@@ -52,8 +56,8 @@ def lecture_trace() -> Trace:
     given, wanted = torch.tensor([[START, *TARGET[:-1]]]), torch.tensor([TARGET])
     with record_arithmetic(model) as recorder:
         model = recorder.model
-        recorder.give("source.tokens", source, "tokens")
-        recorder.give("target.tokens", given, "tokens before each")
+        recorder.give("source.tokens", source, "tokens", (BATCH, SOURCE_AXIS))
+        recorder.give("target.tokens", given, "tokens before each", (BATCH, TARGET_AXIS))
         features, _ = model.advance(given, model.begin(model.encode(source, Padded.of([len(SOURCE)]))))
         recorder.end(model.logits(features), wanted)
     trace = recorder.finish()

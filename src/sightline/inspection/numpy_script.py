@@ -1,33 +1,44 @@
-"""A trace as a script that anybody can run: plain NumPy, every step from tokens and weights, each compared.
+"""A trace as a NumPy script that computes every step again, written as one would write it by hand.
 
-The folder holds the saved trace and `script.py`. The script loads what was given and the weights, computes every step
-by its operation from the steps before it, and stops where a number is not the recorded one.
+The folder holds the saved trace and `script.py`. The script loads the weights and the input tokens, computes each named
+tensor from those before it and stops at a number that is not the recorded one.
+
+An expression is made of the records' operations: unnamed records are written in place, those used several times get a
+variable. Variables are called as their tensors are within their part of the model (`query`, `scores`); those that other
+parts read carry its name, too (`encoder_layers_0_output`).
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import keyword
 import math
+import re
+import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sightline.files import atomic_folder, write_atomically
-from sightline.inspection.arithmetic import Ref, numpy_value
-from sightline.inspection.operations import NEEDED, OPERATIONS
-from sightline.inspection.trace import Step, Trace
-from sightline.inspection.trace_files import write_trace
+from sightline.inspection.operations import FUNCTIONS, OPERATIONS
+from sightline.inspection.recorder import numpy_value
+from sightline.inspection.trace import GIVEN, Record, Ref, Trace, references
 
 SCRIPT = "script.py"
 # float32, summed in another order, a network deep; what is compared has been recomputed all the way from the tokens
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
+_LINE = 116  # characters of a line
 
 _HEAD = '''"""{headline}
 
 Every step of this computation in plain NumPy, from tokens and weights, compared with what the model computed.
-Run it with: python {script} (needs numpy and safetensors).
+Run it with: python {script} (needs NumPy 2 and safetensors).
 """
 
 import math
@@ -37,70 +48,68 @@ import numpy as np
 from safetensors.numpy import load_file
 
 HERE = Path(__file__).resolve().parent
-recorded = load_file(HERE / "tensors.safetensors")
-weight = load_file(HERE / "weights.safetensors")
-x = dict(weight)  # every number we have: weights, what was given, and then each step
-
-'''
-_TOOLS = '''
-count = 0
+recorded = load_file(HERE / "tensors.safetensors")  # what the model computed
+W = load_file(HERE / "weights.safetensors")
+checked = 0
 
 
-def check(name, formula, strides=None):
-    """Compare a step with what the model computed, and show it."""
-    global count
-    ours = np.asarray(x[name])
-    if strides:
-        ours = ours[tuple(slice(None, None, stride) for stride in strides)]
-    theirs = recorded[name]
-    assert ours.shape == theirs.shape, f"{{name}}: {{ours.shape}} is not {{theirs.shape}}"
-    where = np.isclose(ours, theirs, rtol={relative}, atol={absolute}, equal_nan=True)
-    assert where.all(), f"{{name}}: {{np.argwhere(~where)[0]}} is {{ours[~where][0]}}, not {{theirs[~where][0]}}"
-    count += 1
-    print(f"{{count:4d}}  {{name}} {{tuple(ours.shape)}} = {{formula}}")
+def check(part, call=1, strides={{}}, **tensors):
+    """Compare tensors of a part of the model with what it computed there."""
+    global checked
+    for point, ours in tensors.items():
+        name = (part + "." if part else "") + point.replace("__", ".") + (f"#{{call}}" if call > 1 else "")
+        theirs, ours = recorded[name], np.asarray(ours)
+        if name in strides:  # a sample was recorded
+            ours = ours[tuple(slice(None, None, stride) for stride in strides[name])]
+        assert ours.shape == theirs.shape, f"{{name}}: {{ours.shape}} is not {{theirs.shape}}"
+        close = np.isclose(ours, theirs, rtol={relative}, atol={absolute}, equal_nan=True)
+        assert close.all(), f"{{name}}: {{np.argwhere(~close)[0]}} is {{ours[~close][0]}}, not {{theirs[~close][0]}}"
+        checked += 1
+        print(f"{{checked:4d}}  {{name}} {{ours.shape}}")
+
 
 '''
 
 
 def export_script(trace: Trace, folder: Path) -> Path:
-    """Write a new folder with the trace and its script; gives the script's path."""
-    if not any(step.operation for step in trace.steps):
+    """Write a new folder with the trace and its script; returns the script's path."""
+    if not trace.has_arithmetic:
         raise ValueError("this trace has no arithmetic to export; make it with run.trace or record_arithmetic")
     with atomic_folder(folder) as unfinished:
-        write_trace(trace, unfinished)
-        write_atomically(unfinished / SCRIPT, script(trace))
+        trace.write(unfinished)
+        write_atomically(unfinished / SCRIPT, script_of(trace).encode("utf-8"))
     return folder / SCRIPT
 
 
-def script(trace: Trace) -> str:
-    """The script's text."""
-    from sightline.inspection.trace_display import headline
+def script_of(trace: Trace) -> str:
+    """The text of the script."""
+    from sightline.inspection.walkthrough import headline
 
-    title = headline(trace).replace("\\", "\\\\").replace('"""', "'''")
-    title = title if title.isprintable() else "A trace"
-    head = _HEAD.format(headline=title.rstrip('"'), script=SCRIPT)
-    tools = _TOOLS.format(relative=RELATIVE, absolute=ABSOLUTE)
-    lines = [line for step in trace.steps for line in _lines(step)]
-    end = 'print(f"all {count} steps are what the model computed")'
-    return "\n".join([head + "\n\n".join(_sources(trace)), tools, *lines, "", end, ""])
-
-
-def _sources(trace: Trace) -> Iterator[str]:
-    """The functions the script needs, without their type annotations' imports."""
-    wanted: dict[str, Any] = {}
-    for step in trace.steps:
-        for function in (*NEEDED.get(step.operation, ()), OPERATIONS.get(step.operation)):
-            if function is not None:
-                wanted.setdefault(function.__name__, function)
-    for function in wanted.values():
-        yield _without_annotations(inspect.getsource(function))
+    title = re.sub(r'["\\\x00-\x1f]', " ", headline(trace))
+    head = _HEAD.format(headline=title, script=SCRIPT, relative=RELATIVE, absolute=ABSOLUTE)
+    body = "\n".join(_Writer.of(trace).lines())
+    functions = "\n\n".join(_functions(body))
+    end = '\nprint(f"all {checked} steps are what the model computed")\n'
+    return head + functions + ("\n\n" if functions else "") + body + end
 
 
-def _without_annotations(source: str) -> str:
-    """Types are for whoever maintains the function; a reader of the script sees the formula."""
-    import ast
+def _functions(body: str) -> Iterator[str]:
+    """The source of the functions that the script calls, and of those that they call."""
+    called: dict[str, None] = {}
+    waiting = [body]
+    while waiting:
+        names = {node.id for node in ast.walk(ast.parse(waiting.pop())) if isinstance(node, ast.Name)}
+        for name in sorted(names & FUNCTIONS.keys() - called.keys()):
+            called[name] = None
+            waiting.append(_source(name))
+    for name in FUNCTIONS:
+        if name in called:
+            yield _source(name)
 
-    tree = ast.parse(source)
+
+def _source(name: str) -> str:
+    """Without type annotations: a reader of the script looks for the formula."""
+    tree = ast.parse(inspect.getsource(FUNCTIONS[name]))
     (function,) = tree.body
     assert isinstance(function, ast.FunctionDef)
     for argument in (*function.args.args, *function.args.kwonlyargs):
@@ -109,49 +118,311 @@ def _without_annotations(source: str) -> str:
     return ast.unparse(tree) + "\n"
 
 
-def _lines(step: Step) -> Iterator[str]:
-    name = repr(step.key)
-    if step.operation in ("given", ""):
-        yield f"x[{name}] = recorded[{name}]" + (f"  # {step.note}" if step.note else "")
-        return
-    arguments = ", ".join(f"{key}={_code(value)}" for key, value in step.arguments.items())
-    yield f"x[{name}] = {step.operation}({arguments})"
-    if not step.unnamed:
-        strides = f", {step.strides}" if step.strides else ""
-        yield f"check({name}, {(step.formula or step.operation)!r}{strides})"
+# --- sections and variables -------------------------------------------------------------------------------------------
 
 
-def _code(value: Any) -> str:
-    if isinstance(value, Ref):
-        return f"x[{value.name!r}]"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_code, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"float({str(value)!r})"
-    return repr(value)
+def _part(name: str) -> str:
+    """The section a record belongs to: a layer, or else the outermost part of the model."""
+    match = re.match(r"(.*?\b(?:layers|attentions)\.\d+)\.", name)
+    return match[1] if match else name.partition(".")[0] if "." in name else ""
 
 
-# --- the same, here -------------------------------------------------------------------------------------------------
+@dataclass
+class _Writer:
+    """Writes a trace line by line."""
+
+    trace: Trace
+    uses: Counter[str]  # how often each record is an argument
+    users: Mapping[str, list[Record]]  # the records that it is an argument of
+    texts: dict[str, str] = field(default_factory=dict)  # record → its variable, or the expression to write in place
+    part: str = ""  # of the current section
+    taken: set[str] = field(default_factory=set)  # variables of the current section
+    shared: set[str] = field(default_factory=set)  # variables that several sections read
+
+    @staticmethod
+    def of(trace: Trace) -> _Writer:
+        uses: Counter[str] = Counter()
+        users: dict[str, list[Record]] = {}
+        for record in trace.records:
+            names = list(references(record.arguments))
+            uses.update(names)
+            for name in dict.fromkeys(names):
+                users.setdefault(name, []).append(record)
+        return _Writer(trace, uses, users)
+
+    def lines(self) -> Iterator[str]:
+        for section, records in groupby(self.trace.records, key=_section):
+            self.part, self.taken = section[0], set()
+            lines = [line for line in self._section(list(records)) if line]
+            if not lines:
+                continue
+            title = _title(self.part) + (f", call {section[1]}" if section[1] > 1 else "")
+            yield f"\n# --- {title} " + "-" * max(3, 106 - len(title))
+            if any('w["' in line for line in lines):
+                cut = len(self.part) + 1
+                yield f'w = {{name[{cut}:]: weight for name, weight in W.items() if name.startswith("{self.part}.")}}'
+            yield from lines
+
+    def _section(self, records: list[Record]) -> Iterator[str]:
+        checked: list[Record] = []
+        for record in records:
+            if record.unnamed:
+                yield self._unnamed(record)
+                continue
+            if checked and record.path != checked[0].path:
+                yield self._check(checked)
+                checked = []
+            yield self._named(record)
+            if record.operation != GIVEN:
+                checked.append(record)
+        yield self._check(checked)
+
+    def _check(self, records: list[Record]) -> str:
+        if not records:
+            return ""
+        options = [f"call={_call(records[0])}"] if _call(records[0]) > 1 else []
+        sampled = {record.key: record.strides for record in records if record.strides}
+        options += [f"strides={sampled!r}"] if sampled else []
+        tensors = [f"{record.point}={self.texts[record.key]}" for record in records]
+        return _wrapped("check(", [f'"{records[0].path}"', *options, *tensors], ")")
+
+    # --- lines --------------------------------------------------------------------------------------------------------
+
+    def _named(self, record: Record) -> str:
+        text = self._expression(record)
+        if record.operation in ("same", "shown_as") and text.isidentifier():  # another name of a variable
+            self.texts[record.key] = text
+            return ""
+        variable = self.texts[record.key] = self._variable(record)
+        line = f"{variable} = {text}"
+        shape = f"  # {record.shape}" if record.shape else ""
+        comment = f"{shape or '  #'} {record.note if record.operation is None else record.formula}".rstrip(" #")
+        return line + comment if len(line + comment) <= _LINE else line + shape
+
+    def _unnamed(self, record: Record) -> str:
+        """A record between two taps: written in place, or kept in a variable where it is used again or is long."""
+        text = self._expression(record)
+        if text.isidentifier() or not (self._kept(record) or len(text) > _LINE):
+            self.texts[record.key] = text
+            return ""
+        variable = self.texts[record.key] = self._shared_variable(record)
+        return f"{variable} = {text}"
+
+    def _kept(self, record: Record) -> bool:
+        """Whether an unnamed record gets a variable because it is used several times."""
+        return self.uses[record.key] > 1 and record.operation not in (GIVEN, None, "same") and not _is_weight(record)
+
+    def _expression(self, record: Record) -> str:
+        if record.operation in (GIVEN, None):
+            return _constant(record)
+        assert record.operation is not None
+        template = OPERATIONS[record.operation].expression(record.arguments)
+        elsewhere = record.unnamed and not self._kept(record) and self._elsewhere(record)  # `w` is another one there
+        filled = _Filled(self, record.arguments, elsewhere).visit(ast.parse(template, mode="eval").body)
+        return ast.unparse(_simplified(filled)).replace("'", '"')
+
+    def operand(self, name: str, whole: bool) -> ast.expr:
+        """A record or a weight as an expression."""
+        if name in self.texts:
+            text = self.texts[name]
+        elif self.part and name.startswith(self.part + ".") and not whole:
+            text = f'w["{name[len(self.part) + 1 :]}"]'
+        else:
+            text = f'W["{name}"]'
+        return ast.parse(text, mode="eval").body
+
+    # --- names of variables -------------------------------------------------------------------------------------------
+
+    def _variable(self, record: Record) -> str:
+        """`query` within its section; `encoder_output` where other sections read it."""
+        aliases = [record, *self._aliases(record)]
+        if any(self._elsewhere(each) for each in aliases):
+            name = min((each.name for each in aliases), key=lambda name: (name.count("."), len(name)))
+            return self._unique(f"{name}_{_call(record)}" if _call(record) > 1 else name, self.shared)
+        short = record.point
+        if sum(_section(each) == _section(record) and each.point == short for each in self.trace) > 1:
+            inside = record.name.removeprefix(self.part + ".").split(".")
+            short = "_".join(inside[-2:])
+        return self._unique(short, self.taken)
+
+    def _shared_variable(self, record: Record) -> str:
+        """An intermediate result is called by its other name, or by what is made of it: `query_key_value`."""
+        aliases = self._aliases(record)
+        if aliases:
+            return self._variable(aliases[0])
+        points: dict[str, None] = {}
+        waiting, seen = [record.key], set()
+        while waiting:
+            key = waiting.pop(0)
+            seen.add(key)
+            for user in self.users.get(key, []):
+                if not user.unnamed:
+                    points.setdefault(user.point)
+                elif user.key not in seen:
+                    waiting.append(user.key)
+        name = "_".join(list(points)[:3])
+        shared = self._elsewhere(record)
+        return self._unique(name if len(points) > 1 else f"before_{name}", self.shared if shared else self.taken)
+
+    def _unique(self, name: str, names: set[str]) -> str:
+        word = _identifier(name)
+        unique, count = word, 1
+        while unique in self.taken or unique in self.shared:
+            count += 1
+            unique = f"{word}_{count}"
+        names.add(unique)
+        return unique
+
+    def _aliases(self, record: Record) -> list[Record]:
+        """The named records that are nothing but other names of this one."""
+        same = [user for user in self.users.get(record.key, []) if user.operation in ("same", "shown_as")]
+        return [alias for user in same for alias in ([] if user.unnamed else [user]) + self._aliases(user)]
+
+    def _elsewhere(self, record: Record) -> bool:
+        """Whether another section reads it, through other names and through what is written in place, too."""
+        section, seen = _section(record), {record.key}
+        waiting = [(record, True)]  # and whether it is a variable by itself
+        while waiting:
+            current, variable = waiting.pop()
+            for user in self.users.get(current.key, []):
+                if _section(user) != section:
+                    return True
+                same = user.operation in ("same", "shown_as")
+                follows = not self._kept(user) if user.unnamed else same and variable
+                if follows and user.key not in seen:
+                    seen.add(user.key)
+                    waiting.append((user, same and variable))
+        return False
 
 
-def recompute(trace: Trace) -> dict[str, Any]:
-    """Every step of a trace by its operation, unnamed ones too: what the script computes, as NumPy arrays."""
-    found: dict[str, Any] = {name: numpy_value(tensor) for name, tensor in trace.weights.items()}
-    with np.errstate(over="ignore"):
-        for step in trace.steps:
-            if step.operation in ("given", ""):
-                found[step.key] = numpy_value(step.tensor)
-            else:
-                found[step.key] = np.asarray(OPERATIONS[step.operation](**arguments_of(step, found)))
-    return found
+def _is_weight(record: Record) -> bool:
+    """A weight, transposed: short enough to be written every time."""
+    of = record.arguments.get("x")
+    return record.operation == "transpose" and isinstance(of, Ref) and "~" not in of.name
 
 
-def arguments_of(step: Step, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a step with arrays in place of names."""
-    return {key: _valued(value, values) for key, value in step.arguments.items()}
+def _wrapped(start: str, parts: list[str], end: str) -> str:
+    """A call in one line, or over several."""
+    line = start + ", ".join(parts) + end
+    if len(line) <= _LINE:
+        return line
+    wrapper = textwrap.TextWrapper(
+        _LINE, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    body = wrapper.fill(", ".join(parts) + ",")
+    return f"{start}\n{body}\n{end}"
 
 
-def _valued(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, Ref):
-        return values[value.name]
-    return [_valued(part, values) for part in value] if isinstance(value, list | tuple) else value
+def _call(record: Record) -> int:
+    """Which run of its module it belongs to, from 1."""
+    return int(record.key.rpartition("#")[2].split("~")[0]) if "#" in record.key else 1
+
+
+def _section(record: Record) -> tuple[str, int]:
+    return _part(record.key.split("~")[0].split("#")[0]), _call(record)
+
+
+def _title(part: str) -> str:
+    """`encoder.layers.0` → `encoder, layer 0`."""
+    if not part:
+        return "output"
+    return re.sub(r"\.?(layers|attentions)\.(\d+)", r", layer \2", part).replace("_", " ").lstrip(", ")
+
+
+def _identifier(name: str) -> str:
+    word = re.sub(r"\W", "_", name)
+    word = f"_{word}" if word[:1].isdigit() else word
+    return word + "_" if keyword.iskeyword(word) or word in {"w", "W", "np", "math", *FUNCTIONS} else word
+
+
+def _constant(record: Record) -> str:
+    """An input: numbers in order and all alike are written out, others are read from the file."""
+    value = numpy_value(record.tensor)
+    if record.unnamed and value.size:
+        if value.ndim == 1 and value.dtype == np.int64 and np.array_equal(value, np.arange(len(value))):
+            return f"np.arange({len(value)})"
+        first = value.flat[0]
+        if value.ndim and value.size > 1 and (value == first).all() and np.isfinite(first):
+            shape = f"{value.shape}" if value.ndim > 1 else str(len(value))
+            kind = {"bool": ", bool", "int64": ", int"}.get(str(value.dtype), ", np.float32")
+            if first in (0, 1):
+                return f"np.{'ones' if first else 'zeros'}({shape}{kind})"
+    return f'recorded["{record.key}"]'
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts operands and constants in place of the names of arguments."""
+
+    def __init__(self, writer: _Writer, arguments: Mapping[str, Any], whole: bool) -> None:
+        self.writer, self.arguments, self.whole = writer, arguments, whole
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """`indices[0]` is one of several references."""
+        if isinstance(node.value, ast.Name) and isinstance(self.arguments.get(node.value.id), list):
+            assert isinstance(node.slice, ast.Constant)
+            return self._expression(self.arguments[node.value.id][node.slice.value])
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._expression(self.arguments[node.id]) if node.id in self.arguments else node
+
+    def _expression(self, value: Any) -> ast.expr:
+        if isinstance(value, Ref):
+            return self.writer.operand(value.name, self.whole)
+        if isinstance(value, list | tuple):
+            return ast.List([self._expression(part) for part in value], ast.Load())
+        if isinstance(value, float) and not math.isfinite(value):
+            return ast.parse("-np.inf" if value < 0 else "np.inf", mode="eval").body
+        root = _root(value)
+        return ast.parse(root or repr(value), mode="eval").body
+
+
+def _root(value: Any) -> str:
+    """√6 and 1/√6 are written so; nothing for other numbers."""
+    if not isinstance(value, float) or not 0.01 < value < 100 or value == 1:
+        return ""
+    square = value**2 if value > 1 else value**-2
+    if abs(square - round(square)) > 1e-9 * square or math.isqrt(round(square)) ** 2 == round(square):
+        return ""
+    return f"math.sqrt({round(square)})" if value > 1 else f"1 / math.sqrt({round(square)})"
+
+
+def _simplified(tree: ast.expr) -> ast.expr:
+    """x.T.T → x, a transposition undone → x, a slice of a whole axis as `:`."""
+
+    class Simplify(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+            self.generic_visit(node)
+            inner = node.value
+            if node.attr in ("T", "mT") and isinstance(inner, ast.Attribute) and inner.attr == node.attr:
+                return inner.value
+            return node
+
+        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+            self.generic_visit(node)
+            right = node.right
+            if isinstance(node.op, ast.Mult) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.Div):
+                if isinstance(right.left, ast.Constant) and right.left.value == 1:  # x * (1 / y) → x / y
+                    return ast.BinOp(node.left, ast.Div(), right.right)
+            return node
+
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            self.generic_visit(node)
+            outer, inner = node.func, node.func.value if isinstance(node.func, ast.Attribute) else None
+            if not (isinstance(outer, ast.Attribute) and isinstance(inner, ast.Call)):
+                return node
+            if not isinstance(inner.func, ast.Attribute) or outer.attr != inner.func.attr:
+                return node
+            if outer.attr == "reshape":  # twice is once
+                outer.value = inner.func.value
+            elif outer.attr == "transpose":  # undone
+                first, second = ([ast.literal_eval(each) for each in call.args] for call in (inner, node))
+                order = [first[k] for k in second]
+                return inner.func.value if order == sorted(order) else node
+            return node
+
+    result: ast.expr = Simplify().visit(tree)
+    return result

@@ -1,87 +1,36 @@
-"""What a step of a walk-through does, as plain NumPy: one small function for each operation, by name.
+"""Every operation that a record may name: how NumPy writes it, how one of its numbers is computed, what its axes are.
 
-A recorded step is an operation, the names of what goes in, and constants; this table gives it its meaning. A script
-that recomputes a trace is made of the functions' own source, so each needs nothing but NumPy, `math` and the others.
+    OPERATIONS["matmul"].numpy        # "a @ b": the definition; recomputing evaluates it, the exported script prints it
+    OPERATIONS["matmul"].cell         # writes "0.8·0.7 + 0.2·0.3" for one number of the result
+    OPERATIONS["matmul"].axes         # labels of the result's axes from those of a and b
+
+kernels.py says which PyTorch kernel is which operation. Functions that an expression calls are printed into scripts,
+so they use nothing but NumPy, `math` and each other.
 """
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sightline.inspection.moving_operations import MOVES
+from sightline.inspection import axes, cells
+from sightline.inspection.trace import Ref
 
 Array = Any  # np.ndarray; annotations stay short, because these functions are printed into scripts
+Arguments = Mapping[str, Any]
 
 
-# --- number by number ---------------------------------------------------------------------------------------------
-
-
-def add(a: Array, b: Array, alpha: float = 1) -> Array:
-    return a + b if alpha == 1 else a + alpha * b
-
-
-def subtract(a: Array, b: Array, alpha: float = 1) -> Array:
-    return a - b if alpha == 1 else a - alpha * b
-
-
-def multiply(a: Array, b: Array) -> Array:
-    return a * b
-
-
-def divide(a: Array, b: Array) -> Array:
-    return a / b
-
-
-def power(a: Array, b: Array) -> Array:
-    return a**b
-
-
-def negative(x: Array) -> Array:
-    return -x
-
-
-def absolute(x: Array) -> Array:
-    return np.abs(x)
-
-
-def exponential(x: Array) -> Array:
-    return np.exp(x)
-
-
-def logarithm(x: Array) -> Array:
-    return np.log(x)
-
-
-def root(x: Array) -> Array:
-    return np.sqrt(x)
-
-
-def inverse_root(x: Array) -> Array:
-    return 1 / np.sqrt(x)
-
-
-def sine(x: Array) -> Array:
-    return np.sin(x)
-
-
-def cosine(x: Array) -> Array:
-    return np.cos(x)
-
-
-def tanh(x: Array) -> Array:
-    return np.tanh(x)
+# --- functions that expressions call ----------------------------------------------------------------------------------
 
 
 def sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
-
-
-def relu(x: Array) -> Array:
-    return np.maximum(x, 0)
 
 
 def silu(x: Array) -> Array:
@@ -93,108 +42,14 @@ def gelu(x: Array) -> Array:
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
+def relu(x: Array) -> Array:
+    return np.maximum(x, 0)
+
+
 def glu(x: Array, axis: int) -> Array:
     """a ∘ σ(b), of the first and the second half of an axis."""
     a, b = np.split(x, 2, axis)
-    return a / (1 + np.exp(-b))
-
-
-def clamp(x: Array, low: float | None, high: float | None) -> Array:
-    return np.clip(x, low, high)
-
-
-def mask(x: Array, hidden: Array, value: float) -> Array:
-    """`value` where `hidden` is true."""
-    return np.where(hidden, value, x)
-
-
-def where(condition: Array, a: Array, b: Array) -> Array:
-    return np.where(condition, a, b)
-
-
-def place(x: Array, axis: int, index: Array, source: Array) -> Array:
-    """x with what stands at `index` of an axis replaced."""
-    y = np.array(x)
-    y[(slice(None),) * axis + (index,)] = source
-    return y
-
-
-def lower(a: Array, b: Array) -> Array:
-    return np.minimum(a, b)
-
-
-def higher(a: Array, b: Array) -> Array:
-    return np.maximum(a, b)
-
-
-def round_up(x: Array) -> Array:
-    return np.ceil(x)
-
-
-def round_down(x: Array) -> Array:
-    return np.floor(x)
-
-
-def less(a: Array, b: Array) -> Array:
-    return a < b
-
-
-def less_or_equal(a: Array, b: Array) -> Array:
-    return a <= b
-
-
-def equal(a: Array, b: Array) -> Array:
-    return a == b
-
-
-def unequal(a: Array, b: Array) -> Array:
-    return a != b
-
-
-def both(a: Array, b: Array) -> Array:
-    return a & b
-
-
-def invert(x: Array) -> Array:
-    return ~x
-
-
-def triangle(x: Array, diagonal: int = 0) -> Array:
-    return np.tril(x, diagonal)
-
-
-# --- sums -------------------------------------------------------------------------------------------------------------
-
-
-def matmul(a: Array, b: Array) -> Array:
-    return a @ b
-
-
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """x Wᵀ + b."""
-    return x @ weight.T if bias is None else x @ weight.T + bias
-
-
-def linear_relu(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """max(0, x Wᵀ + b)."""
-    return np.maximum(linear(x, weight, bias), 0)
-
-
-def mean(x: Array, axes: Sequence[int] | None = None, keep: bool = False) -> Array:
-    return np.mean(x, None if axes is None else tuple(axes), keepdims=keep)
-
-
-def total(x: Array, axes: Sequence[int] | None = None, keep: bool = False) -> Array:
-    return np.sum(x, None if axes is None else tuple(axes), keepdims=keep)
-
-
-def highest(x: Array, axes: Sequence[int], keep: bool = False) -> Array:
-    return np.max(x, tuple(axes), keepdims=keep)
-
-
-def length(x: Array, axes: Sequence[int] | None = None, keep: bool = False) -> Array:
-    """√(Σ x²)."""
-    return np.sqrt(np.sum(x * x, None if axes is None else tuple(axes), keepdims=keep))
+    return a * sigmoid(b)
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
@@ -209,12 +64,12 @@ def log_softmax(x: Array, axis: int = -1) -> Array:
     return x - top - np.log(np.exp(x - top).sum(axis, keepdims=True))
 
 
-def share_of_seen(x: Array, seen: Array | None) -> Array:
-    """x / N over the N keys that may be seen, 0 elsewhere: the weights of linear attention."""
-    if seen is None:
+def mean_over_visible(x: Array, visible: Array | None) -> Array:
+    """x / N over the N visible keys, 0 elsewhere: the weights of linear attention."""
+    if visible is None:
         return x / max(x.shape[-1], 1)
-    seen = np.broadcast_to(seen, seen.shape[:-1] + x.shape[-1:])
-    return np.where(seen, x, 0) / np.maximum(seen.sum(-1, keepdims=True), 1)
+    visible = np.broadcast_to(visible, visible.shape[:-1] + x.shape[-1:])
+    return np.where(visible, x, 0) / np.maximum(visible.sum(-1, keepdims=True), 1)
 
 
 def layer_norm(x: Array, gain: Array | None, bias: Array | None, epsilon: float) -> Array:
@@ -237,16 +92,25 @@ def batch_norm(x: Array, gain: Array | None, bias: Array | None, mean: Array, va
     return y if bias is None else y + bias
 
 
-def convolve(x: Array, weight: Array, bias: Array | None, stride: int, padding: int, dilation: int) -> Array:
+def conv1d(x: Array, weight: Array, bias: Array | None, stride: int, padding: int, dilation: int) -> Array:
     """(B, C, T) with filters (O, C, k) → (B, O, T'): Σ over channels and neighbours."""
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding)))
     reach = (weight.shape[2] - 1) * dilation + 1
-    seen = np.lib.stride_tricks.sliding_window_view(x, reach, 2)[:, :, ::stride, ::dilation]  # (B, C, T', k)
-    y = np.einsum("bctk,ock->bot", seen, weight)
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, 2)[:, :, ::stride, ::dilation]  # (B, C, T', k)
+    y = np.einsum("bctk,ock->bot", windows, weight)
     return y if bias is None else y + bias[:, None]
 
 
-# --- recurrence -------------------------------------------------------------------------------------------------------
+def index_copy(x: Array, axis: int, index: Array, source: Array) -> Array:
+    """x with the entries at `index` of an axis replaced."""
+    y = np.array(x)
+    y[(slice(None),) * axis + (index,)] = source
+    return y
+
+
+def sliding_windows(x: Array, axis: int, size: int, step: int) -> Array:
+    """Every run of `size` neighbours on an axis, along a new last axis."""
+    return np.lib.stride_tricks.sliding_window_view(x, size, axis)[(slice(None),) * axis + (slice(None, None, step),)]
 
 
 def elman_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Sequence[Array]:
@@ -265,20 +129,16 @@ def lstm_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Seque
     return sigmoid(o) * np.tanh(cell), cell
 
 
-def state_before(inputs: Array, weight: Array, bias: Array, start: Sequence[Array], cell: str, part: int = 0) -> Array:
+def states_before(step: Any, inputs: Array, weight: Array, bias: Array, start: Sequence[Array], part: int = 0) -> Array:
     """The state (part 0) or the cell (part 1) before each step: (B, T, ·) products of the inputs → (B, T, D)."""
-    step = {"elman": elman_step, "gru": gru_step, "lstm": lstm_step}[cell]
     hidden, before = tuple(start), []
     for t in range(inputs.shape[1]):
         before.append(hidden[part])
-        hidden = tuple(step(inputs[:, t], linear(hidden[0], weight, bias), hidden))
+        hidden = tuple(step(inputs[:, t], hidden[0] @ weight.T + bias, hidden))
     return np.stack(before, 1)
 
 
-# --- experts: token by token and expert by expert, as the formula says it ---------------------------------------------
-
-
-def keep_top(x: Array, top: int) -> Array:
+def top_k_softmax(x: Array, top: int) -> Array:
     """softmax over the `top` largest of the last axis, 0 elsewhere; of equal ones the earlier is taken."""
     best = np.argsort(-x, axis=-1, kind="stable")[..., :top]
     chosen = np.take_along_axis(x, best, -1)
@@ -293,15 +153,13 @@ def expert(x: Array, widen: Array, narrow: Array, widen_bias: Array, narrow_bias
     hidden = x @ widen + widen_bias
     if kind == "swiglu":
         a, b = np.split(hidden, 2, -1)
-        hidden = a / (1 + np.exp(-a)) * b
-    elif kind == "gelu":
-        hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+        hidden = silu(a) * b
     else:
-        hidden = np.maximum(hidden, 0)
+        hidden = gelu(hidden) if kind == "gelu" else relu(hidden)
     return hidden @ narrow + narrow_bias
 
 
-def mixture(
+def mixture_of_experts(
     x: Array,
     gates: Array,
     widen: Array,
@@ -311,23 +169,19 @@ def mixture(
     kind: str,
     real: Array | None = None,
 ) -> Array:
-    """Σ_i G_i E_i(x) over all experts; what is not real gets zeros."""
+    """Σ_i G_i E_i(x) over all experts; padding gets zeros."""
     first, second = widen_bias.reshape(len(widen), -1), narrow_bias.reshape(len(narrow), -1)
-    said = [expert(x, *parts, kind) for parts in zip(widen, narrow, first, second, strict=True)]
-    y = sum(gates[..., i, None] * said[i] for i in range(len(said)))
+    outputs = [expert(x, *parts, kind) for parts in zip(widen, narrow, first, second, strict=True)]
+    y = sum(gates[..., i, None] * outputs[i] for i in range(len(outputs)))
     return y if real is None else np.where(real[..., None], y, 0)
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
-
-
-def written_or_copied(logits: Array, gate: Array, weights: Array, tokens: Array) -> Array:
-    """log(p_gen softmax(logits) + (1 − p_gen) Σ weights where the word stands), p_gen = σ(gate); −∞ where it is 0."""
-    p_gen = 1 / (1 + np.exp(-gate))[..., None]
-    written = np.exp(logits - logits.max(-1, keepdims=True))
-    written = p_gen * written / written.sum(-1, keepdims=True)
+def copy_mixture(logits: Array, gate: Array, weights: Array, tokens: Array) -> Array:
+    """log(p_gen softmax(logits) + (1 − p_gen) Σ weights of the word's copies), p_gen = σ(gate); −∞ where it is 0."""
+    p_gen = sigmoid(gate)[..., None]
+    generated = p_gen * softmax(logits)
     size = max(logits.shape[-1], int(tokens.max()) + 1)
-    p = np.concatenate([written, np.zeros((*logits.shape[:-1], size - logits.shape[-1]))], -1)
+    p = np.concatenate([generated, np.zeros((*logits.shape[:-1], size - logits.shape[-1]))], -1)
     for row in range(len(tokens)):
         for place, word in enumerate(tokens[row]):
             p[row, :, word] += (1 - p_gen[row, :, 0]) * weights[row, :, place]
@@ -335,22 +189,251 @@ def written_or_copied(logits: Array, gate: Array, weights: Array, tokens: Array)
         return np.log(p).astype(logits.dtype)
 
 
-def surprise(probabilities: Array, wanted: Array) -> Array:
-    """−log p of the wanted tokens."""
-    return -np.log(np.take_along_axis(probabilities, wanted[..., None], -1)[..., 0])
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        sigmoid, silu, gelu, relu, glu, softmax, log_softmax, mean_over_visible, layer_norm, rms_norm, batch_norm,
+        conv1d, index_copy, sliding_windows, elman_step, gru_step, lstm_step, states_before, top_k_softmax, expert,
+        mixture_of_experts, copy_mixture,
+    )
+}  # fmt: skip
+_NAMESPACE = {"np": np, "math": math, **FUNCTIONS}
 
 
-_STEPS: tuple[Callable[..., Any], ...] = (
-    *MOVES, place, add, subtract, multiply, divide, power, negative, absolute,
-    exponential, logarithm, root, inverse_root, sine, cosine, tanh, sigmoid, relu, silu, gelu, glu, clamp, mask,
-    where, less, less_or_equal, equal, unequal, both, invert, triangle, matmul, linear, linear_relu, mean, total,
-    highest, length, lower, higher, round_up, round_down, softmax, log_softmax, share_of_seen, layer_norm, rms_norm,
-    batch_norm, convolve, state_before, keep_top, mixture, written_or_copied, surprise,
-)  # fmt: skip
-OPERATIONS: dict[str, Callable[..., Any]] = {step.__name__: step for step in _STEPS}
-MOVING = frozenset(move.__name__ for move in MOVES)  # these change where numbers stand, never the numbers
-NEEDED: dict[str, tuple[Callable[..., Any], ...]] = {  # other functions that one calls
-    "linear_relu": (linear,),
-    "mixture": (expert,),
-    "state_before": (linear, sigmoid, elman_step, gru_step, lstm_step),
-}
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    `numpy` is an expression in the names of its arguments, or gives one for certain arguments. `cell` writes the
+    arithmetic of one number. `axes` derives the axes of the result. `moved` names the argument (or the list of them)
+    whose numbers the operation only moves, so that a number of the result can be followed back to where it was.
+    """
+
+    name: str
+    numpy: str | Callable[[Arguments], str]
+    cell: Callable[[cells.Cell], str] = cells.call
+    axes: axes.Rule = axes.elementwise
+    moved: str = ""
+
+    def expression(self, arguments: Arguments) -> str:
+        """How NumPy writes it with these arguments; references stay as the names of the arguments."""
+        return self.numpy if isinstance(self.numpy, str) else self.numpy(arguments)
+
+    def compute(self, values: Arguments) -> Any:
+        """The result for NumPy arrays."""
+        return eval(_compiled(self.expression(values)), dict(_NAMESPACE), dict(values))
+
+
+@lru_cache(1_024)
+def _compiled(expression: str) -> Any:
+    return compile(ast.parse(expression, mode="eval"), "<operation>", "eval")
+
+
+def _linear(arguments: Arguments) -> str:
+    return "x @ weight.T" if arguments.get("bias") is None else "x @ weight.T + bias"
+
+
+def _with_alpha(sign: str) -> Callable[[Arguments], str]:
+    return lambda arguments: f"a {sign} b" if arguments.get("alpha", 1) == 1 else f"a {sign} alpha * b"
+
+
+def _transpose(arguments: Arguments) -> str:
+    order = tuple(arguments["axes"])
+    if order == tuple(range(len(order))):
+        return "x"
+    if order == (1, 0):
+        return "x.T"
+    if order[:-2] == tuple(range(len(order) - 2)):
+        return "x.mT"
+    return f"x.transpose{order}"
+
+
+def _slice(arguments: Arguments) -> str:
+    start, stop, step = arguments["start"], arguments["stop"], arguments.get("step", 1)
+    return f"x[{':, ' * arguments['axis']}{start or ''}:{stop}{f':{step}' if step != 1 else ''}]"
+
+
+def _index(arguments: Arguments) -> str:
+    """x[i, j]: a list of references, None for a whole axis."""
+    return f"x[{', '.join(':' if each is None else f'indices[{n}]' for n, each in enumerate(arguments['indices']))}]"
+
+
+def _reduction(function: str) -> Callable[[Arguments], str]:
+    def write(arguments: Arguments) -> str:
+        over, keep = arguments.get("axes"), arguments.get("keep")
+        over = over[0] if over is not None and len(over) == 1 else None if over is None else tuple(over)
+        options = ([] if over is None else [f"axis={over!r}"]) + (["keepdims=True"] if keep else [])
+        return f"np.{function}({', '.join(['x', *options])})"
+
+    return write
+
+
+def _norm(arguments: Arguments) -> str:
+    return f"np.sqrt({_reduction('sum')(arguments).replace('(x', '(x * x', 1)})"
+
+
+def _clip(arguments: Arguments) -> str:
+    low, high = arguments.get("low"), arguments.get("high")
+    if high is None:
+        return "np.maximum(x, low)"
+    return "np.minimum(x, high)" if low is None else "np.clip(x, low, high)"
+
+
+def _method(name: str, argument: str) -> Callable[[Arguments], str]:
+    def write(arguments: Arguments) -> str:
+        values = ", ".join(map(str, arguments[argument]))
+        return f"x.{name}({values})"
+
+    return write
+
+
+def _moves(name: str, numpy: str | Callable[[Arguments], str], moved: str = "x", rule: Any = axes.moved) -> Operation:
+    return Operation(name, numpy, cells.call, rule, moved)
+
+
+def _states_before(arguments: Arguments) -> str:
+    part = f", {arguments['part']}" if arguments.get("part") else ""
+    return f"states_before({arguments['cell']}_step, inputs, weight, bias, start{part})"
+
+
+def _optional(expression: str, argument: str) -> Callable[[Arguments], str]:
+    """An expression that ends with an argument which may be missing."""
+    return lambda arguments: expression.format(f", {argument}" if arguments.get(argument) is not None else "")
+
+
+_ALL = (
+    # moving numbers
+    _moves("same", "x"),
+    _moves("shown_as", "x"),  # computed in another way, shown by this formula
+    _moves("reshape", _method("reshape", "shape")),
+    _moves("broadcast", lambda arguments: f"np.broadcast_to(x, {tuple(arguments['shape'])})"),
+    _moves("transpose", _transpose),
+    _moves("slice", _slice),
+    _moves("select", lambda arguments: f"x[{':, ' * arguments['axis']}{arguments['index']}]", rule=axes.select),
+    _moves("concatenate", "np.concatenate(parts, axis)", "parts", axes.concatenate),
+    _moves("stack", "np.stack(parts, axis)", "parts", axes.stack),
+    _moves("sliding_windows", "sliding_windows(x, axis, size, step)"),
+    _moves("pad", lambda arguments: f"np.pad(x, {_pairs(arguments['widths'])}, constant_values=value)"),
+    _moves("flip", lambda arguments: f"np.flip(x, {tuple(arguments['axes'])})"),
+    _moves("tile", lambda arguments: f"np.tile(x, {tuple(arguments['times'])})"),
+    _moves("repeat", "np.repeat(x, times, axis)"),
+    _moves("index", _index),
+    _moves("take", "np.take(x, index, axis)"),
+    _moves("gather", "np.take_along_axis(x, index, axis)"),
+    _moves("embedding", "weight[tokens]", "weight", axes.embedding),
+    _moves("cast", lambda arguments: f"x.astype({arguments['kind']!r})"),
+    # number by number
+    Operation("add", _with_alpha("+"), cells.between("+")),
+    Operation("subtract", _with_alpha("-"), cells.between("−")),
+    Operation("multiply", "a * b", cells.between("·", product=True)),
+    Operation("divide", "a / b", cells.between(" / ", product=True)),
+    Operation("power", "a ** b", cells.between("^", product=True)),
+    Operation("negative", "-x", cells.function("−")),
+    Operation("abs", "np.abs(x)", cells.function("abs")),
+    Operation("exp", "np.exp(x)", cells.function("exp")),
+    Operation("log", "np.log(x)", cells.function("log")),
+    Operation("sqrt", "np.sqrt(x)", cells.function("√")),
+    Operation("rsqrt", "1 / np.sqrt(x)", cells.function("1 / √")),
+    Operation("sin", "np.sin(x)", cells.function("sin")),
+    Operation("cos", "np.cos(x)", cells.function("cos")),
+    Operation("tanh", "np.tanh(x)", cells.function("tanh")),
+    Operation("ceil", "np.ceil(x)", cells.function("ceil")),
+    Operation("floor", "np.floor(x)", cells.function("floor")),
+    Operation("sigmoid", "sigmoid(x)", cells.function("σ")),
+    Operation("relu", "relu(x)", cells.relu),
+    Operation("silu", "silu(x)", cells.function("silu")),
+    Operation("gelu", "gelu(x)", cells.function("gelu")),
+    Operation("glu", "glu(x, axis)", cells.glu, axes.first),
+    Operation("clip", _clip),
+    Operation("minimum", "np.minimum(a, b)"),
+    Operation("maximum", "np.maximum(a, b)"),
+    Operation("masked_fill", "np.where(mask, value, x)", cells.masked_fill),
+    Operation("where", "np.where(condition, a, b)"),
+    Operation("index_copy", "index_copy(x, axis, index, source)", axes=axes.first),
+    Operation("less", "a < b"),
+    Operation("less_equal", "a <= b"),
+    Operation("equal", "a == b"),
+    Operation("not_equal", "a != b"),
+    Operation("logical_and", "a & b"),
+    Operation("logical_not", "~x"),
+    Operation("tril", lambda arguments: "np.tril(x, diagonal)" if arguments.get("diagonal") else "np.tril(x)"),
+    # sums
+    Operation("matmul", "a @ b", cells.matmul, axes.matmul),
+    Operation("linear", _linear, cells.linear, axes.linear),
+    Operation("linear_relu", lambda arguments: f"relu({_linear(arguments)})", cells.linear_relu, axes.linear),
+    Operation("mean", _reduction("mean"), cells.mean, axes.reduced),
+    Operation("sum", _reduction("sum"), cells.total, axes.reduced),
+    Operation("max", _reduction("max"), cells.largest, axes.reduced),
+    Operation("norm", _norm, axes=axes.reduced),
+    Operation("softmax", _optional("softmax(x{})", "axis"), cells.softmax),
+    Operation("log_softmax", _optional("log_softmax(x{})", "axis")),
+    Operation("mean_over_visible", "mean_over_visible(x, visible)"),
+    Operation("layer_norm", "layer_norm(x, gain, bias, epsilon)", cells.layer_norm),
+    Operation("rms_norm", "rms_norm(x, gain, epsilon)", cells.rms_norm),
+    Operation("batch_norm", "batch_norm(x, gain, bias, mean, variance, epsilon)", cells.batch_norm),
+    Operation("conv1d", "conv1d(x, weight, bias, stride, padding, dilation)"),
+    Operation("states_before", _states_before, cells.states_before, axes.first_with_features),
+    Operation("top_k_softmax", "top_k_softmax(x, top)", cells.top_k_softmax),
+    Operation(
+        "mixture_of_experts",
+        _optional("mixture_of_experts(x, gates, widen, narrow, widen_bias, narrow_bias, kind{})", "real"),
+        cells.mixture_of_experts,
+        axes.first,
+    ),
+    Operation("copy_mixture", "copy_mixture(logits, gate, weights, tokens)", cells.copy_mixture, axes.first),
+    Operation(
+        "nll", "-np.log(np.take_along_axis(probabilities, labels[..., None], -1))[..., 0]", cells.nll, axes.of("labels")
+    ),
+)
+
+
+def _pairs(widths: Sequence[Sequence[int]]) -> str:
+    return f"({', '.join(str(tuple(pair)) for pair in widths)},)"
+
+
+OPERATIONS: dict[str, Operation] = {operation.name: operation for operation in _ALL}
+
+
+# --- where a number came from -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Of an operation that only moves numbers: where each number of the result came from."""
+
+    sources: Array  # shaped as the result: the place in all moved arguments, flattened one after the other; −1: padding
+    starts: tuple[int, ...]  # the first place of each moved argument
+    names: tuple[str, ...]  # the records they refer to
+    shapes: tuple[tuple[int, ...], ...]
+
+    def origin(self, cell: tuple[int, ...]) -> tuple[str, tuple[int, ...] | None]:
+        """The record and the cell in it that a number came from; None for padding."""
+        place = int(self.sources[cell])
+        if place < 0:
+            return self.names[0], None
+        part = max(n for n, start in enumerate(self.starts) if start <= place)
+        shape = self.shapes[part]
+        return self.names[part], tuple(
+            int(k) for k in np.unravel_index(place - self.starts[part], shape)
+        ) if shape else ()
+
+
+def moved_from(operation: Operation, references: Arguments, values: Arguments) -> Moved:
+    """`references` are the arguments as recorded, `values` the same with arrays in place of references."""
+    of = references[operation.moved]
+    parts: Sequence[Ref] = of if isinstance(of, list | tuple) else [of]
+    arrays = values[operation.moved] if isinstance(of, list | tuple) else [values[operation.moved]]
+    shapes, starts, numbered, start = [], [], [], 0
+    for array in arrays:
+        shape = tuple(np.shape(array))
+        count = math.prod(shape)
+        numbered.append(np.arange(start, start + count).reshape(shape))
+        shapes.append(shape)
+        starts.append(start)
+        start += count
+    arguments = {**values, operation.moved: numbered if isinstance(of, list | tuple) else numbered[0], "value": -1}
+    sources = numbered[0] if operation.name == "cast" else operation.compute(arguments)
+    return Moved(sources, tuple(starts), tuple(part.name for part in parts), tuple(shapes))

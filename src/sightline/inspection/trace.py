@@ -1,54 +1,92 @@
-"""Record a forward pass: every tapped tensor, in order, with its name, its formula and what went into it.
+"""What a model computed in one forward pass: a record for each named tensor, in the order they were made.
 
-    with record(model) as trace:
-        model.encode(...)
-    trace["encoder.layers.0.attention.weights"]
+    trace = run.trace("Ein Hund bellt.")
+    trace["decoder.layers.2.cross_attention.weights"]        # a tensor
+    trace.find("decoder.2.cross_attention.weights")          # its record: formula, inputs, operation, axes
+    trace.save("traces/hund"); Trace.load("traces/hund")
 
-Walk-throughs, attention views and alignments read the trace; none reaches into a model. With `arithmetic`, each step
-also has the operation and the arguments that made it, down to tokens and weights, so that it can be recomputed.
+Walkthrough, arithmetic, NumPy script, attention views, alignments, report and page read these records; none of them
+reaches into a model. recorder.py makes them.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
 
-from sightline.inspection.arithmetic import Follower, Ref
-from sightline.inspection.latex import latex
-from sightline.layers.linear import shallow_copy
-from sightline.layers.tap import Tapped, on_taps
+from sightline.files import atomic_folder, parse_json, write_atomically, write_json
+from sightline.inspection.formulas import latex
 from sightline.models.weights import current_path
+from sightline.recipe.tasks import task_spec
+from sightline.text.tokenizer import SPECIALS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_NOTHING = torch.empty(0)
+FORMAT = 2
+TRACE, TENSORS, WEIGHTS = "trace.json", "tensors.safetensors", "weights.safetensors"
+GIVEN = "given"  # the operation of an input tensor
 _LAYER = re.compile(r"\b(?:layers|attentions)\.(\d+)\.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Step(Tapped):
-    """One tensor of a trace, and how it was made.
+@dataclass(frozen=True)
+class Ref:
+    """An argument that is another record, or a weight, of that name."""
 
-    A module that runs several times gives several steps of one name; `key` tells them apart (`name`, `name#2`, ...).
-    The operation "given" says that it was not made of others, and none that nobody followed the arithmetic. The tensor
-    of an unnamed step is empty, unless it was given.
+    name: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What an axis of a tensor stands for.
+
+    `kind` is batch, source, target, predicted, vocabulary, heads, experts or features; "" where nothing is known.
+    `places` says which of the tokens (words of the vocabulary) each entry is, −1 for padding; () for all in order.
     """
 
-    key: str = ""
+    kind: str = ""
+    places: tuple[int, ...] = ()
+
+    def place(self, entry: int) -> int:
+        """Which token an entry is."""
+        return self.places[entry] if self.places else entry
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Record:
+    """One recorded operation and its result.
+
+    `operation` names an entry of OPERATIONS (operations.py), which recomputes the tensor from `arguments`: references
+    to other records, and constants. `given`: an input tensor. `None`: no recorded operation produced it.
+    A module that runs several times gives several records of one name; `key` tells them apart (`name`, `name#2`, …).
+    Records between two taps are unnamed; they have no tensor of their own unless it was given.
+    """
+
+    name: str
+    tensor: Tensor
+    formula: str = ""
+    inputs: tuple[str, ...] = ()  # the named records and weights that it was computed from
+    operation: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    axes: tuple[Axis, ...] = ()
+    key: str = ""
+    token: int | None = None  # the target token it belongs to, of a decoder that runs token by token
     note: str = ""
-    unnamed: bool = False  # a step between two taps
-    strides: tuple[int, ...] = ()  # of a sampled tensor: every how many-th number is here, for each axis
+    unnamed: bool = False
+    strides: tuple[int, ...] = ()  # of a sampled tensor: it has every so-many-th number of each axis
     whole: tuple[int, ...] = ()  # of a sampled tensor: the shape it had
+    grad: Tensor | None = None  # ∂loss/∂tensor, where a backward pass was recorded
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +95,7 @@ class Step(Tapped):
 
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.shape)) or "a number"
-        return f"Step({self.key or self.name!r}, {shape}{', ' if self.formula else ''}{self.formula})"
+        return f"Record({self.key or self.name!r}, {shape}{', ' if self.formula else ''}{self.formula})"
 
     @property
     def latex(self) -> str:
@@ -65,21 +103,34 @@ class Step(Tapped):
 
     @property
     def alias(self) -> bool:
-        """Whether it is another name for a named step before it."""
-        made_of = self.arguments.get("x")
-        return self.operation == "same" and isinstance(made_of, Ref) and "~" not in made_of.name
+        """Whether it is another name for a named record before it."""
+        same_as = self.arguments.get("x")
+        return self.operation == "same" and isinstance(same_as, Ref) and "~" not in same_as.name
 
     @property
     def path(self) -> str:
-        """The part of the model it belongs to: `decoder.layers.2.cross`."""
+        """The part of the model it belongs to: `decoder.layers.2.cross_attention`."""
         return self.name.rpartition(".")[0]
 
     @property
     def point(self) -> str:
-        """What it is called there: `weights`."""
+        """Its name within that part: `weights`."""
         return self.name.rpartition(".")[2]
 
-    def sampled(self, numbers: int) -> Step:
+    @property
+    def layer(self) -> int | None:
+        """The number of the layer that it belongs to, if to one."""
+        return layer_of(self.name)
+
+    def kinds(self) -> tuple[str, ...]:
+        """What each axis stands for."""
+        return tuple(axis.kind for axis in self.axes)
+
+    def axis(self, kind: str) -> int | None:
+        """The first axis of that kind."""
+        return self.kinds().index(kind) if kind in self.kinds() else None
+
+    def sampled(self, numbers: int) -> Record:
         """With at most about so many numbers: the longest axes are thinned evenly, and a note says so."""
         strides, shape = [1] * self.tensor.dim(), list(self.tensor.shape)
         while shape and torch.Size(shape).numel() > numbers:
@@ -95,224 +146,14 @@ class Step(Tapped):
         return replace(self, tensor=thin, note=note, strides=tuple(strides), whole=tuple(self.tensor.shape))
 
 
-@dataclass(repr=False)
-class Trace:
-    """What passed the taps, in the order it was made, and what it was made of."""
-
-    steps: list[Step] = field(default_factory=list)  # unnamed ones too
-    weights: dict[str, Tensor] = field(default_factory=dict)  # those that steps refer to
-    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens: what tracing.py puts there
-
-    @property
-    def entries(self) -> list[Step]:
-        """The steps that have names."""
-        return [step for step in self.steps if not step.unnamed]
-
-    def __iter__(self) -> Iterator[Step]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    @property
-    def names(self) -> list[str]:
-        """Each name once, in order of first appearance."""
-        return list(dict.fromkeys(entry.name for entry in self.entries))
-
-    def find(self, name: str) -> Step:
-        """The last step of that name; `name#2` is the second one. `layers.` may be left out."""
-        entries = self.entries
-        for spelled in (lambda text: text, _short):
-            for step in reversed(entries):
-                if spelled(name) in (spelled(step.name), spelled(step.key)):
-                    return step
-        near = ", ".join(self._near(name)) or "nothing at all"
-        raise KeyError(f"nothing named {name!r} was recorded; there is {near}")
-
-    def _near(self, name: str) -> list[str]:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, self.names, n=6, cutoff=0.6)
-        last = name.rsplit(".", 1)[-1]
-        alike = [known for known in self.names if known.rsplit(".", 1)[-1] == last]
-        return list(dict.fromkeys([*close, *alike]))[:8] or self.names[:8]
-
-    def all(self, name: str) -> list[Tensor]:
-        """Every tensor of that name, first to last."""
-        found = [entry.tensor for entry in self.entries if entry.name == name]
-        return found or [self.find(name).tensor]
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The last tensor of that name."""
-        return self.find(name).tensor
-
-    def __contains__(self, name: object) -> bool:
-        return any(name in (entry.name, entry.key) for entry in self.entries)
-
-    def under(self, prefix: str) -> Trace:
-        """The steps of one part of the model, e.g. `decoder.layers.2`, to look at: what they need may be elsewhere."""
-        short = _short(prefix)
-        kept = [s for s in self.entries if s.name.startswith(prefix + ".") or _short(s.name).startswith(short + ".")]
-        return Trace(kept, {}, self.about)
-
-    def read_by(self, path: str) -> Sequence[str]:
-        """The tokens that a part of the model reads, as far as they are known."""
-        found: Sequence[str] = self.about.get("given_tokens" if path.startswith("decoder") else "source_tokens", ())
-        return found
-
-    def sampled(self, numbers: int = 100_000) -> Trace:
-        """Tensors with more numbers than that thinned out, each with a note; what is needed to recompute stays."""
-        thin = [step if step.unnamed or step.operation == "given" else step.sampled(numbers) for step in self.steps]
-        return Trace(thin, self.weights, self.about)
-
-    def save(self, folder: str | Path) -> None:
-        """A new folder with trace.json, tensors.safetensors and weights.safetensors; all of it, or nothing."""
-        from sightline.inspection.trace_files import save_trace
-
-        save_trace(self, Path(folder))
-
-    @staticmethod
-    def load(folder: str | Path) -> Trace:
-        """What `save` wrote."""
-        from sightline.inspection.trace_files import load_trace
-
-        return load_trace(Path(folder))
-
-    def text(self, width: int = 120) -> str:
-        """Every step in a line: name, formula, shape, range."""
-        from sightline.inspection.trace_display import trace_table
-        from sightline.plots.terminal import plain_text
-
-        return plain_text(trace_table(self), width)
-
-    def __repr__(self) -> str:
-        from sightline.inspection.trace_display import trace_summary
-
-        return trace_summary(self)
-
-    def __rich__(self) -> Table:
-        from sightline.inspection.trace_display import trace_table
-
-        return trace_table(self)
-
-    def _repr_html_(self) -> str:
-        from sightline.inspection.trace_display import trace_html
-
-        return trace_html(self)
-
-    # --- recording ----------------------------------------------------------------------------------------------------
-
-    def hear(self, tapped: Tapped) -> None:
-        """Keep a tensor as it was: later steps may write into its memory."""
-        before = sum(step.name == tapped.name for step in self.steps)
-        key = f"{tapped.name}#{before + 1}" if before else tapped.name
-        tensor = tapped.tensor.detach().clone()
-        self.steps.append(Step(tapped.name, tensor, tapped.formula, tapped.inputs, key=key))
-
-
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a step belongs to, if it does to one."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
-
-
-def _short(name: str) -> str:
-    return current_path(name).replace("layers.", "")
-
-
-class Recorder:
-    """A listener that knows how each tensor came about."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.trace = Trace()
-        self.follower = Follower(model)
-        self.counts: Counter[str] = Counter()
-        self.unnamed: dict[str, Step] = {}
-
-    def hear(self, tapped: Tapped) -> None:
-        """Keep a tensor, after the unnamed steps that lead to it."""
-        self.counts[tapped.name] += 1
-        count = self.counts[tapped.name]
-        name = tapped.name if count == 1 else f"{tapped.name}#{count}"
-        origin = self.follower.origin(tapped.tensor)
-        known = origin.name is not None
-        if tapped.operation:
-            operation, note = tapped.operation, ""
-            arguments = self.follower.arguments(tapped.operands, name, self._tell)
-        else:
-            operation, arguments, note = self.follower.call(tapped.tensor, name, self._tell)
-        tensor, inputs = tapped.tensor.detach().clone(), self._inputs(arguments)
-        step = Step(tapped.name, tensor, tapped.formula, inputs, operation, key=name, arguments=arguments, note=note)
-        self.trace.steps.append(step)
-        if not known:
-            origin.name = name
-
-    def give(self, name: str, tensor: Tensor, formula: str = "") -> Tensor:
-        """Name a tensor that is there before the model runs."""
-        self.hear(Tapped(name, tensor, formula, ()))
-        return tensor
-
-    def end(
-        self,
-        logits: Tensor,
-        wanted: Tensor,
-        places: Tensor | None = None,
-        *,
-        formula: str = "softmax(logits)",
-        note: str = "",
-    ) -> None:
-        """How every trace ends, outside its model: softmax(logits) (…, V), −log p of each wanted token, and their mean.
-
-        `formula` and `note` say what the softmax is of, where that is not simply the logits before it. Where `places`
-        are given, the mean is over those that are true: where an answer is wanted.
-        """
-        self.give("wanted", wanted, "tokens to be predicted")
-        probabilities = torch.softmax(logits.float(), -1)
-        self.hear(Tapped("probabilities", probabilities, formula, ()))
-        self.trace.steps[-1] = replace(self.trace.steps[-1], note=note or self.trace.steps[-1].note)
-        losses = 0.0 - probabilities.gather(-1, wanted[..., None])[..., 0].log()  # what is certain costs 0, not −0
-        operands = {"probabilities": probabilities, "wanted": wanted}
-        self.hear(Tapped("losses", losses, "−log p(wanted)", (), "surprise", operands))
-        losses = losses if places is None else losses[places]
-        self.hear(Tapped("loss", losses.mean(), "mean of the losses", ()))
-
-    def _tell(self, name: str, tensor: Tensor | None, operation: str, arguments: Mapping[str, Any], note: str) -> None:
-        kept = _NOTHING if tensor is None else tensor.detach().clone()
-        self.unnamed[name] = Step(name, kept, "", (), operation, key=name, arguments=arguments, note=note, unnamed=True)
-        self.trace.steps.append(self.unnamed[name])
-
-    def _inputs(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """The named steps and the weights nearest behind a step."""
-        found: dict[str, None] = {}
-        waiting, met = list(references(arguments)), set()
-        while waiting:
-            name = waiting.pop(0)
-            if name in met:
-                continue
-            met.add(name)
-            if name in self.unnamed:
-                waiting = [*references(self.unnamed[name].arguments), *waiting]
-            else:
-                found[name] = None
-        return tuple(found)
-
-    def finish(self) -> Trace:
-        """The trace, with the weights it needs and no unnamed step that nothing needs."""
-        needed: set[str] = set()
-        kept: list[Step] = []
-        for step in reversed(self.trace.steps):
-            if not step.unnamed or step.key in needed:
-                needed.update(references(step.arguments))
-                kept.append(step)
-        self.trace.steps = kept[::-1]
-        known = self.follower.weights
-        self.trace.weights = {name: known[name].detach().clone() for name in known if name in needed}
-        return self.trace
+    """The number of the layer in a name, if there is one."""
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def references(value: Any) -> Iterator[str]:
-    """The names that an argument, or all of some, refer to."""
+    """The names that an argument, or each of several, refers to."""
     if isinstance(value, Ref):
         yield value.name
     elif isinstance(value, Mapping):
@@ -323,18 +164,259 @@ def references(value: Any) -> Iterator[str]:
             yield from references(part)
 
 
-@contextmanager
-def record(model: nn.Module) -> Iterator[Trace]:
-    """Record what `model` computes inside the block."""
-    trace = Trace()
-    with on_taps(model, trace.hear):
-        yield trace
+@dataclass(repr=False)
+class Trace:
+    """The records of one pass, and the weights that they refer to."""
+
+    records: list[Record] = field(default_factory=list)  # unnamed ones too
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens: what tracing.py puts there
+
+    @property
+    def named(self) -> list[Record]:
+        """The records that have names."""
+        return [record for record in self.records if not record.unnamed]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.named)
+
+    def __len__(self) -> int:
+        return len(self.named)
+
+    @property
+    def names(self) -> list[str]:
+        """Each name once, in order of first appearance."""
+        return list(dict.fromkeys(record.name for record in self.named))
+
+    @property
+    def has_arithmetic(self) -> bool:
+        """Whether operations were recorded, so that it can be recomputed."""
+        return any(record.operation for record in self.records)
+
+    def find(self, name: str) -> Record:
+        """The last record of that name; `name#2` is the second one. `layers.` may be left out."""
+        named = self.named
+        for spelled in (lambda text: text, _short):
+            for record in reversed(named):
+                if spelled(name) in (spelled(record.name), spelled(record.key)):
+                    return record
+        near = ", ".join(self._near(name)) or "nothing at all"
+        raise KeyError(f"nothing named {name!r} was recorded; there is {near}")
+
+    def _near(self, name: str) -> list[str]:
+        close = get_close_matches(name, self.names, n=6, cutoff=0.6)
+        last = name.rsplit(".", 1)[-1]
+        alike = [known for known in self.names if known.rsplit(".", 1)[-1] == last]
+        return list(dict.fromkeys([*close, *alike]))[:8] or self.names[:8]
+
+    def all(self, name: str) -> list[Tensor]:
+        """Every tensor of that name, first to last."""
+        return [record.tensor for record in self.named if record.name == name] or [self.find(name).tensor]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The last tensor of that name."""
+        return self.find(name).tensor
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in (record.name, record.key) for record in self.named)
+
+    def under(self, prefix: str) -> Trace:
+        """The records of one part of the model, e.g. `decoder.layers.2`; what they refer to may lie outside."""
+        short = _short(prefix)
+        kept = [r for r in self.named if r.name.startswith(prefix + ".") or _short(r.name).startswith(short + ".")]
+        return Trace(kept, {}, self.about)
+
+    def sampled(self, numbers: int = 100_000) -> Trace:
+        """Tensors with more numbers than that thinned out, each with a note; what is needed to recompute stays."""
+        thin = [
+            record if record.unnamed or record.operation == GIVEN else record.sampled(numbers)
+            for record in self.records
+        ]
+        return Trace(thin, self.weights, self.about)
+
+    # --- labels -------------------------------------------------------------------------------------------------------
+
+    def labels(self, axis: Axis, size: int, *, predicting: bool = False) -> list[str] | None:
+        """The names of the entries of an axis, where they have some.
+
+        `predicting`: tokens with what is predicted from them, "dog → predicts runs".
+        """
+        if axis.kind == "heads" or axis.kind == "experts":
+            return [f"{axis.kind.removesuffix('s')} {number}" for number in range(size)]
+        names = self._predictions() if predicting and axis.kind in ("source", "target") else self._names(axis.kind)
+        if names is None or not (axis.places or size == len(names)):
+            return None
+        places = axis.places or range(size)
+        return [names[place] if 0 <= place < len(names) else "" for place in places]
+
+    def sides(
+        self, axes: tuple[Axis, ...], shape: tuple[int, ...], token: int | None = None
+    ) -> tuple[list[str] | None, list[str] | None]:
+        """The names of the rows and the columns of a tensor's matrices (its last two axes).
+
+        Rows say what is predicted, too, where columns are words of the vocabulary or source tokens that the target
+        attends to. `token`: the target token of a decoder that runs token by token, which has no axis for it.
+        """
+        if not axes or len(axes) != len(shape):
+            return None, None
+        last = axes[-1].kind
+        columns = self.labels(axes[-1], shape[-1])
+        if len(axes) == 1:
+            return None, columns
+        rows = self.labels(axes[-2], shape[-2], predicting=last in ("vocabulary", "source") and axes[-2].kind != last)
+        if rows is None and token is not None and shape[-2] == 1:
+            rows = self.labels(Axis("target", (token,)), 1, predicting=last in ("vocabulary", "source"))
+        return rows, columns
+
+    def _names(self, kind: str) -> Sequence[str] | None:
+        if kind == "vocabulary":
+            labels = self.about.get("labels")
+            spec = task_spec(self.about.get("task"))
+            return [*SPECIALS, *labels] if labels is not None and spec is not None and spec.labels != "none" else labels
+        names: Sequence[str] | None
+        if kind == "predicted":
+            given, names = self.about.get("given_tokens"), self.about.get("target_tokens")
+            return names if given is None or names is None else [*given[1 : len(given) - len(names) + 1], *names]
+        names = self.about.get({"source": "source_tokens", "target": "given_tokens"}.get(kind, ""))
+        return names
+
+    def _predictions(self) -> Sequence[str] | None:
+        """Each token that is read with the one predicted from it."""
+        read, predicted = self._names("target") or self._names("source"), self._names("predicted")
+        if read is None or predicted is None or len(read) != len(predicted):
+            return read
+        return [f"{token} → predicts {label}" for token, label in zip(read, predicted, strict=True)]
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Write a new folder with trace.json, tensors.safetensors and weights.safetensors."""
+        with atomic_folder(Path(folder)) as unfinished:
+            self.write(unfinished)
+
+    def write(self, folder: Path) -> None:
+        """Write these files into an existing folder."""
+        kept = {record.key: record.tensor for record in self.records if record.tensor.numel() or not record.unnamed}
+        write_atomically(folder / TENSORS, safetensors_bytes(_own_memory(kept)))
+        write_atomically(folder / WEIGHTS, safetensors_bytes(_own_memory(self.weights)))
+        write_json(
+            folder / TRACE, {"format": FORMAT, "about": self.about, "records": list(map(_to_json, self.records))}
+        )
+
+    @staticmethod
+    def load(folder: str | Path) -> Trace:
+        """Read what `save` wrote."""
+        path = Path(folder) / TRACE
+        if not path.is_file():
+            raise ValueError(f"{folder} is not a saved trace: it has no {TRACE}; give the folder that was saved to")
+        try:
+            saved = parse_json(path.read_bytes())
+            tensors, weights = load_file(Path(folder) / TENSORS), load_file(Path(folder) / WEIGHTS)
+        except (ValueError, OSError, SafetensorError) as error:
+            raise ValueError(f"{folder} is damaged ({error}); save the trace again") from error
+        if saved.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} has format {saved.get('format')}, and this Sightline reads {FORMAT}; save it again"
+            )
+        return Trace([_from_json(each, tensors) for each in saved["records"]], weights, saved["about"])
+
+    # --- showing ------------------------------------------------------------------------------------------------------
+
+    def text(self, width: int = 120) -> str:
+        """Every record in a line: name, formula, shape, range."""
+        from sightline.inspection.walkthrough import trace_table
+        from sightline.plots.terminal import plain_text
+
+        return plain_text(trace_table(self), width)
+
+    def __repr__(self) -> str:
+        from sightline.inspection.walkthrough import trace_summary
+
+        return trace_summary(self)
+
+    def __rich__(self) -> Table:
+        from sightline.inspection.walkthrough import trace_table
+
+        return trace_table(self)
+
+    def _repr_html_(self) -> str:
+        from sightline.inspection.walkthrough import trace_html
+
+        return trace_html(self)
 
 
-@contextmanager
-def record_arithmetic(model: nn.Module) -> Iterator[Recorder]:
-    """Record `recorder.model`, a shallow copy of `model`, with the arithmetic; `finish()` returns the trace."""
-    model = shallow_copy(model, packed=False)
-    recorder = Recorder(model)
-    with torch.inference_mode(), on_taps(model, recorder.hear), recorder.follower:
-        yield recorder
+def _short(name: str) -> str:
+    return current_path(name).replace("layers.", "")
+
+
+def _own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors refuses tensors that share memory."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+
+
+def _to_json(record: Record) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "key": record.key,
+        "operation": record.operation,
+        "arguments": to_json(record.arguments),
+        "note": record.note,
+        "unnamed": record.unnamed,
+    }
+    if record.unnamed:
+        return entry
+    return entry | {
+        "name": record.name,
+        "shape": list(record.shape),
+        "axes": [[axis.kind, list(axis.places)] for axis in record.axes],
+        "token": record.token,
+        "formula": record.formula,
+        "latex": record.latex,
+        "inputs": list(record.inputs),
+        "strides": list(record.strides),
+        "sampled": bool(record.whole),
+    }
+
+
+def _from_json(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
+    key = entry["key"]
+    return Record(
+        entry.get("name", key),
+        tensors.get(key, torch.empty(0)),
+        entry.get("formula", ""),
+        tuple(entry.get("inputs", ())),
+        entry["operation"],
+        from_json(entry["arguments"]),
+        tuple(Axis(kind, tuple(places)) for kind, places in entry.get("axes", ())),
+        key,
+        entry.get("token"),
+        entry["note"],
+        entry["unnamed"],
+        tuple(entry.get("strides", ())),
+        tuple(entry["shape"]) if entry.get("sampled") else (),
+    )
+
+
+def to_json(value: Any) -> Any:
+    """Arguments or numbers for JSON: references and infinities have a form of their own."""
+    if isinstance(value, Ref):
+        return {"ref": value.name}
+    if isinstance(value, dict):
+        return {key: to_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"number": str(value)}
+    return value
+
+
+def from_json(value: Any) -> Any:
+    """Read what `to_json` wrote."""
+    if isinstance(value, dict):
+        if set(value) == {"ref"}:
+            return Ref(value["ref"])
+        if set(value) == {"number"}:
+            return float(value["number"])
+        return {key: from_json(part) for key, part in value.items()}
+    return [from_json(part) for part in value] if isinstance(value, list) else value

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from sightline.data.collate import collate_fn, padded_batch
-from sightline.inspection.trace import Trace, record_arithmetic
+from sightline.inspection.axes import BATCH, SOURCE, TARGET
+from sightline.inspection.recorder import record_arithmetic
+from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
-from sightline.layers.local_attention import Compressed
 from sightline.models.ngram import CountedModel
 from sightline.recipe.data import MASK
 from sightline.recipe.recipe import carries
@@ -53,7 +53,7 @@ def trace_text(asked: Task, text: str, target: str | None, step: int | None) -> 
     forced = target is not None
     writes = asked.recipe.task_spec.writes_text
     notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
-    notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.steps) if each.note]
+    notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.records) if each.note]
     trace.about = {
         "task": asked.recipe.task_spec.name,
         "text": text,
@@ -62,7 +62,6 @@ def trace_text(asked: Task, text: str, target: str | None, step: int | None) -> 
         "notes": notes,
         **trace.about,
         **_unknown_shown(asked, trace.about, text, target or ""),
-        **_key_strides(asked.model),
     }
     return trace
 
@@ -87,13 +86,6 @@ def _unknown_shown(asked: Task, about: dict[str, Any], text: str, target: str) -
         found["given_tokens"] = [*before, *write(about["given_tokens"][len(before) :], target)]
         found["target_tokens"] = write(about["target_tokens"], target)
     return found
-
-
-def _key_strides(model: nn.Module) -> dict[str, dict[str, int]]:
-    """Every how many tokens a compressed key stands, by the path of the attention that has them; nothing for none."""
-    modules = ((path, getattr(module, "span", None)) for path, module in model.named_modules())
-    found = {path: span.stride for path, span in modules if isinstance(span, Compressed)}
-    return {"key_strides": found} if found else {}
 
 
 def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
@@ -146,8 +138,10 @@ def _trace_translation(asked: Task, text: str, target: str | None, step: int | N
         return trace
     read, given = [*source, END], [START, *wanted[:-1]]
     with record_arithmetic(model) as recorder:
-        row = recorder.give("source.tokens", _row(read, device), "tokens of the source")
-        said = recorder.give("target.tokens", _row(given, device), "tokens of the output, one place later")
+        row = recorder.give("source.tokens", _row(read, device), "tokens of the source", (BATCH, SOURCE))
+        said = recorder.give(
+            "target.tokens", _row(given, device), "tokens of the output, one place later", (BATCH, TARGET)
+        )
         model = recorder.model
         features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
         copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if asked.recipe.model.copying else {}
@@ -188,7 +182,7 @@ def _trace_sequence(asked: Task, before: list[int], first: list[int], wanted: li
     given = [*before, *first, *wanted[:-1]]
     every = [*given[1 : len(given) - len(wanted) + 1], *wanted]  # what follows each token
     with record_arithmetic(model) as recorder:
-        row = recorder.give("target.tokens", _row(given, device), "tokens, one place later")
+        row = recorder.give("target.tokens", _row(given, device), "tokens, one place later", (BATCH, TARGET))
         model = recorder.model
         features, _ = model.advance(row, model.begin_empty(1))
         places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
@@ -264,7 +258,7 @@ def _trace_labels(
     batch = batch.to(asked.device) if asked.device.type != "cpu" else batch
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(asked.model) as recorder:
-        recorder.give("source.tokens", batch.source, "tokens of the text")
+        recorder.give("source.tokens", batch.source, "tokens of the text", (BATCH, SOURCE))
         model = recorder.model
         logits = model.logits(model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
         recorder.end(

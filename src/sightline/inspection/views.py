@@ -12,9 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from rich.table import Table
+from rich.text import Text
+
 from sightline.inspection.attention import LoadedRun
-from sightline.inspection.trace import Trace
-from sightline.terminal import plural
+from sightline.inspection.trace import Trace, layer_of, to_json
+from sightline.inspection.walkthrough import Walkthrough, check_layer, first_output, headline
+from sightline.terminal import plural, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from sightline.inspection.corpus import Order
     from sightline.progress import Progress
 
+_WIDEST = 78  # columns to which a short table of tokens is widened
 _SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with a note
 
 
@@ -81,14 +87,12 @@ class Subject:
 
 def walkthrough_view(subject: Subject) -> InspectionView:
     """Every recorded operation with formula, inputs and numbers."""
-    from sightline.inspection.walk_through import WalkThrough
-
-    walk = WalkThrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
+    walk = Walkthrough(subject.trace).focus(step=subject.step, layer=subject.layer, head=subject.head)
 
     def record() -> dict[str, Any]:
         if (subject.step, subject.layer, subject.head) == (None, None, None):
             return trace_record(subject.trace)
-        shown = [replace(each.step, tensor=each.tensor) for each in walk.steps()]
+        shown = [replace(each.record, tensor=each.tensor, axes=each.axes) for each in walk.records()]
         return trace_record(Trace(shown, {}, subject.trace.about))
 
     return InspectionView(walk, record)
@@ -96,20 +100,15 @@ def walkthrough_view(subject: Subject) -> InspectionView:
 
 def records_view(subject: Subject) -> InspectionView:
     """The records in a table: name, formula, shape, range."""
-    from sightline.inspection.trace import layer_of
-    from sightline.inspection.walk_through import check_layer
-
     trace = subject.trace
     if subject.layer is not None:
         check_layer(trace, subject.layer)
-        trace = Trace([step for step in trace if layer_of(step.name) == subject.layer], {}, trace.about)
+        trace = Trace([record for record in trace if record.layer == subject.layer], {}, trace.about)
     return InspectionView(trace, lambda: trace_record(trace))
 
 
 def tokens_view(subject: Subject) -> InspectionView:
     """The probability of each output token, and alternatives."""
-    from sightline.inspection.token_view import token_choices, token_table
-
     choices = token_choices(subject.trace, subject.token)
     if subject.step is not None:
         choices = [choice for choice in choices if choice.place == subject.step]
@@ -162,7 +161,6 @@ def ablation_view(subject: Subject) -> InspectionView:
     """What changes when heads are switched off."""
     from sightline.inspection.ablation import ablate, ablate_each, effects_table
     from sightline.inspection.attention import head_names
-    from sightline.inspection.trace import layer_of
 
     run, texts = subject.loaded("switching heads off"), [subject.text]
     targets = None if subject.target is None else [subject.target]
@@ -203,7 +201,6 @@ def attribution_view(
 ) -> InspectionView:
     """Which tokens each output token rests on; the output is the model's own, if none is given."""
     from rich.console import Group
-    from rich.text import Text
 
     from sightline.inspection.attribution import AttributionInput, TokenNames, attribute, on_device
     from sightline.inspection.samples import example_batch
@@ -235,8 +232,6 @@ def gradients_view(
     runs: Mapping[str, LoadedRun], on: str, *, sentences: int = 64, progress: Progress | None = None
 ) -> InspectionView:
     """‖∂L_t/∂h_k‖ against t − k of each run (by its label), at initialisation and after training, on a test set."""
-    from rich.text import Text
-
     from sightline.inspection.gradients import flow_lines, gradient_flow
     from sightline.inspection.samples import sample_batches
     from sightline.models.build import build_model
@@ -272,7 +267,6 @@ def corpus_view(
 ) -> InspectionView:
     """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
     from rich.console import Group
-    from rich.text import Text
 
     from sightline.evaluation.metrics import METRICS, needs_outputs
     from sightline.inspection.corpus import (
@@ -366,18 +360,67 @@ def look(view: str, subject: Subject) -> InspectionView:
 
 def trace_record(trace: Trace) -> dict[str, Any]:
     """A trace for JSON: formulas and numbers, of large tensors a sample that says so."""
-    from sightline.inspection.trace_files import plain
-
-    steps = [
+    records = [
         {
-            "name": step.key,
-            "formula": step.formula,
-            "latex": step.latex,
-            "inputs": list(step.inputs),
-            "shape": list(step.shape),
-            "note": step.note,
-            "values": plain(step.tensor.tolist()),
+            "name": record.key,
+            "formula": record.formula,
+            "latex": record.latex,
+            "inputs": list(record.inputs),
+            "shape": list(record.shape),
+            "note": record.note,
+            "values": to_json(record.tensor.tolist()),
         }
-        for step in trace.sampled(_SAMPLED)
+        for record in trace.sampled(_SAMPLED)
     ]
-    return {"about": trace.about, "steps": steps}
+    return {"about": trace.about, "steps": records}
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """One place of the output: the token that stands there, its probability, and the likeliest ones."""
+
+    place: int
+    token: str
+    probability: float
+    loss: float
+    likeliest: tuple[tuple[str, float], ...]
+
+
+def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> list[TokenChoice]:
+    """Every place where an answer is wanted; `name` gives the token of a column of the probabilities.
+
+    Places of what is written are counted from the first output token, those of labels in the text.
+    """
+    probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
+    labels, losses = trace["labels"].flatten(), trace["losses"].flatten()
+    found, first = [], first_output(trace)
+    for place in trace.about.get("places", range(len(labels))):
+        row, token, loss = probabilities[place], int(labels[place]), float(losses[place])
+        best = torch.topk(row, min(count, len(row)))
+        likeliest = tuple((name(k), p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        found.append(TokenChoice(place - first, name(token), float(row[token]), loss, likeliest))
+    return found
+
+
+def token_table(trace: Trace, choices: Sequence[TokenChoice]) -> Table:
+    """The same for a terminal."""
+    title = Text(headline(trace))
+    width = min(title.cell_len, _WIDEST)  # or it would be broken where the table ends
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=width)
+    for column, justify in (
+        ("", "right"),
+        ("token", "left"),
+        ("p", "right"),
+        ("−log p", "right"),
+        ("likeliest", "left"),
+    ):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for each in choices:
+        best = "  ".join(f"{visible(token)} {share:.3f}" for token, share in each.likeliest)
+        first = each.likeliest[0][0] == each.token
+        token = Text(visible(each.token), style="" if first else "bold yellow")
+        table.add_row(str(each.place), token, f"{each.probability:.4f}", f"{each.loss:.3f}", Text(best))
+    return table

@@ -283,7 +283,7 @@ def _show_scores(
 def _show_weights(score: Score, mask: Tensor | None, scores: Tensor, weights: Tensor, tap: Tap) -> Tensor:
     """The scores of what may be seen, and the weights made of them; those that a listener may put in their place."""
     if not score.softmax:
-        return tap("weights", weights, "scores / N", ["scores"], "share_of_seen", {"x": scores, "seen": mask})
+        return tap("weights", weights, "scores / N", ["scores"], "mean_over_visible", {"x": scores, "visible": mask})
     seen, source = scores, "scores"
     if mask is not None:
         source = "masked"

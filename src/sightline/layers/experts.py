@@ -257,7 +257,7 @@ class Experts(CollectedModule):
         if not self.recorded:
             return scores
         formula = "x W_gᵀ" + (" + noise" if self.noise is not None and self.training else "")
-        return self.tap("scores", scores.view(*shape, self.count), formula).view(-1, self.count)
+        return self.tap("scores", scores.view(*shape, self.count), formula, axes={-1: "experts"}).view(-1, self.count)
 
     def _shown(self, choice: Choice, scores: Tensor, shape: torch.Size) -> tuple[Choice, Tensor | None]:
         """The choice, and its gates (…, E) after those who listen saw them and maybe switched some experts off."""
@@ -265,7 +265,7 @@ class Experts(CollectedModule):
             return choice, None
         told = {"x": scores.view(*shape, self.count), "top": self.top}
         gates = self._spread_out(choice).view(*shape, self.count)
-        gates = self.tap("gates", gates, "softmax(top k of H(x))", ["scores"], "keep_top", told)
+        gates = self.tap("gates", gates, "softmax(top k of H(x))", ["scores"], "top_k_softmax", told, {-1: "experts"})
         return choice._replace(gates=gates.view(-1, self.count).gather(1, choice.experts)), gates
 
     def _shown_output(self, mixed: Tensor, x: Tensor, valid: Tensor | None, gates: Tensor | None) -> Tensor:
@@ -273,7 +273,7 @@ class Experts(CollectedModule):
         nets, operation = self.nets, ""
         told: dict[str, Any] = {}
         if gates is not None and not self.training:
-            operation = "mixture"
+            operation = "mixture_of_experts"
             told = {"x": x, "gates": gates, "widen": nets.up, "narrow": nets.down, "real": valid}
             told |= {"widen_bias": nets.up_bias, "narrow_bias": nets.down_bias, "kind": nets.kind}
         return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"], operation, told)

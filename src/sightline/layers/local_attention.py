@@ -232,8 +232,9 @@ class Compressed(nn.Module):
         tokens = torch.arange(layout.longest, device=query.device)
         index = torch.arange(windows[0].shape[1], device=query.device)
         keys, values = self.compress(windows, self.positions(index, causal=causal), key.shape[-1])
-        keys = tap("compressed_key", keys, "Σ_j W_j key_{c·s+j} + b", ["key"])  # (B, C, G, Dh)
-        values = tap("compressed_value", values, "Σ_j W_j value_{c·s+j} + b", ["value"])
+        thinned = {1: self.stride}
+        keys = tap("compressed_key", keys, "Σ_j W_j key_{c·s+j} + b", ["key"], axes=thinned)  # (B, C, G, Dh)
+        values = tap("compressed_value", values, "Σ_j W_j value_{c·s+j} + b", ["value"], axes=thinned)
         mask = index * self.stride <= tokens[:, None] if causal else None  # (T, C)
         if real is not None:
             there = real[:, None, None, :: self.stride]  # (B, 1, 1, C)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sightline.layers.attention import attend, in_autocast
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
-from sightline.layers.local_attention import Span
+from sightline.layers.local_attention import Compressed, Span
 from sightline.layers.positions import Relative, RelativeKeys, Rotation
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import TapModule
@@ -137,7 +137,10 @@ class MultiHeadAttention(TapModule):
     def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
         """Tap (B, H, T, Dh) in every model, also where the heads of a token lie side by side: (B, T, H, Dh)."""
         turned = tokens_first and tensor.dim() == 4
-        tapped = self.tap(name, tensor.transpose(1, 2) if turned else tensor, self._formula(name))
+        axes: dict[int, str | int] = {1: "heads"}
+        if name != "query" and isinstance(self.span, Compressed):
+            axes[2] = self.span.stride
+        tapped = self.tap(name, tensor.transpose(1, 2) if turned else tensor, self._formula(name), axes=axes)
         return tapped.transpose(1, 2) if turned else tapped
 
     def _formula(self, name: str) -> str:

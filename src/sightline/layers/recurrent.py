@@ -151,7 +151,7 @@ class Recurrence(TapModule):
 
         def tap(name: str, tensor: Tensor, formula: str, operation: str = "", **operands: Any) -> Tensor:
             if name == "states":  # those that were reached step by step, told by the gates
-                tensor, operation, operands = states, "result", {"x": tensor}
+                tensor, operation, operands = states, "shown_as", {"x": tensor}
             return self.tap(names + name, tensor, formula, (), operation, operands)
 
         parameters = self.rnn._parameters
@@ -164,7 +164,7 @@ class Recurrence(TapModule):
             "cell": self.cell,
         }
         before = tuple(
-            tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "state_before", **told, part=part)
+            tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "states_before", **told, part=part)
             for part, (name, sign, parts) in enumerate(
                 zip(("state", "cell"), "hc", zip(*every[:-1], strict=True), strict=False)
             )

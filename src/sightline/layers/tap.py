@@ -31,6 +31,8 @@ class Tapped:
 
     Where the formula describes the tensor differently from what the kernels computed, `operation` (a name in
     inspection/operations.py) and its `operands` give that formula; otherwise a recording follows the kernels.
+    `axes` says what new axes stand for (heads, experts; of tokens a number: every how many-th they are); the others
+    follow from the operands.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Tapped:
     inputs: tuple[str, ...]
     operation: str = ""
     operands: Mapping[str, Any] = field(default_factory=dict)
+    axes: Mapping[int, str | int] = field(default_factory=dict)
 
 
 Listener = Callable[[Tapped], Tensor | None]  # a returned tensor replaces the tapped one
@@ -72,6 +75,7 @@ class TapModule(nn.Module):
         inputs: Sequence[str] = (),
         operation: str = "",
         operands: Mapping[str, Any] | None = None,
+        axes: Mapping[int, str | int] | None = None,
     ) -> Tensor:
         """Pass `tensor` to the listeners under `name`; returns it, or its replacement.
 
@@ -84,7 +88,9 @@ class TapModule(nn.Module):
                 continue
             prefix = path + "." if path else ""
             sources = tuple(prefix + source for source in inputs)
-            replacement = listener(Tapped(prefix + name, tensor, formula, sources, operation, operands or {}))
+            replacement = listener(
+                Tapped(prefix + name, tensor, formula, sources, operation, operands or {}, axes or {})
+            )
             if replacement is not None:
                 if replacement.shape != tensor.shape:
                     raise ValueError(

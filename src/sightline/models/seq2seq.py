@@ -128,7 +128,7 @@ class CopyingSeq2Seq(Seq2Seq):
             mixed_log_probabilities(scores, copies),
             "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
             ["logits", "copying.p_gen", "copying.weights" if self.forms is None else "copying.forms"],
-            "written_or_copied",
+            "copy_mixture",
             told,
         )
         return logs.reshape(*tokens.shape, -1), state

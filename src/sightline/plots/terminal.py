@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,3 +152,43 @@ def right(label: str, width: int) -> str:
 def _centred(label: str, width: int) -> str:
     spare = max(width - cell_len(label), 0)
     return " " * (spare // 2) + _shield(label) + " " * (spare - spare // 2)
+
+
+@dataclass(frozen=True)
+class NumberTable:
+    """The first rows and columns of a matrix as text, in blocks of as many columns as fit: no number is ever cut."""
+
+    values: NDArray[Any]  # (rows, columns)
+    rows: Sequence[str] | None
+    columns: Sequence[str] | None
+    number: Callable[[Any], str]
+    rows_shown: ClassVar[int] = 8
+    columns_shown: ClassVar[int] = 8
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [[self.number(value) for value in row[: self.columns_shown]] for row in self.values[: self.rows_shown]]
+        names, heads = (
+            [cut_to_cells(visible(name), _LONGEST_ROW_LABEL) for name in (labels or [])[:most]]
+            for labels, most in ((self.rows, self.rows_shown), (self.columns, self.columns_shown))
+        )
+        width = max((cell_len(cell) for row in [*cells, heads] for cell in row), default=1) + 1
+        margin = max((cell_len(name) for name in names), default=0)
+        across = max((options.max_width - margin - 3) // width, 1)
+        height, count = self.values.shape
+        shown = min(count, self.columns_shown)
+        for start in range(0, shown, across):
+            stop = min(start + across, shown)
+            if heads:
+                yield Text(" " * margin + "".join(right(head, width) for head in heads[start:stop]), style="bold")
+            elif shown > across:
+                yield Text(f"{' ' * margin} columns {start} to {stop - 1}:", style="dim")
+            more = "  …" if stop == shown < count else ""
+            for place, row in enumerate(cells):
+                line = Text(
+                    right(names[place] if names else "", margin), style="bold", no_wrap=True, overflow="ellipsis"
+                )
+                yield line.append("".join(right(cell, width) for cell in row[start:stop]) + more, style="not bold")
+        left_out = ((height, self.rows_shown, "rows"), (count, self.columns_shown, "columns"))
+        left = [f"{size - most} more {what}" for size, most, what in left_out if size > most]
+        if left:
+            yield Text("… " + " and ".join(left), style="dim")

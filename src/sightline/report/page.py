@@ -26,10 +26,9 @@ from sightline.inspection.attention import (
 )
 from sightline.inspection.attribution import Attribution, AttributionInput, TokenNames, attribute
 from sightline.inspection.beam import BeamRecord, record_beam
-from sightline.inspection.token_view import TokenChoice, token_choices
 from sightline.inspection.trace import Trace
-from sightline.inspection.views import Subject
-from sightline.inspection.walk_through import WalkThrough
+from sightline.inspection.views import Subject, TokenChoice, token_choices
+from sightline.inspection.walkthrough import Walkthrough
 from sightline.report.heat_maps import Page
 from sightline.report.sections import (
     about_section,
@@ -98,7 +97,7 @@ class ReportParts:
 
     title: str
     trace: Trace
-    walk: WalkThrough  # as near as is asked for
+    walk: Walkthrough  # as near as is asked for
     choices: list[TokenChoice] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
     alignment: Alignment | None = None
@@ -115,7 +114,7 @@ def gather(subject: Subject, title: str) -> ReportParts:
     parts = ReportParts(
         title,
         trace,
-        WalkThrough(trace).focus(step=subject.step, layer=subject.layer, head=subject.head),
+        Walkthrough(trace).focus(step=subject.step, layer=subject.layer, head=subject.head),
         choices=token_choices(trace, subject.token),
         heads=trace_heads(trace, layer=subject.layer, head=subject.head),
         alignment=alignment_of(trace_heads(trace)),
@@ -150,7 +149,7 @@ def _question(run: LoadedRun, trace: Trace) -> AttributionInput:
     """The tokens of the trace, copied: those made in inference mode cannot be differentiated."""
     names = ("source.tokens", "target.tokens")
     source, given = (trace[name][0].clone() if name in trace else None for name in names)
-    wanted = trace["wanted"].reshape(-1).clone()
+    wanted = trace["labels"].reshape(-1).clone()
     if run.recipe.task_spec.labels != "none":
         wanted = wanted + len(SPECIALS)
     elif source is None and run.recipe.task_spec.maps_text:  # one sequence: of the text itself nothing is asked

@@ -12,7 +12,7 @@ import torch
 
 from sightline.inspection.attention import KINDS, Head, first_seen
 from sightline.inspection.beam import BeamRecord, Children, Node, ending, unbranched
-from sightline.inspection.walk_through import turned_paths
+from sightline.inspection.trace import Axis, Record
 from sightline.plots.matrices import HeatMap, Scale, palette
 from sightline.report.heat_maps import Page, name, scale_bar, short
 from sightline.terminal import visible
@@ -157,24 +157,34 @@ def experts_section(parts: ReportParts, page: Page) -> str:
 
 
 def gates_section(parts: ReportParts, page: Page) -> str:
-    """How far the gates of a recurrence stood open at each token."""
-    found: dict[str, dict[str, list[torch.Tensor]]] = {}
-    for step in parts.trace:
-        if step.point.endswith("_gate"):
-            mean = step.tensor.float().mean(-1).reshape(-1)  # (T,)
-            found.setdefault(step.path, {}).setdefault(step.point.removesuffix("_gate"), []).append(mean)
-    maps, backward = [], turned_paths(parts.trace)
-    for path, gates in found.items():
-        values = np.stack([torch.cat(means).cpu().numpy() for means in gates.values()], axis=1)  # (T, gates)
-        tokens = parts.trace.read_by(path)
-        values = values[::-1] if path in backward else values  # told in the order in which it was read
-        path += " (reads from the end)" if path in backward else ""
-        heat = HeatMap.of(values, tokens, list(gates), label=f"gates of {path}", scale=Scale(0.0, 1.0))
+    """How far the gates of a recurrence are open at each token."""
+    by_path: dict[str, dict[str, list[Record]]] = {}
+    for record in parts.trace:
+        if record.point.endswith("_gate"):
+            by_path.setdefault(record.path, {}).setdefault(record.point.removesuffix("_gate"), []).append(record)
+    maps = []
+    for path, gates in by_path.items():
+        means = [torch.cat([each.tensor.float().mean(-1).reshape(-1) for each in some]) for some in gates.values()]
+        values = torch.stack(means, dim=1).cpu().numpy()  # (T, gates)
+        axes = [_tokens_axis(record) for record in next(iter(gates.values()))]
+        kind, places = axes[0].kind, [axis.place(k) for axis in axes for k in range(len(values) // len(axes))]
+        order = np.argsort(places, kind="stable")  # a layer that reads from the end is shown in reading order
+        backward = places != sorted(places)
+        tokens = parts.trace.labels(Axis(kind, tuple(sorted(places))), len(values))
+        path += " (reads from the end)" if backward else ""
+        heat = HeatMap.of(values[order], tokens, list(gates), label=f"gates of {path}", scale=Scale(0.0, 1.0))
         maps.append(f"<figure><figcaption>{escape(path)}</figcaption>{_grid(heat, page)}</figure>")
     if not maps:
         return ""
-    told = "<p>How far each gate stood open at each token: 0 shut, 1 open, the mean over its units.</p>"
-    return f'{told}<div class="several">{"".join(maps)}</div>'
+    intro = "<p>How far each gate is open at each token: 0 closed, 1 open, the mean over its units.</p>"
+    return f'{intro}<div class="several">{"".join(maps)}</div>'
+
+
+def _tokens_axis(record: Record) -> Axis:
+    """The tokens of a record (B, T, D), or the one token of a record (B, D)."""
+    if record.token is not None:
+        return Axis("target", (record.token,))
+    return record.axes[-2] if len(record.axes) > 1 else Axis()
 
 
 def windows_section(parts: ReportParts, page: Page) -> str:
@@ -182,8 +192,8 @@ def windows_section(parts: ReportParts, page: Page) -> str:
     found = []
     for side in ("encoder", "decoder"):
         windows = [window for window in parts.windows if window.side == side]
-        tokens = parts.trace.read_by(side)
-        if not windows or not tokens:
+        tokens = windows[0].tokens if windows else []
+        if not tokens:
             continue
         rows = "".join(
             f"<tr><td><code>{escape(window.path)}</code></td>"

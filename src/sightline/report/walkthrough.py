@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sightline.inspection.mathml import mathml
-from sightline.inspection.trace_display import span
-from sightline.inspection.walk_through import Shown, WalkThrough
+from sightline.inspection.formulas import mathml
+from sightline.inspection.trace import Axis, Trace
+from sightline.inspection.walkthrough import ShownRecord, value_range
 from sightline.plots.matrices import HeatMap, Numbers, Scale
 from sightline.report.heat_maps import Page, exact, name
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 _NUMBERS = 4_096  # of a step, in a report
-_OF_HEADS = ("query", "key", "value", "products", "scores", "masked", "weights", "context")
 _TOKENS = 2_000  # named one by one
 _OPEN = 80  # steps, up to which all parts of a walk are open from the start
 
@@ -33,7 +32,7 @@ _OPEN = 80  # steps, up to which all parts of a walk are open from the start
 class Card:
     """One step, or all of one name."""
 
-    shown: Shown  # the first
+    shown: ShownRecord  # the first
     tensor: Tensor
     rows: Sequence[str] | None
     times: int = 1
@@ -42,11 +41,11 @@ class Card:
 
 def walk_section(parts: ReportParts, page: Page) -> str:
     """All steps in focus, by the part of the model they belong to."""
-    cards = [_heads_first(card, parts.walk) for card in _cards(parts.walk.steps(), parts.trace.about)]
-    numbers = {card.shown.step.name: card.shown.number for card in cards}
+    cards = list(_cards(parts.walk.records(), parts.trace))
+    numbers = {card.shown.record.name: card.shown.number for card in cards}
     groups: dict[str, list[Card]] = {}
     for card in cards:
-        groups.setdefault(_part(card.shown.step.name), []).append(card)
+        groups.setdefault(_part(card.shown.record.name), []).append(card)
     opened = " open" if len(cards) <= _OPEN else ""
     found = []
     for group, some in groups.items():
@@ -66,48 +65,41 @@ def _part(name: str) -> str:
     return "the ending" if len(words) == 1 else words[0].replace("_", " ")
 
 
-def _cards(steps: Iterator[Shown], about: Mapping[str, Sequence[str]]) -> Iterator[Card]:
-    by_name: dict[str, list[Shown]] = {}
-    for shown in steps:
-        by_name.setdefault(shown.step.name, []).append(shown)
+def _cards(records: Iterator[ShownRecord], trace: Trace) -> Iterator[Card]:
+    by_name: dict[str, list[ShownRecord]] = {}
+    for shown in records:
+        by_name.setdefault(shown.record.name, []).append(shown)
     for several in by_name.values():
         first = several[0]
-        yield Card(first, first.tensor, first.rows) if len(several) == 1 else _joined(several, about)
+        yield Card(first, first.tensor, first.rows) if len(several) == 1 else _joined(several, trace)
 
 
-def _joined(several: list[Shown], about: Mapping[str, Sequence[str]]) -> Card:
-    """Steps of one name below one another; where they do not fit together, the last."""
+def _joined(several: list[ShownRecord], trace: Trace) -> Card:
+    """Records of one name below one another; where they do not fit together, the last."""
     first, tensors = several[0], [shown.tensor for shown in several]
     axis = 2 if first.tensor.dim() == 4 else 1
     try:
         tensor = torch.stack(tensors, 1) if first.tensor.dim() < 3 else torch.cat(tensors, axis)
     except RuntimeError:  # keys that grow with every token
-        note = f"sampled: the last of {len(several)} steps of this name, which differ in shape"
+        note = f"sampled: the last of {len(several)} records of this name, which differ in shape"
         return Card(first, tensors[-1], several[-1].rows, len(several), note)
-    written = about.get("target_tokens")
-    rows = written if written is not None and len(written) == tensor.shape[-2] else None
+    tokens = tuple(shown.record.token for shown in several if shown.record.token is not None)
+    rows = trace.labels(Axis("predicted", tokens), len(tokens)) if len(tokens) == tensor.shape[-2] else None
     return Card(first, tensor, rows, len(several))
 
 
-def _heads_first(card: Card, walk: WalkThrough) -> Card:
-    """(B, T, H, K) → (B, H, T, K): a matrix for each head, not for each token."""
-    step = card.shown.step
-    of_tokens = step.point in ("query", "key", "value") and card.tensor.dim() == 4
-    return replace(card, tensor=card.tensor.transpose(1, 2)) if of_tokens and walk.head_axis(step) == 2 else card
-
-
 def _card(card: Card, numbers: Mapping[str, int], page: Page) -> str:
-    step, number = card.shown.step, card.shown.number
+    record, number = card.shown.record, card.shown.number
     shape = "×".join(map(str, card.tensor.shape)) or "1"  # as shown: heads first
-    told = [shape, span(card.tensor)]
+    told = [shape, value_range(card.tensor)]
     told += [f"computed {card.times} times"] if card.times > 1 else []
     told += [card.shown.focus] if card.shown.focus else []
-    formula = f"{mathml(step.formula)}<p><code>{escape(step.formula)}</code></p>" if step.formula else ""
-    inputs = ", ".join(_link(name, numbers) for name in step.inputs)
+    formula = f"{mathml(record.formula)}<p><code>{escape(record.formula)}</code></p>" if record.formula else ""
+    inputs = ", ".join(_link(name, numbers) for name in record.inputs)
     values, notes = _values(card, page)
-    notes = [note for note in (step.note, card.note, *notes) if note]
+    notes = [note for note in (record.note, card.note, *notes) if note]
     return (
-        f'<section class="step" id="step-{number}"><h3>{number}. <code>{escape(step.name)}</code></h3>'
+        f'<section class="step" id="step-{number}"><h3>{number}. <code>{escape(record.name)}</code></h3>'
         f'<p class="soft">{escape(" · ".join(each for each in told if each))}</p>{formula}'
         + (f'<p class="soft">from {inputs}</p>' if inputs else "")
         + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
@@ -128,7 +120,7 @@ def _values(card: Card, page: Page) -> tuple[str, list[str]]:
     if not card.tensor.is_floating_point() and card.tensor.numel() <= _TOKENS:
         return _tokens(card), []
     whole = card.tensor[None] if card.tensor.dim() == 1 else card.tensor
-    thin = replace(card.shown.step, tensor=whole, whole=(), strides=(), note="").sampled(_NUMBERS)
+    thin = replace(card.shown.record, tensor=whole, whole=(), strides=(), note="").sampled(_NUMBERS)
     down, across = thin.strides[-2:] if thin.strides else (1, 1)
     rows, columns = card.rows, card.shown.columns
     if whole.dim() == 2 and whole.shape[0] == 1 and rows is not None:  # one number for each token
@@ -153,10 +145,10 @@ def _tokens(card: Card) -> str:
 
 
 def _matrices(card: Card, flat: Numbers, sides: Sequence[Sequence[str] | None], page: Page) -> str:
-    name, scale = card.shown.step.name, Scale.of(flat)
+    name, scale = card.shown.record.name, Scale.of(flat)
     if len(flat) == 1:
         return page.heat_map(HeatMap.of(flat[0], *sides, label=name, scale=scale), most=480)
-    what = "head" if card.shown.step.point in _OF_HEADS else "part"
+    what = "head" if any(axis.kind == "heads" for axis in card.shown.axes) else "part"
     figures = [
         f"<figure>{page.heat_map(HeatMap.of(matrix, *sides, label=f'{name}, {what} {at}', scale=scale), most=220)}"
         f"<figcaption>{what} {at}</figcaption></figure>"

@@ -1,4 +1,4 @@
-"""What PyTorch's kernels do, in the words of operations.py: each call of a kernel as an operation and its arguments."""
+"""Which operation of operations.py each PyTorch kernel is, and what its arguments are called there."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _PLAIN: dict[str, tuple[str, dict[str, str]]] = {  # kernel → operation, and t
     "aten::div": ("divide", {"a": "self", "b": "other"}),
     "aten::pow": ("power", {"a": "self", "b": "exponent"}),
     "aten::where": ("where", {"condition": "condition", "a": "self", "b": "other"}),
-    "aten::masked_fill": ("mask", {"x": "self", "hidden": "mask", "value": "value"}),
+    "aten::masked_fill": ("masked_fill", {"x": "self", "mask": "mask", "value": "value"}),
     "aten::lt": ("less", {"a": "self", "b": "other"}),
     "aten::gt": ("less", {"a": "other", "b": "self"}),
-    "aten::le": ("less_or_equal", {"a": "self", "b": "other"}),
-    "aten::ge": ("less_or_equal", {"a": "other", "b": "self"}),
+    "aten::le": ("less_equal", {"a": "self", "b": "other"}),
+    "aten::ge": ("less_equal", {"a": "other", "b": "self"}),
     "aten::eq": ("equal", {"a": "self", "b": "other"}),
-    "aten::ne": ("unequal", {"a": "self", "b": "other"}),
-    "aten::bitwise_and": ("both", {"a": "self", "b": "other"}),
-    "aten::__and__": ("both", {"a": "self", "b": "other"}),
-    "aten::logical_and": ("both", {"a": "self", "b": "other"}),
-    "aten::tril": ("triangle", {"x": "self", "diagonal": "diagonal"}),
-    "aten::clamp": ("clamp", {"x": "self", "low": "min", "high": "max"}),
-    "aten::clamp_min": ("clamp", {"x": "self", "low": "min"}),
+    "aten::ne": ("not_equal", {"a": "self", "b": "other"}),
+    "aten::bitwise_and": ("logical_and", {"a": "self", "b": "other"}),
+    "aten::__and__": ("logical_and", {"a": "self", "b": "other"}),
+    "aten::logical_and": ("logical_and", {"a": "self", "b": "other"}),
+    "aten::tril": ("tril", {"x": "self", "diagonal": "diagonal"}),
+    "aten::clamp": ("clip", {"x": "self", "low": "min", "high": "max"}),
+    "aten::clamp_min": ("clip", {"x": "self", "low": "min"}),
     "aten::gather": ("gather", {"x": "self", "axis": "dim", "index": "index"}),
     "aten::index_select": ("take", {"x": "self", "axis": "dim", "index": "index"}),
-    "aten::index_copy": ("place", {"x": "self", "axis": "dim", "index": "index", "source": "source"}),
-    "aten::index": ("rows", {"x": "self", "indices": "indices"}),
+    "aten::index_copy": ("index_copy", {"x": "self", "axis": "dim", "index": "index", "source": "source"}),
+    "aten::index": ("index", {"x": "self", "indices": "indices"}),
     "aten::cat": ("concatenate", {"parts": "tensors", "axis": "dim"}),
     "aten::stack": ("stack", {"parts": "tensors", "axis": "dim"}),
     "aten::flip": ("flip", {"x": "self", "axes": "dims"}),
@@ -54,35 +54,35 @@ _PLAIN: dict[str, tuple[str, dict[str, str]]] = {  # kernel → operation, and t
     "aten::native_layer_norm": ("layer_norm", {"x": "input", "gain": "weight", "bias": "bias", "epsilon": "eps"}),
     "aten::rms_norm": ("rms_norm", {"x": "input", "gain": "weight", "epsilon": "eps"}),
     "aten::mean": ("mean", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::sum": ("total", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::amax": ("highest", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::minimum": ("lower", {"a": "self", "b": "other"}),
-    "aten::maximum": ("higher", {"a": "self", "b": "other"}),
+    "aten::sum": ("sum", {"x": "self", "axes": "dim", "keep": "keepdim"}),
+    "aten::amax": ("max", {"x": "self", "axes": "dim", "keep": "keepdim"}),
+    "aten::minimum": ("minimum", {"a": "self", "b": "other"}),
+    "aten::maximum": ("maximum", {"a": "self", "b": "other"}),
     "aten::glu": ("glu", {"x": "self", "axis": "dim"}),
-    "aten::unfold": ("windows", {"x": "self", "axis": "dimension", "size": "size", "step": "step"}),
+    "aten::unfold": ("sliding_windows", {"x": "self", "axis": "dimension", "size": "size", "step": "step"}),
 }
 _OF_ONE = {  # kernels of one tensor: kernel → operation
     "same": ("alias", "clone", "contiguous", "detach", "dropout"),
-    "round_up": ("ceil",),
-    "round_down": ("floor",),
+    "ceil": ("ceil",),
+    "floor": ("floor",),
     "negative": ("neg",),
-    "absolute": ("abs",),
-    "exponential": ("exp",),
-    "logarithm": ("log",),
-    "root": ("sqrt",),
-    "inverse_root": ("rsqrt",),
-    "sine": ("sin",),
-    "cosine": ("cos",),
+    "abs": ("abs",),
+    "exp": ("exp",),
+    "log": ("log",),
+    "sqrt": ("sqrt",),
+    "rsqrt": ("rsqrt",),
+    "sin": ("sin",),
+    "cos": ("cos",),
     "tanh": ("tanh",),
     "sigmoid": ("sigmoid",),
     "relu": ("relu",),
     "silu": ("silu",),
-    "invert": ("bitwise_not", "logical_not"),
+    "logical_not": ("bitwise_not", "logical_not"),
 }
 _PLAIN |= {f"aten::{kernel}": (name, {"x": "self"}) for name, kernels in _OF_ONE.items() for kernel in kernels}
 _PLAIN["aten::dropout"] = ("same", {"x": "input"})  # nothing is dropped outside training
 
-_RESHAPING = ("view", "_unsafe_view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
+_RESHAPES = ("view", "_unsafe_view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
 _FROM_NOTHING = (
     "lift_fresh",
     "new_zeros",
@@ -111,18 +111,32 @@ def _transposed(given: Arguments, result: Tensor, number: int) -> Call:
     return "transpose", {"x": given["self"], "axes": order}
 
 
+def _reshaped(given: Arguments, result: Tensor, number: int) -> Call:
+    if given["self"].tensor.shape == result.shape:
+        return "same", {"x": given["self"]}
+    return "reshape", {"x": given["self"], "shape": list(result.shape)}
+
+
+def _broadcast(given: Arguments, result: Tensor, number: int) -> Call:
+    if given["self"].tensor.shape == result.shape:
+        return "same", {"x": given["self"]}
+    return "broadcast", {"x": given["self"], "shape": list(result.shape)}
+
+
 def _slice(given: Arguments, result: Tensor, number: int) -> Call:
     axis, start, step = _axis(given["dim"], result), given["start"] or 0, given["step"]
     if start < 0:
         start += given["self"].tensor.shape[axis]
     stop = start + (result.shape[axis] - 1) * step + 1 if result.shape[axis] else start
-    return "cut", {"x": given["self"], "axis": axis, "start": start, "stop": stop, "step": step}
+    if given["self"].tensor.shape == result.shape:
+        return "same", {"x": given["self"]}
+    return "slice", {"x": given["self"], "axis": axis, "start": start, "stop": stop, "step": step}
 
 
 def _picked(given: Arguments, result: Tensor, number: int) -> Call:
     """What `select` takes, or one of all that `unbind` gives."""
     axis = given["dim"] % (result.dim() + 1)
-    return "pick", {"x": given["self"], "axis": axis, "index": given.get("index", number)}
+    return "select", {"x": given["self"], "axis": axis, "index": given.get("index", number)}
 
 
 def _part(given: Arguments, result: Tensor, number: int) -> Call:
@@ -134,7 +148,9 @@ def _part(given: Arguments, result: Tensor, number: int) -> Call:
         whole = given["self"].tensor.shape[axis]
         size = sizes if sizes is not None else -(-whole // given["chunks"])
         start = number * size
-    return "cut", {"x": given["self"], "axis": axis, "start": start, "stop": start + result.shape[axis]}
+    if given["self"].tensor.shape == result.shape:
+        return "same", {"x": given["self"]}
+    return "slice", {"x": given["self"], "axis": axis, "start": start, "stop": start + result.shape[axis]}
 
 
 def _addmm(given: Arguments, result: Tensor, number: int) -> Call | None:
@@ -177,7 +193,7 @@ def _convolution(given: Arguments, result: Tensor, number: int) -> Call | None:
         return None
     names = {"x": "input", "weight": "weight", "bias": "bias"}
     sizes = {"stride": given["stride"][0], "padding": padding[0], "dilation": given["dilation"][0]}
-    return "convolve", {**{ours: given[theirs] for ours, theirs in names.items()}, **sizes}
+    return "conv1d", {**{ours: given[theirs] for ours, theirs in names.items()}, **sizes}
 
 
 def _padded(given: Arguments, result: Tensor, number: int) -> Call | None:
@@ -194,7 +210,7 @@ def _padded(given: Arguments, result: Tensor, number: int) -> Call | None:
 def _length(given: Arguments, result: Tensor, number: int) -> Call | None:
     if given["ord"] != 2:
         return None
-    return "length", {"x": given["self"], "axes": given["dim"], "keep": given["keepdim"]}
+    return "norm", {"x": given["self"], "axes": given["dim"], "keep": given["keepdim"]}
 
 
 def _gelu(given: Arguments, result: Tensor, number: int) -> Call | None:
@@ -207,14 +223,17 @@ def _repeated(given: Arguments, result: Tensor, number: int) -> Call | None:
     return "repeat", {"x": given["self"], "times": given["repeats"], "axis": given["dim"]}
 
 
-Translation = Callable[[Arguments, Tensor, int], Call | None]
-_OTHERS: dict[str, Translation] = {
+Translator = Callable[[Arguments, Tensor, int], Call | None]
+_TRANSLATED: dict[str, Translator] = {
     "aten::t": _transposed,
     "aten::mT": _transposed,
     "aten::transpose": _transposed,
-    "aten::permute": lambda given, result, number: ("transpose", {"x": given["self"], "axes": given["dims"]}),
-    "aten::expand": lambda given, result, number: ("broadcast", {"x": given["self"], "shape": list(result.shape)}),
-    "aten::expand_as": lambda given, result, number: ("broadcast", {"x": given["self"], "shape": list(result.shape)}),
+    "aten::permute": lambda given, result, number: (
+        "transpose",
+        {"x": given["self"], "axes": [axis % result.dim() for axis in given["dims"]]},
+    ),
+    "aten::expand": _broadcast,
+    "aten::expand_as": _broadcast,
     "aten::slice": _slice,
     "aten::select": _picked,
     "aten::unbind": _picked,
@@ -234,27 +253,21 @@ _OTHERS: dict[str, Translation] = {
     "aten::gelu": _gelu,
     "aten::linalg_vector_norm": _length,
     "aten::repeat_interleave": _repeated,
-    **{
-        f"aten::{kernel}": lambda given, result, number: (
-            "reshape",
-            {"x": given["self"], "shape": list(result.shape)},
-        )
-        for kernel in _RESHAPING
-    },
+    **{f"aten::{kernel}": _reshaped for kernel in _RESHAPES},
 }
 
 
-def in_our_words(kernel: str, given: Arguments, result: Tensor, number: int) -> Call | None:
-    """The operation that a kernel did, of which `result` is the `number`-th output; None where there is no word for it.
+def to_operation(kernel: str, given: Arguments, result: Tensor, number: int) -> Call | None:
+    """The operation and arguments of a kernel call, whose output number `number` is `result`; None if it is unknown.
 
     An argument may itself be such a call.
     """
-    if kernel in _OTHERS:
-        return _OTHERS[kernel](given, result, number)
+    if kernel in _TRANSLATED:
+        return _TRANSLATED[kernel](given, result, number)
     if kernel not in _PLAIN or number:
         return None
     name, names = _PLAIN[kernel]
     arguments = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
-    if name == "softmax":
-        arguments["axis"] = _axis(arguments["axis"], result)
+    if name in ("softmax", "log_softmax") and _axis(arguments["axis"], result) == result.dim() - 1:
+        del arguments["axis"]  # the last one
     return name, arguments

@@ -12,12 +12,12 @@ from rich.console import Console
 from torch import Tensor
 from traced_models import bodies, traced
 
-from sightline.inspection.cell_arithmetic import number
-from sightline.inspection.latex import latex
+from sightline.inspection.cells import number
+from sightline.inspection.formulas import latex
 from sightline.inspection.lecture_example import lecture_trace
-from sightline.inspection.trace import Step, Trace, record_arithmetic
-from sightline.inspection.walk_through import WalkThrough
-from sightline.inspection.walk_values import render_values
+from sightline.inspection.recorder import record_arithmetic
+from sightline.inspection.trace import Record, Trace
+from sightline.inspection.walkthrough import Walkthrough, render_values
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
@@ -33,25 +33,25 @@ class Lecture(TapModule):
 
 
 @pytest.fixture
-def lecture() -> WalkThrough:
+def lecture() -> Walkthrough:
     model = Lecture()
     with record_arithmetic(model) as recorder:
         query = recorder.give("query", torch.tensor([[[[0.8, 0.2]]]]))
         key = recorder.give("key", torch.tensor([[[[0.7, 0.3]]]]))
         recorder.model(query, key, recorder.give("share", torch.tensor([[[[0.8]]]])))
-    return WalkThrough(recorder.finish())
+    return Walkthrough(recorder.finish())
 
 
-def test_a_dot_product_is_written_out(lecture: WalkThrough) -> None:
+def test_a_dot_product_is_written_out(lecture: Walkthrough) -> None:
     assert lecture.explain("score", (0, 0, 0, 0)) == "0.62 = 0.8·0.7 + 0.2·0.3"
 
 
-def test_a_weighted_vector_is_written_out(lecture: WalkThrough) -> None:
+def test_a_weighted_vector_is_written_out(lecture: Walkthrough) -> None:
     assert lecture.explain("context", (0, 0, 0, 0)) == "0.56 = 0.8·0.7"
     assert lecture.explain("context", (0, 0, 0, -1)) == "0.24 = 0.8·0.3"
 
 
-def test_a_cell_that_is_not_there_is_an_error_that_says_the_shape(lecture: WalkThrough) -> None:
+def test_a_cell_that_is_not_there_is_an_error_that_says_the_shape(lecture: Walkthrough) -> None:
     with pytest.raises(ValueError, match=r"score has the shape \(1, 1, 1, 1\); \(0, 0, 0, 1\) is no cell of it"):
         lecture.explain("score", (0, 0, 0, 1))
     with pytest.raises(ValueError, match=r"\(0,\) is no cell"):
@@ -62,20 +62,20 @@ FAMILIES = ["transformer", "rotary-swiglu-rms-post", "lstm-additive", "gru-bottl
 
 
 @pytest.fixture(params=[*FAMILIES, "wider-convolutional"])
-def walk(request: pytest.FixtureRequest, build_model: Any) -> WalkThrough:
+def walk(request: pytest.FixtureRequest, build_model: Any) -> Walkthrough:
     trace = traced(build_model(*bodies.FEW[request.param]))
     words = {"source_tokens": ["a", "b", "c", "</s>"], "given_tokens": ["<s>", "x", "y"]}
     trace.about = {"text": "a b c", "output": "x y", **words, "target_tokens": ["x", "y", "</s>"]}
-    return WalkThrough(trace)
+    return Walkthrough(trace)
 
 
 SIMPLE = re.compile(r"^[\d.e+·() −-]+$")
 
 
-def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: WalkThrough) -> None:
-    for shown in walk.steps():
-        for cell in ([0] * len(shown.step.shape), [-1] * len(shown.step.shape)):
-            told = walk.explain(shown.step.key, cell)
+def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: Walkthrough) -> None:
+    for shown in walk.records():
+        for cell in ([0] * len(shown.record.shape), [-1] * len(shown.record.shape)):
+            told = walk.explain(shown.record.key, cell)
             value, _, made = told.partition(" = ")
             assert made, told
             if SIMPLE.match(made):  # sums of products say what they say: rounded factors, a few terms
@@ -88,7 +88,7 @@ def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
     with record_arithmetic(layer) as recorder:
         recorder.model(recorder.give("x", torch.randn(1, 3, 2)), layer.start(1, torch.zeros(1)))
     trace = recorder.finish()
-    walk = WalkThrough(trace)
+    walk = Walkthrough(trace)
 
     def shown(name: str, *cell: int) -> str:
         return f"{float(trace[name][cell]):.4g}".replace("-", "−")
@@ -98,15 +98,15 @@ def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
     cell = walk.explain("cell", (0, 2, 1))
     assert shown("forget_gate", 0, 2, 1) in cell
     assert shown("cell", 0, 1, 1).lstrip("−") in cell
-    assert walk.explain("state_before", (0, 0, 1)).endswith("(the start)")
+    assert walk.explain("state_before", (0, 0, 1)).endswith("(the initial state)")
 
 
 def test_focus_keeps_a_layer_and_a_head(build_model: Any) -> None:
-    walk = WalkThrough(traced(build_model(*bodies.FEW["transformer"])))
-    inside = list(walk.focus(layer=1).steps())
+    walk = Walkthrough(traced(build_model(*bodies.FEW["transformer"])))
+    inside = list(walk.focus(layer=1).records())
     assert inside
-    assert all(".layers.1." in shown.step.name for shown in inside)
-    heads = {shown.step.name: shown for shown in walk.focus(layer=1, head=1).steps()}
+    assert all(".layers.1." in shown.record.name for shown in inside)
+    heads = {shown.record.name: shown for shown in walk.focus(layer=1, head=1).records()}
     weights = heads["decoder.layers.1.cross_attention.weights"]
     assert torch.equal(weights.tensor, walk.trace["decoder.layers.1.cross_attention.weights"][:, 1])
     for name in (
@@ -116,8 +116,8 @@ def test_focus_keeps_a_layer_and_a_head(build_model: Any) -> None:
         assert torch.equal(heads[name].tensor, walk.trace[name][:, 1])
 
 
-def test_focus_keeps_a_step_of_the_output_and_all_of_the_source(walk: WalkThrough) -> None:
-    narrowed = {shown.step.key: shown for shown in walk.focus(step=1).steps()}
+def test_focus_keeps_a_step_of_the_output_and_all_of_the_source(walk: Walkthrough) -> None:
+    narrowed = {shown.record.key: shown for shown in walk.focus(step=1).records()}
     assert torch.equal(narrowed["logits"].tensor, walk.trace["logits"][:, 1:2])
     assert narrowed["logits"].rows == [f"{walk.trace.about['given_tokens'][1]} → predicts y"]
     assert narrowed["source_embedding.vectors"].tensor.shape[1] == 4
@@ -126,19 +126,21 @@ def test_focus_keeps_a_step_of_the_output_and_all_of_the_source(walk: WalkThroug
 def test_focus_picks_the_right_run_of_a_decoder_that_is_fed_its_output(build_model: Any) -> None:
     trace = traced(build_model(*bodies.FEW["transformer-to-fed-lstm"]))
     trace.about = {"text": "", "target_tokens": ["x", "y", "z"], "given_tokens": ["<s>", "x", "y"]}
-    keys = [s.step.key for s in WalkThrough(trace).focus(step=2).steps() if s.step.name == "decoder.attention.weights"]
+    keys = [
+        s.record.key for s in Walkthrough(trace).focus(step=2).records() if s.record.name == "decoder.attention.weights"
+    ]
     assert keys == ["decoder.attention.weights#3"]
 
 
 @pytest.mark.parametrize(
     ("what", "told"), [({"layer": 7}, "no layer 7"), ({"head": 5}, "no head 5"), ({"step": 9}, "no step 9")]
 )
-def test_what_is_not_there_cannot_be_focused(walk: WalkThrough, what: dict[str, int], told: str) -> None:
+def test_what_is_not_there_cannot_be_focused(walk: Walkthrough, what: dict[str, int], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         walk.focus(**what)
 
 
-def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: WalkThrough) -> None:
+def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: Walkthrough) -> None:
     walk.trace.about |= {"source_tokens": ["[red]", "日本", "é", "</s>"]}
     console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(walk)
@@ -150,8 +152,8 @@ def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: WalkTh
 
 
 def test_a_trace_without_arithmetic_can_be_walked_but_not_explained() -> None:
-    walk = WalkThrough(Trace([Step("a", torch.ones(2), "f", (), key="a")]))
-    assert [shown.step.key for shown in walk.steps()] == ["a"]
+    walk = Walkthrough(Trace([Record("a", torch.ones(2), "f", (), key="a")]))
+    assert [shown.record.key for shown in walk.records()] == ["a"]
     with pytest.raises(ValueError, match="has no arithmetic"):
         walk.explain("a", (0,))
 
@@ -191,8 +193,8 @@ def test_no_number_is_cut_however_narrow_the_terminal() -> None:
 
 
 def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
-    walk = WalkThrough(lecture_trace())
-    steps = {shown.step.key: shown for shown in walk.steps()}
+    walk = Walkthrough(lecture_trace())
+    steps = {shown.record.key: shown for shown in walk.records()}
     given, target = (walk.trace.about[f"{name}_tokens"] for name in ("given", "target"))
     for point in ("query", "key", "value", "scores", "masked", "context", "output"):
         shown = steps[f"decoder.layers.0.attention.{point}"]
@@ -201,16 +203,17 @@ def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
             assert shown.columns == given
     weights = steps["decoder.layers.0.attention.weights"]
     predicting = [f"{read} → predicts {wanted}" for read, wanted in zip(given, target, strict=True)]
-    assert weights.rows == predicting and weights.columns == given
+    assert weights.rows == weights.columns == given
+    assert steps["decoder.layers.0.cross_attention.weights"].rows == predicting
     assert steps["logits"].rows == steps["probabilities"].rows == predicting
     for part in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross_attention"):
         for point in ("query", "key", "value"):
-            assert steps[f"{part}.{point}"].step.shape == (1, 2, 3, 3)  # (B, H, T, d_k) everywhere
-    assert steps["encoder.layers.0.attention.scores"].step.formula == "Q Kᵀ / √d_k"
+            assert steps[f"{part}.{point}"].record.shape == (1, 2, 3, 3)  # (B, H, T, d_k) everywhere
+    assert steps["encoder.layers.0.attention.scores"].record.formula == "Q Kᵀ / √d_k"
 
 
 def test_a_position_is_written_out_as_a_sinusoid() -> None:
-    walk = WalkThrough(lecture_trace())
+    walk = Walkthrough(lecture_trace())
     told = walk.explain("encoder.positions.vectors", (0, 1, 2))
     assert told.startswith("0.0464 = sin(1 / 10000^(2/6))")
     assert walk.explain("encoder.positions.vectors", (0, 2, 1)).startswith("−0.4161 = cos(2 / 10000^(0/6))")
@@ -218,10 +221,10 @@ def test_a_position_is_written_out_as_a_sinusoid() -> None:
 
 def test_logits_of_specials_are_named_and_left_out_in_words() -> None:
     trace = untrained("classifier").trace("a b c d")
-    steps = {shown.step.key: shown for shown in WalkThrough(trace).steps()}
+    steps = {shown.record.key: shown for shown in Walkthrough(trace).records()}
     logits, probabilities = steps["logits"], steps["probabilities"]
     assert list(logits.columns or ())[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert len(logits.columns or ()) == 4 + len(probabilities.columns or ())
-    assert probabilities.step.formula == "softmax(logits[4:])"
-    assert "which are no answers" in probabilities.step.note
+    assert probabilities.record.formula == "softmax(logits[4:])"
+    assert "which are no answers" in probabilities.record.note
     assert any("which are no answers" in note for note in trace.about["notes"])

@@ -1,10 +1,12 @@
-"""The formulas of taps as LaTeX: they are written in plain signs, and the signs have names."""
+"""Formulas of taps as LaTeX and MathML. Layers write them in plain signs: `Q Kᵀ / √d_k`."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from html import escape
 
-_SIGNS = {
+_COMMANDS = {
     "ᵀ": r"^{\top}",
     "·": r" \cdot ",
     "∘": r" \odot ",
@@ -30,7 +32,6 @@ _SIGNS = {
     "₂": "_2",
     "₃": "_3",
     "²": "^2",
-    "[": "[",
     ";": r";\,",
 }
 _FUNCTIONS = ("tanh", "exp", "log", "max", "sin", "cos")
@@ -41,17 +42,32 @@ def latex(formula: str) -> str:
     """`Q Kᵀ / √d_k` → `Q K^{\\top} / \\sqrt{d_{k}}`; words become upright text."""
     text = re.sub(r"√\(([^()]*)\)", r"√{\1}", formula)
     text = re.sub(r"√(\w(?:_\w)?)", r"√{\1}", text)
-    text = re.sub(r"_(\w+(?:[−+,]\w+)*)", lambda found: "_{" + found[1] + "}", text)
-    text = _WORDS.sub(_latex_word, text)
-    for sign, command in _SIGNS.items():
+    text = re.sub(r"_(\w+(?:[−+,]\w+)*)", lambda match: "_{" + match[1] + "}", text)
+    text = _WORDS.sub(_word, text)
+    for sign, command in _COMMANDS.items():
         text = text.replace(sign, command)
     return re.sub(r"\s+", " ", text).strip()
 
 
-def _latex_word(found: re.Match[str]) -> str:
-    word = found[1]
+def _word(match: re.Match[str]) -> str:
+    word = match[1]
     if word in _FUNCTIONS:
         return f"\\{word} "
-    if word.isupper() and len(word) == 2 and word not in ("PE",):
+    if word.isupper() and len(word) == 2 and word != "PE":
         return word
     return rf"\operatorname{{{word}}}" if " " not in word else rf"\text{{{word}}}"
+
+
+@lru_cache(1_024)
+def mathml(formula: str) -> str:
+    """A formula as a `<math>` element, which browsers set without scripts; its plain text is the alternative."""
+    if not formula:
+        return ""
+    from latex2mathml.converter import convert
+
+    tex = latex(formula)
+    body = convert(tex).partition(">")[2].removesuffix("</math>")
+    return (
+        f'<math alttext="{escape(formula, quote=True)}"><semantics>{body}'
+        f'<annotation encoding="application/x-tex">{escape(tex)}</annotation></semantics></math>'
+    )

@@ -1,0 +1,263 @@
+"""A walkthrough of a trace: each recorded operation in order, with formula, inputs, shape and numbers.
+
+    walk = Walkthrough(run.trace("3. März 2015"))
+    walk.focus(layer=0, head=1)
+    walk.explain("decoder.layers.0.cross_attention.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7 + 0.2·0.3"
+
+Also a trace as a table, in a terminal and in a notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+
+import numpy as np
+import torch
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from sightline.inspection.arithmetic import Explainer
+from sightline.inspection.cells import number
+from sightline.inspection.formulas import mathml
+from sightline.inspection.trace import Axis, Record, Trace
+from sightline.plots.terminal import NumberTable, TerminalGrid
+from sightline.recipe.tasks import task_spec
+
+_WHOLE = ("key", "value", "compressed_key", "compressed_value", "bias")  # what one token attends to has all tokens
+_BEGINNING, _END = 8, 4  # records that a summary shows
+_ROWS = 200  # of a notebook's table; more are counted
+_MATRICES = 4  # shown of a tensor
+_GRID = 40  # tokens across, up to which weights are drawn
+
+
+@dataclass(frozen=True)
+class ShownRecord:
+    """A record as it is shown: the part of its tensor that is in focus, and the names of its last two axes."""
+
+    number: int
+    record: Record
+    tensor: Tensor
+    axes: tuple[Axis, ...]  # of that part
+    rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    focus: str = ""
+
+
+@dataclass(frozen=True)
+class Walkthrough:
+    """The records of a trace; `focus` narrows them to a layer, a head, a step of the output."""
+
+    trace: Trace
+    step: int | None = None
+    layer: int | None = None
+    head: int | None = None
+
+    def focus(self, *, step: int | None = None, layer: int | None = None, head: int | None = None) -> Walkthrough:
+        """The same, looking closer; all are counted from 0, and what is out of range is an error."""
+        walk = replace(self, step=step, layer=layer, head=head)
+        if layer is not None:
+            check_layer(self.trace, layer)
+        heads = [each.shape[1] for each in self.trace if each.point == "weights" and len(each.shape) == 4]
+        if head is not None and not 0 <= head < max(heads, default=0):
+            raise ValueError(f"there is no head {head}; heads are counted from 0 and there are {max(heads, default=0)}")
+        if step is not None and not 0 <= step < max(walk._tokens, 1):
+            raise ValueError(f"there is no step {step}; steps are counted from 0 and there are {walk._tokens}")
+        return walk
+
+    @property
+    def _tokens(self) -> int:
+        """How many tokens are predicted."""
+        about = self.trace.about
+        predicted = about["places"] if self._first else about.get("target_tokens", ())
+        return len(predicted) or 1
+
+    @cached_property
+    def _first(self) -> int:
+        return first_output(self.trace)
+
+    def records(self) -> Iterator[ShownRecord]:
+        """Those in focus, in order, without other names of the same tensor; numbers stay whatever is in focus."""
+        for place, record in enumerate((record for record in self.trace if not record.alias), 1):
+            if self.layer is not None and record.layer != self.layer:
+                continue
+            if self.head is not None and self.layer is not None and record.axis("heads") is None:
+                continue
+            shown = self._shown(place, record)
+            if shown is not None:
+                yield shown
+
+    def explain(self, name: str, cell: Sequence[int]) -> str:
+        """The arithmetic of one number: its record by name, its cell by an index for each axis."""
+        return self._explainer.explain(self.trace.find(name).key, tuple(cell))
+
+    @cached_property
+    def _explainer(self) -> Explainer:
+        return Explainer.of(self.trace)
+
+    def _shown(self, place: int, record: Record) -> ShownRecord | None:
+        tensor, focus = record.tensor, []
+        axes = list(record.axes if len(record.axes) == tensor.dim() and not record.whole else [Axis()] * tensor.dim())
+        if record.token is not None:
+            if self.step is not None and record.token != self._first + self.step:
+                return None
+            focus.append(f"step {record.token - self._first}" if record.token >= self._first else "")
+        elif self.step is not None and record.point not in _WHOLE:
+            for axis, each in enumerate(axes):
+                if each.kind in ("target", "predicted"):
+                    places = [each.place(k) for k in range(tensor.shape[axis])]
+                    if self._first + self.step not in places:
+                        return None
+                    at = places.index(self._first + self.step)
+                    tensor = tensor.narrow(axis, at, 1)
+                    axes[axis] = Axis(each.kind, (places[at],))
+                    focus.append(f"step {self.step}")
+                    break
+        heads = next((n for n, axis in enumerate(axes) if axis.kind == "heads"), None)
+        if self.head is not None and heads is not None and self.head < tensor.shape[heads]:
+            tensor = tensor.select(heads, self.head)
+            del axes[heads]
+            focus.append(f"head {self.head}")
+        rows, columns = self.trace.sides(tuple(axes), tuple(tensor.shape), record.token)
+        return ShownRecord(place, record, tensor, tuple(axes), rows, columns, ", ".join(filter(None, focus)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(headline(self.trace), style="bold")
+        for note in self.trace.about.get("notes", ()):
+            yield Text(note, style="dim")
+        for shown in self.records():
+            record = shown.record
+            yield Text("")
+            title = Text(f"{shown.number}. ", style="dim").append(record.key, style="bold")
+            title.append(f"  {shape_of(record)}" + (f"  ({shown.focus})" if shown.focus else ""), style="dim")
+            yield title
+            if record.formula:
+                yield Text(f"   {record.formula}", style="italic")
+            if record.inputs:
+                yield Text("   from " + ", ".join(record.inputs), style="dim")
+            if record.note:
+                yield Text("   " + record.note, style="yellow")
+            yield from render_values(shown.tensor, shown.rows, shown.columns)
+
+
+def check_layer(trace: Trace, layer: int) -> None:
+    """An error for a layer that no record belongs to."""
+    known = sorted({record.layer for record in trace if record.layer is not None})
+    if layer not in known:
+        raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
+
+
+def first_output(trace: Trace) -> int:
+    """The row of the first output token: behind the text, where both are one sequence."""
+    about = trace.about
+    spec = task_spec(about.get("task"))
+    return int(about["places"][0]) if spec is not None and spec.writes_text and "places" in about else 0
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def render_values(
+    tensor: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None
+) -> Iterator[RenderableType]:
+    """A tensor as matrices of its last two axes: numbers as a table, weights as a grid of colours, too."""
+    if tensor.dim() == 0:
+        yield Text(f"   {number(tensor)}")
+        return
+    flat = tensor.reshape(-1, *tensor.shape[-2:]) if tensor.dim() > 1 else tensor[None, None]
+    leading = tensor.shape[:-2]
+    for place, matrix in enumerate(flat[:_MATRICES]):
+        if leading.numel() > 1:
+            yield Text(f"   [{', '.join(map(str, np.unravel_index(place, leading)))}]", style="dim")
+        for part in _tables(matrix, rows, columns):
+            yield Padding(part, (0, 0, 0, 3), expand=False)
+    if len(flat) > _MATRICES:
+        yield Text(f"   and {len(flat) - _MATRICES} more like these", style="dim")
+
+
+def _tables(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Iterator[RenderableType]:
+    rows = rows if rows is not None and len(rows) == matrix.shape[0] else None
+    columns = columns if columns is not None and len(columns) == matrix.shape[1] else None
+    weights = matrix.is_floating_point() and bool((matrix >= 0).all() and (matrix <= 1.001).all())
+    values = matrix.float().cpu().numpy() if matrix.is_floating_point() else matrix.cpu().numpy()
+    grid = weights and rows is not None and columns is not None and len(columns) <= _GRID
+    if not grid or matrix.shape[1] <= NumberTable.columns_shown:
+        yield NumberTable(values, rows, columns, number)
+    if grid and rows is not None and columns is not None:
+        yield TerminalGrid(rows, columns, values)
+
+
+# --- a trace as a table -----------------------------------------------------------------------------------------------
+
+
+def value_range(tensor: Tensor) -> str:
+    """The least and the largest number, −∞ aside."""
+    if not tensor.numel():
+        return ""
+    if not tensor.is_floating_point():
+        return f"{tensor.min().item()} … {tensor.max().item()}"
+    finite = torch.isfinite(tensor)
+    low, high = (torch.where(finite, tensor, end) for end in (torch.inf, -torch.inf))
+    return f"{low.min().item():.3g} … {high.max().item():.3g}" if finite.any() else "−∞"
+
+
+def shape_of(record: Record) -> str:
+    """`2×3`, or a number alone."""
+    return "×".join(map(str, record.shape)) or "1"
+
+
+def headline(trace: Trace) -> str:
+    """What was traced, in a line."""
+    about = trace.about
+    if not about:
+        return f"{len(trace)} steps"
+    pair = f"{about['text']!r} → {about['output']!r}" if about.get("output") else repr(about.get("text", ""))
+    how = "given" if about.get("forced") else "its own output"
+    return f"{pair} ({how}): {len(trace)} steps" + (f", loss {about['loss']:.4f}" if "loss" in about else "")
+
+
+def trace_summary(trace: Trace) -> str:
+    """A few lines: what was traced, the first and the last records with their shapes, and how to see the rest."""
+    records = trace.named
+    shown = records if len(records) <= _BEGINNING + _END + 1 else [*records[:_BEGINNING], *records[-_END:]]
+    width = max((len(record.key) for record in shown), default=0)
+    rows = [f"  {record.key:<{width}}  {shape_of(record)}" for record in shown]
+    if len(shown) < len(records):
+        rows.insert(_BEGINNING, f"  … {len(records) - len(shown)} more steps")
+    example = shown[-1].name if shown else "name"
+    hints = [
+        f'trace["{example}"]: the tensor of a step; trace.names: all names; trace.under("encoder"): one part',
+        "trace.text(): every step with formula, shape and range; trace.save(folder): all numbers",
+    ]
+    return "\n".join([f"Trace of {headline(trace)}", *rows, *hints])
+
+
+def trace_table(trace: Trace) -> Table:
+    """Every named record: number, name, formula, shape, range."""
+    table = Table(title=Text(headline(trace)), title_justify="left", box=None, pad_edge=False)
+    for column, justify in (("", "right"), ("step", "left"), ("formula", "left"), ("shape", "left"), ("range", "left")):
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column == "step")  # type: ignore[arg-type]
+    for place, record in enumerate(trace):
+        formula = f"= {record.inputs[0]}" if record.alias and record.inputs else record.formula
+        note = f" ({record.note})" if record.note else ""
+        cells = (Text(formula + note), shape_of(record), value_range(record.tensor))
+        table.add_row(str(place), Text(record.key), *cells)
+    return table
+
+
+def trace_html(trace: Trace) -> str:
+    """The same for a notebook."""
+    rows = [
+        f"<tr><td>{place}</td><td><code>{escape(record.key)}</code></td>"
+        f'<td title="{escape(record.latex)}">{mathml(record.formula)}</td>'
+        f"<td>{shape_of(record)}</td><td>{escape(value_range(record.tensor))}</td><td>{escape(record.note)}</td></tr>"
+        for place, record in list(enumerate(trace))[:_ROWS]
+    ]
+    more = f"<p>and {len(trace) - _ROWS} more</p>" if len(trace) > _ROWS else ""
+    head = "<tr><th></th><th>step</th><th>formula</th><th>shape</th><th>range</th><th>note</th></tr>"
+    return f"<p>{escape(headline(trace))}</p><table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>{more}"
