@@ -46,7 +46,7 @@ def test_between_whole_numbers_there_are_no_ticks() -> None:
 def test_a_gradient_that_is_nothing_at_some_distances_is_no_line_across_them() -> None:
     median = [0.5, 0.0, 0.2, 0.0, 0.0]
     curve = Curve([0, 1, 2, 3, 4], median, median, [0.1, 0.0, 0.0, 0.0, 0.0], median, [9, 9, 9, 9, 2])
-    (line,) = flow_pictures._lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
+    (line,) = flow_pictures._flow_lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
     assert (line.x, line.y, line.low) == ([0, 1, 2], [0.5, 0.0, 0.2], [0.1, 0.0, 0.0])
 
 
@@ -54,7 +54,7 @@ def test_distances_of_few_pairs_are_left_out_unless_there_are_no_others() -> Non
     places, median = [0, 1, 2], [0.5, 0.3, 0.2]
     for count, shown in (([9, 6, 5], [0, 1]), ([3, 2, 1], [0, 1, 2])):
         curve = Curve(places, median, median, median, median, count)
-        (line,) = flow_pictures._lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
+        (line,) = flow_pictures._flow_lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
         assert line.x == shown
 
 

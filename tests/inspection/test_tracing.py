@@ -81,7 +81,7 @@ def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, s
     excluded = (
         "The first 4 logits are those of <pad>, <unk>, <s>, </s>, which are no answers: the softmax leaves them out."
     )
-    labels = run.recipe.task in ("classify", "tag")
+    labels = run.recipe.task_spec.labels != "none"
     assert [step.note for step in trace.records if step.note] == ([excluded] if labels else [])
     done = subprocess.run(
         [sys.executable, str(export_script(trace, tmp_path / "by-hand"))], capture_output=True, text=True, check=False

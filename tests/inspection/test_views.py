@@ -52,9 +52,9 @@ def test_what_is_certain_costs_nothing_and_not_minus_nothing() -> None:
 def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:
     viewed = look("heads", Subject(untrained("transformer"), TEXT, layer=1, head=0))
     shown = printed(viewed)
-    assert "decoder.layers.1.cross_attention.0" in shown
-    assert "layers.0" not in shown
-    assert "cross_attention.1" not in shown
+    assert "decoder.1.cross.0" in shown
+    assert "decoder.0" not in shown
+    assert "cross.1" not in shown
     viewed.picture(tmp_path / "heads.svg")
     assert (tmp_path / "heads.svg").stat().st_size > 1_000
 

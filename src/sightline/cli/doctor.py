@@ -63,7 +63,7 @@ _OLDEST_TORCH, _NEWEST_TORCH = (2, 11), (2, 13)  # tested; newer ones are allowe
 _PYTHONS = ((3, 11), (3, 12))  # tested; newer ones are allowed
 _REQUIRED = (
     "numpy", "pydantic", "PyYAML", "pyarrow", "safetensors", "tokenizers", "sacrebleu", "jiwer", "rouge-score",
-    "typer", "rich", "babel", "platformdirs", "pooch", "requests",
+    "typer", "rich", "babel", "platformdirs", "pooch", "requests", "latex2mathml", "filelock",
 )  # fmt: skip
 _OPTIONAL = (  # module, what it serves, how to get it
     ("matplotlib", "pictures", "pip install 'sightline[viz]'"),

@@ -77,13 +77,25 @@ def elementwise(call: Call) -> Labelled:
 def _merged(operands: Sequence[Operand], shape: Sequence[int]) -> Axes:
     found = []
     for back in range(-len(shape), 0):
-        size, best = shape[back], UNKNOWN
-        for each in operands:
-            if len(each.shape) >= -back and each.shape[back] == size:
-                axis = each.axis(back)
-                best = axis if best.kind in ("", "features", "batch") and axis.kind else best
+        candidates = [
+            each.axis(back) for each in operands if len(each.shape) >= -back and each.shape[back] == shape[back]
+        ]
+        best = UNKNOWN
+        for axis in candidates:
+            vague = best.kind in ("", "features", "batch") and axis.kind
+            same = axis.kind == best.kind and shape[back]
+            if vague or (same and _comes_before(axis, best, shape[back])):
+                best = axis
         found.append(best)
     return tuple(found)
+
+
+def _comes_before(one: Axis, other: Axis, size: int) -> bool:
+    """Of operands that belong to different tokens: all tokens in order (a convolution's own), else the latest token."""
+    if size == 1:
+        return one.place(0) > other.place(0)
+    whole = tuple(range(size))
+    return (one.places or whole) == whole != (other.places or whole)
 
 
 def first(call: Call) -> Labelled:

@@ -33,8 +33,10 @@ _COMMANDS = {
     "₃": "_3",
     "²": "^2",
     ";": r";\,",
+    "&": r"\&",
 }
 _FUNCTIONS = ("tanh", "exp", "log", "max", "sin", "cos")
+_SUBSCRIPT = re.compile(r"_([^\Wᵀ]+(?:[−+,][^\Wᵀ]+)*)")
 _WORDS = re.compile(r"(?<![\\\w{])([A-Za-zÀ-ž]{2,}(?: [a-zß-ž]{2,})*)")
 
 
@@ -42,7 +44,10 @@ def latex(formula: str) -> str:
     """`Q Kᵀ / √d_k` → `Q K^{\\top} / \\sqrt{d_{k}}`; words become upright text."""
     text = re.sub(r"√\(([^()]*)\)", r"√{\1}", formula)
     text = re.sub(r"√(\w(?:_\w)?)", r"√{\1}", text)
-    text = re.sub(r"_(\w+(?:[−+,]\w+)*)", lambda match: "_{" + match[1] + "}", text)
+    text = _SUBSCRIPT.sub(
+        lambda match: rf"_{{\text{{{match[1]}}}}}" if len(match[1]) > 2 and match[1].isalpha() else f"_{{{match[1]}}}",
+        text,
+    )
     text = _WORDS.sub(_word, text)
     for sign, command in _COMMANDS.items():
         text = text.replace(sign, command)

@@ -289,8 +289,10 @@ class Recorder:
             return moved_from(entry, arguments, {name: self._value(value) for name, value in arguments.items()}).sources
 
         labelled = entry.axes(Call(operands, constants, shape, entry.moved, sources))
-        own = any(axis.kind == "target" for axis in labelled.axes)
-        return replace(labelled, token=None) if own else labelled
+        for axis, size in zip(labelled.axes, shape, strict=False):
+            if axis.kind == "target":
+                return replace(labelled, token=axis.place(0) if size == 1 else None)
+        return labelled
 
     def _operand(self, value: Any) -> Any:
         if isinstance(value, Ref):
