@@ -157,8 +157,8 @@ def test_the_legend_shows_a_broken_line_as_one(seeded: ComparisonResult) -> None
 
 
 def test_systems_that_cost_the_same_stand_side_by_side() -> None:
-    assert figures._asides([100.0, 200.0, 100.5, None, 100.2]) == [-9.0, 0.0, 0.0, 0.0, 9.0]
-    assert figures._asides([5.0]) == [0.0]
+    assert figures._offsets([100.0, 200.0, 100.5, None, 100.2]) == [-9.0, 0.0, 0.0, 0.0, 9.0]
+    assert figures._offsets([5.0]) == [0.0]
 
 
 def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: ComparisonResult) -> None:

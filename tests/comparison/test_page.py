@@ -123,7 +123,7 @@ def test_pictures_are_inside_for_light_and_for_dark(text: str) -> None:
     drawn = [base64.b64decode(each) for each in re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", text)]
     assert len(drawn) == 4
     assert all(b"<svg" in each and b"<image" not in each for each in drawn)
-    assert [figures.DARK.paper.encode() in each for each in drawn] == [True, False, True, False]
+    assert [figures.DARK.background.encode() in each for each in drawn] == [True, False, True, False]
 
 
 def test_without_matplotlib_the_rest_of_the_page_is_there(

@@ -126,8 +126,8 @@ def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnF
         return "<p>Pictures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
     try:
         light, dark = (
-            base64.b64encode(figures.draw(comparison, "svg", parts=(part,), on=paper)).decode()
-            for paper in (figures.LIGHT, figures.DARK)
+            base64.b64encode(figures.draw(comparison, "svg", parts=(part,), theme=theme)).decode()
+            for theme in (figures.LIGHT, figures.DARK)
         )
     except Exception as error:  # the tables are worth having without the figure
         if on_failure is None:

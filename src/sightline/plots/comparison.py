@@ -1,4 +1,4 @@
-"""Learning curves, and quality against cost, as pictures."""
+"""Figures of a comparison: learning curves, and quality against cost."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 
-# Okabe & Ito (2008), told apart by colour-blind readers too; black is left out, for it vanishes on dark paper.
-_FEW = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1")
-_STROKES = ("-", "--", ":", "-.")  # with more systems than colours
+# Okabe & Ito (2008), distinguishable with colour blindness; without black, which is invisible on dark backgrounds.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1")
+_LINE_STYLES = ("-", "--", ":", "-.")  # for more systems than colours
 _MARKERS = ("o", "s", "^", "D")
-_ASIDE = 9.0  # points between systems that cost the same
-_NEAR = 0.6  # of the height of an axis: a level is drawn when it is no farther above or below
+_OFFSET = 9.0  # points (1/72 inch) between systems that cost the same
+_MAX_DISTANCE = 0.6  # of the height of an axis: levels farther above or below are not drawn
 _LEGEND_COLUMNS = 4
 _LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
-class Paper:
-    """The colours of what is not data."""
+class Theme:
+    """The colours of everything but the data."""
 
-    paper: str = "#ffffff"
+    background: str = "#ffffff"
     ink: str = "#1f2933"
     grid: str = "#dfe4ea"
 
 
-LIGHT = Paper()
-DARK = Paper(paper="#161b22", ink="#d8dee6", grid="#30363d")
+LIGHT = Theme()
+DARK = Theme(background="#161b22", ink="#d8dee6", grid="#30363d")
 
 
 def write_figure(comparison: ComparisonResult, path: Path) -> None:
@@ -60,14 +60,14 @@ def write_figure(comparison: ComparisonResult, path: Path) -> None:
 
 
 def draw(
-    comparison: ComparisonResult, form: str, *, parts: Sequence[str] = ("curves", "costs"), on: Paper = LIGHT
+    comparison: ComparisonResult, form: str, *, parts: Sequence[str] = ("curves", "costs"), theme: Theme = LIGHT
 ) -> bytes:
-    """The picture as a file's content."""
+    """The figure as the content of a file."""
     drawers: dict[str, Callable[[ComparisonResult, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
     heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
     fonts = fonts_for("".join(system.name for system in comparison.systems) + comparison.test.name)
-    style = {"font.size": 9, "axes.facecolor": on.paper, "figure.facecolor": on.paper}
-    with drawing(chart_style(fonts, style, ink=on.ink, grid=on.grid)):
+    style = {"font.size": 9, "axes.facecolor": theme.background, "figure.facecolor": theme.background}
+    with drawing(chart_style(fonts, style, ink=theme.ink, grid=theme.grid)):
         legend = 0.3 + 0.22 * math.ceil(len(comparison.systems) / _LEGEND_COLUMNS)
         sizes = [heights[part] for part in parts]
         figure = new_figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")
@@ -82,7 +82,7 @@ def draw(
 
 
 def _draw_curves(comparison: ComparisonResult, place: SubFigure) -> None:
-    """Rows: validation loss, and the metric where it was written down. Columns: steps, tokens, FLOPs, time."""
+    """Rows: validation loss, and the metric if it was logged. Columns: steps, tokens, FLOPs, time."""
     values = _shown_values(comparison)
     axes_of = [
         each for each in _progressions(comparison) if any(_lines(s, each[0], "loss") for s in comparison.systems)
@@ -100,43 +100,43 @@ def _draw_curves(comparison: ComparisonResult, place: SubFigure) -> None:
 
 
 def _draw_lines(axes: Axes, comparison: ComparisonResult, key: str, value: str, scale: float) -> None:
-    """One colour a system: its seeds as thin lines, their mean as a bold one."""
+    """A colour for each system: its seeds as thin lines, their mean as a bold one."""
     absent: list[str] = []
     for number, system in enumerate(comparison.systems):
-        if not system.has_model or system.ensemble:  # what was not trained as one has not learned as one
+        if not system.has_model or system.ensemble:  # ensembles have no learning curve
             continue
         lines = [[(x / scale, y) for x, y in line] for line in _lines(system, key, value)]
-        look = _look(number)
+        style = _style(number)
         if not lines:
             absent.append(_short(system.name))
         elif len(lines) > 1:
             for line in lines:
-                _draw_line(axes, line, color=look["color"], linewidth=0.7, alpha=0.5)
+                _draw_line(axes, line, color=style["color"], linewidth=0.7, alpha=0.5)
             mean = [(x / scale, y) for x, y in mean_line(system, key, value)]
             if mean:
-                _draw_line(axes, mean, linewidth=2.2, **look)
+                _draw_line(axes, mean, linewidth=2.2, **style)
         else:
-            _draw_line(axes, lines[0], linewidth=1.8, **look)
+            _draw_line(axes, lines[0], linewidth=1.8, **style)
     if absent:
-        told = "not recorded: " + ", ".join(absent[:4]) + (", …" if len(absent) > 4 else "")
-        axes.set_title(told, loc="right", fontsize=7, parse_math=False)
+        text = "not recorded: " + ", ".join(absent[:4]) + (", …" if len(absent) > 4 else "")
+        axes.set_title(text, loc="right", fontsize=7, parse_math=False)
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4), useMathText=False)
 
 
-def _draw_line(axes: Axes, points: Sequence[Point], **look: Any) -> None:
-    """A line; one of a single point is drawn as that, for it has no length to be seen by."""
-    marker = {"marker": "o", "markersize": 2 + look["linewidth"]} if len(points) == 1 else {}
-    axes.plot(*zip(*points, strict=True), **look, **marker)
+def _draw_line(axes: Axes, points: Sequence[Point], **style: Any) -> None:
+    """A line, or a marker if it has a single point."""
+    marker = {"marker": "o", "markersize": 2 + style["linewidth"]} if len(points) == 1 else {}
+    axes.plot(*zip(*points, strict=True), **style, **marker)
 
 
 def _lines(system: SystemResult, key: str, value: str) -> list[list[Point]]:
-    """For each run that wrote both down, the points (progress, value)."""
+    """The points (progress, value) of each run that logged both."""
     lines = [[(each[key], each[value]) for each in _both(run.validations, key, value)] for run in system.runs]
     return [line for line in lines if line]
 
 
 def mean_line(system: SystemResult, key: str, value: str) -> list[Point]:
-    """The mean over the seeds, at the steps where all were validated."""
+    """The mean over the seeds, at the steps where all of them were validated."""
     runs = [{each["step"]: each for each in _both(run.validations, key, value)} for run in system.runs]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
     return [(fmean(run[step][key] for run in runs), fmean(run[step][value] for run in runs)) for step in steps]
@@ -149,7 +149,7 @@ def _both(validations: Sequence[Validation], key: str, value: str) -> list[Valid
 
 
 def _progressions(comparison: ComparisonResult) -> list[tuple[str, str, float]]:
-    """What curves are drawn over: key, label, unit."""
+    """The horizontal axes: key, label, unit."""
     longest = max((system.cost.seconds or 0.0 for system in comparison.systems), default=0.0)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 120 else ("seconds", 1.0)
     return [
@@ -161,7 +161,7 @@ def _progressions(comparison: ComparisonResult) -> list[tuple[str, str, float]]:
 
 
 def _shown_values(comparison: ComparisonResult) -> list[tuple[str, str]]:
-    """The loss, and the first metric that some run wrote down."""
+    """The loss, and the first metric that some run logged."""
     seen = {key for system in comparison.systems for run in system.runs for each in run.validations for key in each}
     names = [*comparison.metrics, *(name for name in METRICS if name not in comparison.metrics)]
     metric = next((name for name in names if name in seen and name != "perplexity"), None)
@@ -170,9 +170,9 @@ def _shown_values(comparison: ComparisonResult) -> list[tuple[str, str]]:
 
 
 def _loss_label(comparison: ComparisonResult) -> str:
-    """Losses are those of a token, and cannot be set beside each other where texts are cut into others."""
-    cut = [each.key for each in comparison.differences if each.key.startswith("tokenizer.")]
-    alike = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(cut)  # which hold in training alone
+    """The label says so if losses do not compare, because tokenizers differ."""
+    keys = [each.key for each in comparison.differences if each.key.startswith("tokenizer.")]
+    alike = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(keys)  # which apply in training only
     return "loss (nats a token)" if alike else "loss (nats a token;\ntokenizers differ, so do these)"
 
 
@@ -204,45 +204,45 @@ def _draw_points(axes: Axes, comparison: ComparisonResult, metric: MetricName, c
     """A point for each system with its 95% interval; its runs as short strokes."""
     from matplotlib.transforms import ScaledTranslation
 
-    aside = _asides(costs)
+    offsets = _offsets(costs)
     for number, (system, cost) in enumerate(zip(comparison.systems, costs, strict=True)):
         if not cost:
             continue
-        quality, colour = system.qualities[metric], _look(number)["color"]
-        move = ScaledTranslation(aside[number] / 72, 0, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
-        look: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
-        # an interval of resamples need not hold the value, and where it should, rounding may put it outside
+        quality, colour = system.qualities[metric], _style(number)["color"]
+        move = ScaledTranslation(offsets[number] / 72, 0, axes.get_figure(root=True).dpi_scale_trans)  # type: ignore[union-attr]
+        style: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
+        # a bootstrap interval need not contain the value, and rounding may put the value outside
         reach = [[max(0.0, quality.value - quality.low)], [max(0.0, quality.high - quality.value)]]
-        axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # what is moved aside does not count by itself
-        axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **look)
+        axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # moved points do not count by themselves
+        axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **style)
         if len(system.runs) > 1:
             values = [run.scores[metric].value for run in system.runs]
-            axes.plot([cost] * len(values), values, "_", markersize=9, alpha=0.8, **look)
+            axes.plot([cost] * len(values), values, "_", markersize=9, alpha=0.8, **style)
     axes.autoscale_view()
     present = [cost for cost in costs if cost]
     if max(present) > 3 * min(present):
         axes.set_xscale("log")
-        _spell_powers(axes)
-        axes.margins(x=max(0.05, _margin(max(map(abs, aside)) + _ASIDE, axes)))
-    elif max(present) < 1.02 * min(present):  # all but equal: room on both sides, not ticks in the sixth digit
+        _label_powers(axes)
+        axes.margins(x=max(0.05, _margin(max(map(abs, offsets)) + _OFFSET, axes)))
+    elif max(present) < 1.02 * min(present):  # nearly equal: avoid ticks in the sixth digit
         middle = (max(present) + min(present)) / 2
         axes.set_xlim(0.9 * middle, 1.1 * middle)
     else:
-        axes.margins(x=max(0.12, _margin(max(map(abs, aside)) + _ASIDE, axes)))
+        axes.margins(x=max(0.12, _margin(max(map(abs, offsets)) + _OFFSET, axes)))
     if axes.get_xscale() == "linear":
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
     _draw_levels(axes, comparison, metric)
 
 
 def _draw_levels(axes: Axes, comparison: ComparisonResult, metric: MetricName) -> None:
-    """What is had without a model is a level across; where it is far from all points, it is told instead of drawn."""
+    """Draw baselines without a model as horizontal lines; name those that are far from all points instead."""
     low, high = axes.get_ylim()
     far: list[str] = []
     for number, system in enumerate(comparison.systems):
         value = system.qualities[metric].value
         if system.has_model:
             continue
-        if low - _NEAR * (high - low) < value < high + _NEAR * (high - low):
+        if low - _MAX_DISTANCE * (high - low) < value < high + _MAX_DISTANCE * (high - low):
             axes.axhline(value, linewidth=1.4, **_level(number))
         else:
             far.append(f"{_short(system.name)} {value:.2f}")
@@ -250,32 +250,29 @@ def _draw_levels(axes: Axes, comparison: ComparisonResult, metric: MetricName) -
         axes.set_title("beyond this axis: " + ", ".join(far), loc="right", fontsize=7, parse_math=False)
 
 
-def _spell_powers(axes: Axes) -> None:
-    """Ticks of a logarithmic axis as 2·10⁷, where matplotlib would write a formula; it chooses which have a label.
-
-    Of those it may choose, no more than three in a decade: 4·10⁷ would stand on 3·10⁷.
-    """
+def _label_powers(axes: Axes) -> None:
+    """Label the ticks of a logarithmic axis 2·10⁷, without a formula; at most three in a decade, so none overlap."""
     from matplotlib.ticker import LogFormatter
 
     class Powers(LogFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:
-            spelt = power_of_ten(x) if super().__call__(x, pos) else ""
-            return spelt if spelt.partition("·")[0] in ("2", "3", "6") or "·" not in spelt else ""
+            label = power_of_ten(x) if super().__call__(x, pos) else ""
+            return label if label.partition("·")[0] in ("2", "3", "6") or "·" not in label else ""
 
     axes.xaxis.set_major_formatter(Powers())
     axes.xaxis.set_minor_formatter(Powers(minor_thresholds=(1.0, 0.6)))  # within a decade, some between its ends
 
 
 def _margin(points: float, axes: Axes) -> float:
-    """The margin, as a share of the data's range, that leaves so many points (1/72 inch) free on both sides."""
+    """The margin, as a share of the data's range, that leaves this many points (1/72 inch) free on both sides."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     share = min(0.4, points / 72 / (axes.get_window_extent().width / figure.dpi))
     return share / (1 - 2 * share)
 
 
-def _asides(costs: Sequence[float | None]) -> list[float]:
-    """How many points (1/72 inch) each system is drawn aside, where several cost all but the same."""
+def _offsets(costs: Sequence[float | None]) -> list[float]:
+    """By how many points each system is moved sideways, where several cost nearly the same."""
     logs = {number: math.log(cost) for number, cost in enumerate(costs) if cost}
     order = sorted(logs, key=lambda number: logs[number])
     near = 0.03 * max(logs[order[-1]] - logs[order[0]], 0.05)
@@ -288,42 +285,43 @@ def _asides(costs: Sequence[float | None]) -> list[float]:
     moved = [0.0] * len(costs)
     for cluster in clusters:
         for place, number in enumerate(sorted(cluster)):
-            moved[number] = _ASIDE * (place - (len(cluster) - 1) / 2)
+            moved[number] = _OFFSET * (place - (len(cluster) - 1) / 2)
     return moved
 
 
 # --- both --------------------------------------------------------------------------------------------------------
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Colour and stroke of a system."""
-    return {"color": _FEW[number % len(_FEW)], "linestyle": _STROKES[number // len(_FEW) % len(_STROKES)]}
+def _style(number: int) -> dict[str, Any]:
+    """Colour and line style of a system."""
+    rounds, colour = divmod(number, len(_COLOURS))
+    return {"color": _COLOURS[colour], "linestyle": _LINE_STYLES[rounds % len(_LINE_STYLES)]}
 
 
 def _level(number: int) -> dict[str, Any]:
-    """Colour and stroke of a system without a model."""
-    return {"color": _FEW[number % len(_FEW)], "linestyle": (0, (6, 3))}
+    """Colour and line style of a system without a model."""
+    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": (0, (6, 3))}
 
 
 def _marker(number: int) -> str:
-    return _MARKERS[number // len(_FEW) % len(_MARKERS)]
+    return _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
 
 
 def _legend(comparison: ComparisonResult, place: SubFigure | Figure) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_look(number))
+        Line2D([], [], linewidth=2.2, marker=_marker(number), markersize=5, **_style(number))
         if system.has_model
         else Line2D([], [], linewidth=1.4, **_level(number))
         for number, system in enumerate(comparison.systems)
     ]
     names = [_short(system.name) + _seeds(system) for system in comparison.systems]
     names[0] += " (baseline)"
-    look: dict[str, Any] = {"ncols": min(_LEGEND_COLUMNS, len(names)), "frameon": False}
-    legend = place.legend(handles, names, loc="center", handlelength=4, **look)  # long enough to show broken lines
+    layout: dict[str, Any] = {"ncols": min(_LEGEND_COLUMNS, len(names)), "frameon": False}
+    legend = place.legend(handles, names, loc="center", handlelength=4, **layout)  # long enough to show dashes
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a name is no formula, whatever it holds
+        text.set_parse_math(False)  # names are not formulas
 
 
 def _seeds(system: SystemResult) -> str:
@@ -331,6 +329,6 @@ def _seeds(system: SystemResult) -> str:
 
 
 def _short(name: str) -> str:
-    """Cut in the middle: ensembles often begin alike, as runs of a sweep end alike."""
+    """Cut in the middle: names of ensembles often begin alike, and names of runs in a sweep end alike."""
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
