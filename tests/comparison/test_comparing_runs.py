@@ -188,28 +188,11 @@ def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
     assert "mean ± standard deviation over the seeds" in " ".join(footnotes(seeded))
 
 
-def test_with_seeds_the_larger_p_of_sentences_and_seeds_decides(seeded: ComparisonResult) -> None:
-    (none,) = seeded.others
-    for verdict in none.verdicts.values():
-        assert verdict.seeds is not None
-        assert verdict.p == max(verdict.seeds.p, verdict.approximate_randomization.p_with_ties)
-        assert verdict.mcnemar is None  # a test for two runs
-    assert "Welch's t-test between the scores of the runs" in " ".join(footnotes(seeded))
-
-
 def test_the_cost_of_a_system_is_that_of_one_run(seeded: ComparisonResult) -> None:
     for system in seeded.systems:
         costs = [member.cost for member in system.runs]
         assert system.cost.seconds == pytest.approx(sum(cost.seconds or 0 for cost in costs) / 2)
         assert system.cost.peak_memory == max(cost.peak_memory or 0 for cost in costs)
-
-
-def test_the_run_nearest_to_the_mean_stands_for_its_system(seeded: ComparisonResult, copied: Copy) -> None:
-    system = seeded.baseline
-    shown = system.representative("bleu")
-    others = [abs(each.scores["bleu"].value - system.qualities["bleu"].value) for each in system.runs]
-    assert abs(shown.scores["bleu"].value - system.qualities["bleu"].value) == min(others)
-    assert seeded.where.runs["dot"] == shown.name
 
 
 def test_names_may_be_given(trained: dict[str, Path]) -> None:
@@ -351,13 +334,6 @@ def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair:
     assert loud.systems[1].qualities["bleu"].value < 5 < quiet.systems[1].qualities["bleu"].value
     outputs = quiet.systems[1].runs[0].outputs
     assert quiet.systems[1].qualities["bleu"].value == measure("bleu", outputs, test.references, lowercase=True).value
-
-
-def test_the_baseline_comes_first_whatever_the_order(trained: dict[str, Path]) -> None:
-    runs = [trained["none-seed1"], trained["dot-seed1"]]
-    found = sightline.compare(runs, device="cpu", metrics=["exact"], baseline=trained["dot-seed1"])
-    assert [system.name for system in found.systems] == ["dot-seed1", "none-seed1"]
-    assert not found.systems[0].verdicts and not found.systems[1].verdicts["exact"].better
 
 
 def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: ComparisonResult) -> None:

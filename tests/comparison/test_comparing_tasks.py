@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from sightline.comparison import ComparisonResult, write_comparison
 from sightline.comparison.export import ExportError, html_page
 from sightline.comparison.tables import analysis_tables, main_table, significance_table
 from sightline.comparison.terminal import plain_text
-from sightline.evaluation.metrics import measure
 from sightline.plots import comparison as figures
 from sightline.run import Run
 from sightline.run_folder import RunError, seal
@@ -73,11 +71,6 @@ def test_what_language_models_lack_is_left_out_and_said(language_models: Compari
     assert len(written) == 6 and all(path.stat().st_size for path in written)
     plain = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
     assert plain["systems"][0]["sentences_per_second"] is None and plain["where"]["contrasts"] == []
-
-
-def test_bits_per_character_are_shown_to_the_digits_that_matter(language_models: ComparisonResult) -> None:
-    quality = language_models.baseline.qualities["bits-per-character"]
-    assert f"{quality.value:.4f} [{quality.low:.4f}, {quality.high:.4f}]" in plain_text(language_models)
 
 
 def test_other_tokenizers_compare_by_bits_per_character_of_the_same_text(tasks: Runs) -> None:
@@ -144,16 +137,6 @@ def test_classifiers_are_compared_over_the_labels_of_all(classifiers: Comparison
     assert "F1 of each label" in plain_text(classifiers) and "F1 of each label" in html_page(classifiers)
 
 
-def test_macro_f1_may_be_the_metric_that_texts_are_looked_at_by(tasks: Runs, classifiers: ComparisonResult) -> None:
-    other = classifiers.others[0].runs[0].folder
-    found = sightline.compare([tasks["classify-mean"], other], metrics=["macro-f1"], device="cpu")
-    (contrast,) = found.where.contrasts
-    assert contrast.sentences.worsened and contrast.sentences.worsened[0].system == "indifferent"
-    outputs = [system.runs[0].outputs for system in found.systems]
-    wanted = [measure("macro-f1", texts, found.references).value for texts in outputs]
-    assert [system.qualities["macro-f1"].value for system in found.systems] == wanted
-
-
 def test_taggers_are_compared_word_by_word(taggers: ComparisonResult) -> None:
     assert taggers.metrics == ["token-accuracy", "span-f1"]
     tests = taggers.others[0].verdicts
@@ -205,11 +188,3 @@ def test_a_figure_that_fails_loses_nothing_else(
     assert "2 systems on test" in result.stdout  # the comparison itself is shown
     assert all(path.is_file() for path in files.values())
     assert re.search(r"Learning curves in .*again\.html: no ink.*again\.png: no ink", str(result.exception))
-
-
-def test_systems_without_any_known_cost_can_be_drawn(language_models: ComparisonResult) -> None:
-    systems = [
-        replace(each, runs=[replace(member, parameters=0, cost=type(member.cost)()) for member in each.runs])
-        for each in language_models.systems
-    ]
-    assert figures.draw(replace(language_models, systems=systems), "png").startswith(b"\x89PNG")

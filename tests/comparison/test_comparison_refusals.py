@@ -19,20 +19,70 @@ from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.tasks import TASKS
-from sightline.run import Run
 from sightline.run_folder import RunError, seal
 from sightline.tasks.base import Task, TooLong
 
 Copy = Callable[..., Path]
 
 
-def test_fewer_than_two_runs(trained: dict[str, Path]) -> None:
-    with pytest.raises(RunError, match=r"needs at least two runs, and there is only .*dot-seed1; give another"):
-        sightline.compare([trained["dot-seed1"]])
-    with pytest.raises(RunError, match="there is none"):
-        sightline.compare([])
-    with pytest.raises(TypeError, match="takes a list of runs"):
-        sightline.compare(str(trained["dot-seed1"]))  # type: ignore[arg-type]
+Make = Callable[[dict[str, Path], Copy], Any]
+
+
+def beside(name: str, **changes: Any) -> Make:
+    """A run beside a changed copy of another."""
+    return lambda trained, copied: [trained["dot-seed1"], copied("none-seed1", name, **changes)]
+
+
+def both(trained: dict[str, Path], _: Copy) -> list[Path]:
+    return [trained["dot-seed1"], trained["none-seed1"]]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda t, _: [t["dot-seed1"]], {}, r"needs at least two runs, and there is only .*dot-seed1; give another"),
+        (lambda *_: [], {}, "there is none"),
+        (lambda t, _: str(t["dot-seed1"]), {}, "takes a list of runs"),
+        (lambda t, _: [t["dot-seed1"], t["dot-seed1"].parent], {}, "is not a run folder"),
+        (both, {"metrics": ["blue"]}, r"no metric 'blue'; choose from bleu, chrf"),
+        (both, {"baseline": "x"}, r"baseline x is none of the runs .*\(dot-seed1, none-seed1\)"),
+        (
+            beside("fewer", data__tests={}),
+            {"on": "test"},
+            r"fewer has no test set .test.; it has validation; .*--on",
+        ),
+        (beside("fewer", data__tests={}), {}, r"test set in common \(dot-seed1 has test, other; fewer has none\)"),
+        (
+            beside("wer", evaluation__metrics=["wer"]),
+            {},
+            r"in common \(dot-seed1 has bleu, .*; wer has wer\)",
+        ),
+        (beside("folded", evaluation__lowercase=True), {}, r"scored differently: .*case:mixed.*case:lc.*--lowercase"),
+        (
+            beside("turned", data__swap=True),
+            {},
+            r"turned learned the other direction of .* \(data\.swap: true",
+        ),
+        (
+            beside("turned", data__swap=True),
+            {"on": test_set.TestSet("own", ["a"], [["b"]], 1)},
+            r"turned learned the other direction of .* \(data\.swap: true",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    make: Make, options: dict[str, Any], message: str, trained: dict[str, Path], copied: Copy
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        sightline.compare(make(trained, copied), **options, device="cpu")
+
+
+def test_a_recipe_without_the_test_set_is_compared_on_another(trained: dict[str, Path], copied: Copy) -> None:
+    fewer, folded = copied("none-seed1", "fewer", data__tests={}), copied("none-seed1", "f", evaluation__lowercase=True)
+    found = sightline.compare([trained["dot-seed1"], fewer], on="validation", device="cpu", metrics=["exact"])
+    assert len(found.sources) == 10
+    found = sightline.compare([trained["dot-seed1"], folded], device="cpu", metrics=["bleu"], lowercase=True)
+    assert "case:lc" in found.baseline.qualities["bleu"].signature
 
 
 def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_path: Path) -> None:
@@ -41,14 +91,6 @@ def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_pa
     for other in (run, run / ".." / run.name, Path(os.path.relpath(run)), tmp_path / "link"):
         with pytest.raises(RunError, match="is given twice"):
             sightline.compare([run, other])
-
-
-def test_a_folder_that_is_no_run_is_told_before_any_is_loaded(
-    trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Run, "load", lambda *a, **k: pytest.fail("loaded"))
-    with pytest.raises(RunError, match="is not a run folder"):
-        sightline.compare([trained["dot-seed1"], tmp_path])
 
 
 def test_different_sources_or_references_with_the_runs_and_the_line(
@@ -72,14 +114,6 @@ def test_different_sources_or_references_with_the_runs_and_the_line(
             sightline.compare(runs, device="cpu")
 
 
-def test_the_other_direction_whatever_text_they_are_compared_on(trained: dict[str, Path], copied: Copy) -> None:
-    turned = copied("none-seed1", "turned", data__swap=True)
-    own = test_set.TestSet("own", ["a"], [["b"]], 1)
-    for on in (None, "test", own):
-        with pytest.raises(RunError, match=r"turned learned the other direction of .* dot-seed1 \(data\.swap: true\)"):
-            sightline.compare([trained["dot-seed1"], turned], on=on, device="cpu")
-
-
 def test_what_a_run_cannot_read_is_told_with_its_name(
     trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,16 +129,6 @@ def test_what_a_run_cannot_read_is_told_with_its_name(
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], device="cpu")
 
 
-def test_a_run_without_that_test_set_says_what_it_has(trained: dict[str, Path], copied: Copy) -> None:
-    fewer = copied("none-seed1", "fewer", data__tests={})
-    with pytest.raises(RunError, match=r"fewer has no test set 'test'; it has validation; give .*--on"):
-        sightline.compare([trained["dot-seed1"], fewer], on="test")
-    with pytest.raises(RunError, match=r"no test set in common \(dot-seed1 has test, other; fewer has none\)"):
-        sightline.compare([trained["dot-seed1"], fewer])
-    found = sightline.compare([trained["dot-seed1"], fewer], on="validation", device="cpu", metrics=["exact"])
-    assert len(found.sources) == 10
-
-
 def test_a_test_set_whose_files_are_gone(
     trained: dict[str, Path], copied: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,27 +138,6 @@ def test_a_test_set_whose_files_are_gone(
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path / "corpora"))
     with pytest.raises(RunError, match=rf"there is no {tmp_path}/gone and no {tmp_path}/corpora/gone and no .*; set"):
         sightline.compare([trained["dot-seed1"], moved])
-
-
-def test_different_metric_signatures(trained: dict[str, Path], copied: Copy) -> None:
-    folded = copied("none-seed1", "folded", evaluation__lowercase=True)
-    with pytest.raises(
-        RunError, match=r"dot-seed1 and folded are scored differently: .*case:mixed.*case:lc.*--lowercase"
-    ):
-        sightline.compare([trained["dot-seed1"], folded])
-    found = sightline.compare([trained["dot-seed1"], folded], device="cpu", metrics=["bleu"], lowercase=True)
-    assert "case:lc" in found.baseline.qualities["bleu"].signature
-
-
-def test_no_metric_in_common(trained: dict[str, Path], copied: Copy) -> None:
-    other = copied("none-seed1", "other", evaluation__metrics=["wer"])
-    with pytest.raises(RunError, match=r"no metric in common \(dot-seed1 has bleu, .*; other has wer\); .*--metrics"):
-        sightline.compare([trained["dot-seed1"], other])
-
-
-def test_a_metric_that_does_not_exist(trained: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match=r"no metric 'blue'; choose from bleu, chrf"):
-        sightline.compare([trained["dot-seed1"], trained["none-seed1"]], metrics=["blue"])
 
 
 def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) -> None:
@@ -149,11 +152,6 @@ def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) 
     found = sightline.compare(runs, device="cpu")  # of the recipes' metrics it is left out
     assert "perplexity" not in found.metrics
     assert any(note.startswith("Perplexity is left out: dot-seed1 and other have") for note in found.notes)
-
-
-def test_a_baseline_that_is_not_there(trained: dict[str, Path]) -> None:
-    with pytest.raises(RunError, match=r"baseline x is none of the runs .*\(dot-seed1, none-seed1\)"):
-        sightline.compare([trained["dot-seed1"], trained["none-seed1"]], baseline="x")
 
 
 def scorable(name: str, *, copies: bool = False, words: str = "a b") -> ComparedRun:

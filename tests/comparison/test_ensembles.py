@@ -192,15 +192,6 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     assert any("(model.init_from): begun; tokens" in note for note in notes)
 
 
-def test_the_beam_that_is_asked_for_is_that_of_ensembles_too(trained: dict[str, Path], copied: Copy) -> None:
-    risky = copied("dot-seed1", "risky", decoding__mbr={"candidates": 2})
-    runs = [risky, (risky, trained["none-seed1"])]
-    for beam, wanted in ((None, (2, True)), (3, (3, False))):
-        found = sightline.compare(runs, device="cpu", metrics=["exact"], beam=beam)
-        told = [each.runs[0].decoding for each in found.systems]
-        assert [(each["beam"], each["mbr"] is not None) for each in told] == [wanted] * 2
-
-
 def test_a_key_in_which_only_the_runs_of_ensembles_differ_is_no_difference_of_systems(trained: dict[str, Path]) -> None:
     one, two = ([trained[f"{kind}-seed{seed}"] for kind in ("none", "dot")] for seed in (1, 2))
     found = sightline.compare([one, two], device="cpu", metrics=["exact"])

@@ -1,4 +1,4 @@
-"""Markdown, LaTeX, CSV and JSON: each is read back, hostile names and all."""
+"""What a comparison is written as: Markdown, LaTeX, CSV, JSON and figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import errno
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from sightline.comparison import ComparisonResult, write_comparison
 from sightline.comparison.export import Export, ExportError, csv_text, latex, markdown
 from sightline.comparison.renderers import latex_text
+from sightline.comparison.results import Cost, Difference, SystemResult, Validation
 from sightline.comparison.tables import main_table
+from sightline.plots import comparison as figures
+from sightline.plots.comparison import draw, mean_line, write_figure
 from sightline.sweeps.sweep import compare_runs
 
 HOSTILE = "a|b_c & 50% $x^2$ #1 {~} \\end [*] <b>--`"
@@ -61,17 +66,6 @@ def test_json_has_everything_and_nothing_that_json_lacks(seeded: ComparisonResul
     assert plain["differences"] == [{"key": "model.decoder.attention.kind", "values": ["dot", "none"]}]
 
 
-def test_a_number_that_is_not_finite_is_null_in_json(seeded: ComparisonResult) -> None:
-    first = seeded.systems[0]
-    quality = replace(first.qualities["bleu"], low=float("nan"), high=float("inf"))
-    broken = replace(
-        seeded, systems=[replace(first, qualities={**first.qualities, "bleu": quality}), seeded.systems[1]]
-    )
-    plain = json.loads(broken.to_json())
-    assert plain["systems"][0]["qualities"]["bleu"]["low"] is None
-    assert plain["systems"][0]["qualities"]["bleu"]["high"] is None
-
-
 def test_markdown_tables_have_as_many_cells_in_every_row(hostile: ComparisonResult) -> None:
     text = markdown(hostile)
     tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
@@ -83,15 +77,6 @@ def test_markdown_tables_have_as_many_cells_in_every_row(hostile: ComparisonResu
     cells = re.split(r"(?<!\\)\|", tables[0].splitlines()[2])
     assert re.sub(r"\\([\\`*_\[\]<>|#~])", r"\1", cells[1].strip()) == HOSTILE
     assert "<b>" not in text.replace("\\<", "")
-
-
-def test_markdown_shows_the_numbers_of_the_table_and_the_signatures(seeded: ComparisonResult) -> None:
-    text = markdown(seeded)
-    for row in main_table(seeded).rows:
-        for cell in row:
-            assert cell.replace("*", "\\*") in text
-    for quality in seeded.baseline.qualities.values():
-        assert f"- {quality.label}: " + quality.signature.replace("|", "\\|").replace("_", "\\_") in text
 
 
 def test_latex_escapes_every_character_that_means_something() -> None:
@@ -153,6 +138,99 @@ def test_a_file_that_cannot_be_written_is_told_by_its_own_name_once_the_others_a
     assert str(refused.value) == f"not all could be written or drawn {told}"
 
 
-def test_what_a_sweep_writes_names_the_runs_that_failed(trained: dict[str, Path], tmp_path: Path) -> None:
-    compare_runs([trained["none-seed1"], trained["dot-seed1"]], tmp_path, ["dot-seed2"])
-    assert "Failed in training, so not compared: dot-seed2." in (tmp_path / "comparison.md").read_text(encoding="utf-8")
+def test_what_a_sweep_writes_names_the_runs_that_failed(
+    trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.comparison.export.write_comparison", lambda *_: [])
+    found = compare_runs([trained["none-seed1"], trained["dot-seed1"]], tmp_path, ["dot-seed2"])
+    assert found.notes[-1] == "Failed in training, so not compared: dot-seed2."
+
+
+def test_the_mean_is_taken_where_all_seeds_were_validated(seeded: ComparisonResult) -> None:
+    def journal(points: Sequence[tuple[int, int, float]]) -> list[Validation]:
+        return [{"step": step, "tokens": tokens, "loss": loss} for step, tokens, loss in points]
+
+    first, second = seeded.systems[0].runs
+    members = [
+        replace(first, validations=journal([(10, 100, 4.0), (20, 200, 2.0), (30, 300, 1.0)])),
+        replace(second, validations=journal([(10, 120, 5.0), (20, 220, float("nan")), (30, 320, 2.0)])),
+    ]
+    system = replace(seeded.systems[0], runs=members)
+    assert mean_line(system, "tokens", "loss") == [(110, 4.5), (310, 1.5)]
+    assert mean_line(system, "flops", "loss") == []
+
+
+def test_formats_go_by_suffix_and_others_are_refused(seeded: ComparisonResult, tmp_path: Path) -> None:
+    for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
+        write_figure(seeded, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    ElementTree.parse(tmp_path / "a.svg")
+    with pytest.raises(ValueError, match=r"a\.gif: a figure is a \.png, \.svg, \.pdf file"):
+        write_figure(seeded, tmp_path / "a.gif")
+    assert not (tmp_path / "a.gif").exists()
+
+
+def test_names_are_no_formulas_and_twenty_systems_have_room(seeded: ComparisonResult) -> None:
+    names = ["$\\frac{", "نموذج", *(f"system {number} with a rather long name, and more of it" for number in range(18))]
+    systems = [replace(seeded.systems[number % 2], name=name) for number, name in enumerate(names)]
+    assert draw(replace(seeded, systems=systems), "png").startswith(b"\x89PNG")
+
+
+def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: ComparisonResult) -> None:
+    first, *rest = seeded.systems
+    metric = seeded.metrics[0]
+    quality = replace(first.qualities[metric], value=0.0, low=1e-15, high=0.4)
+    odd = replace(seeded, systems=[replace(first, qualities={**first.qualities, metric: quality}), *rest])
+    assert draw(odd, "svg", parts=("costs",)).startswith(b"<?xml")
+
+
+def test_costs_far_apart_have_ticks_in_plain_letters(seeded: ComparisonResult) -> None:
+    def with_parameters(system: SystemResult, count: int) -> SystemResult:
+        return replace(system, runs=[replace(each, parameters=count) for each in system.runs])
+
+    first, second = seeded.systems
+    apart = replace(seeded, systems=[with_parameters(first, 3_000_000), with_parameters(second, 40_000_000)])
+    drawn = draw(apart, "svg", parts=("costs",)).decode()  # beside its paths, the text of every label is a comment
+    assert "<!-- 10⁷ -->" in drawn
+    assert "mathdefault" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("keys", "label"),
+    [
+        ([], "loss (nats a token)"),
+        (["model.width", "tokenizer.dropout"], "loss (nats a token)"),
+        (["tokenizer.kind", "tokenizer.dropout"], "loss (nats a token;\ntokenizers differ, so do these)"),
+    ],
+)
+def test_losses_of_different_tokens_are_said_to_be_so(pair: ComparisonResult, keys: list[str], label: str) -> None:
+    differing = replace(pair, differences=[Difference(key, ["1", "2"]) for key in keys])
+    assert figures._shown_values(differing)[0] == ("loss", label)
+
+
+def without(comparison: ComparisonResult, *keys: str) -> ComparisonResult:
+    """Trainings that did not log some values, nor what they cost."""
+    systems = [
+        replace(
+            system,
+            runs=[
+                replace(
+                    run,
+                    cost=Cost(),
+                    validations=[{k: v for k, v in each.items() if k not in keys} for each in run.validations],
+                )
+                for run in system.runs
+            ],
+        )
+        for system in comparison.systems
+    ]
+    return replace(comparison, systems=systems)
+
+
+@pytest.mark.parametrize("missing", [(), ("flops",), ("bleu",), ("step", "loss", "bleu")])
+def test_loss_and_metric_are_drawn_over_what_was_logged(seeded: ComparisonResult, missing: tuple[str, ...]) -> None:
+    labels = {"target tokens": "tokens", "training FLOPs": "flops", "steps": "step", "BLEU": "bleu"}
+    drawn = draw(without(seeded, *missing), "svg", parts=("curves",)).decode()  # each label is a comment
+    for label, key in labels.items():
+        assert (f"<!-- {label} -->" in drawn) == (key not in missing and "loss" not in missing)
+    assert ("no validation was written down" in drawn) == ("loss" in missing)

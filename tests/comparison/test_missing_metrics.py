@@ -11,16 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import sightline
-from sightline.cli.app import app
 from sightline.comparison import ComparisonResult
 from sightline.comparison.baselines import write_baseline
-from sightline.comparison.export import csv_text, html_page, latex, markdown
-from sightline.comparison.tables import main_table, narrow_tables, runs_table, significance_table
+from sightline.comparison.export import csv_text
+from sightline.comparison.tables import main_table, narrow_tables, significance_table
 from sightline.comparison.terminal import plain_text
-from sightline.plots import comparison as figures
 from sightline.plots.comparison import draw
 from sightline.recipe.loading import load_recipe
 from sightline.run_folder import RunError, seal
@@ -138,40 +135,6 @@ def test_the_only_one_with_a_metric_is_not_marked_as_the_best(
     assert {column for _, column in table.best} == {place - 6, place - 4, place - 2}
 
 
-def test_the_table_of_runs_has_empty_cells_too(mixed: ComparisonResult) -> None:
-    table = runs_table(mixed)
-    place = [column.title for column in table.columns].index("perplexity")
-    assert [row[place] == "–" for row in table.rows] == [False, False, False, True, True]
-    assert all(len(row) == len(table.columns) for row in table.rows)
-
-
-def test_in_the_terminal(mixed: ComparisonResult) -> None:
-    lines = plain_text(mixed).splitlines()
-    first = next(number for number, line in enumerate(lines) if re.match(r"system +runs", line))
-    heads, *rows = [re.split(r"  +", line) for line in lines[first : first + 5]]
-    check(cells(rows, heads), mixed)
-    assert NOTE in lines
-
-
-def test_in_markdown(mixed: ComparisonResult) -> None:
-    text = markdown(mixed)
-    lines = [line for line in text.split("\n\n### ")[0].splitlines() if line.startswith("|")]
-    heads, _, *rows = [
-        [cell.strip(" *").replace("\\", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
-    ]
-    check(cells(rows, heads), mixed)
-    assert f"- {NOTE}" in text
-
-
-def test_in_latex(mixed: ComparisonResult) -> None:
-    text = latex(mixed)
-    body = text[text.index(r"\hline") : text.index(r"\end{tabular}")].replace("\\hline\n", "").replace("\\hline", "")
-    rows = [row for row in body.split("\\\\\n") if row.strip()]
-    heads, *rest = [[re.sub(r"^\\textbf\{(.*)\}$", r"\1", cell.strip()) for cell in row.split(" & ")] for row in rows]
-    check(cells(rest, heads), mixed, nothing=r"\textendash{}")
-    assert NOTE in text
-
-
 def test_in_csv(mixed: ComparisonResult) -> None:
     rows = {row["system"]: row for row in csv.DictReader(io.StringIO(csv_text(mixed)))}
     mine = [key for key in rows["lead"] if key.startswith("perplexity")]
@@ -193,30 +156,9 @@ def test_in_json(mixed: ComparisonResult) -> None:
     assert none["verdicts"] == {} and none["qualities"]["perplexity"]["value"] > 1
 
 
-def test_on_the_page(mixed: ComparisonResult) -> None:
-    section = html_page(mixed).split('<section id="table">')[1].split("</section>")[0]
-    heads, *rows = [
-        [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
-        for row in re.findall(r"<tr>(.*?)</tr>", section)
-    ]
-    check(cells([[cell.replace("&lt;", "<") for cell in row] for row in rows], heads), mixed)
-    assert f"<li>{NOTE}</li>" in section
-
-
 def test_the_figure_is_of_a_metric_that_all_have(mixed: ComparisonResult) -> None:
     picture = draw(mixed, "svg")
     assert b"BLEU on test against cost" in picture and b"perplexity" not in picture
-
-
-def test_the_command_writes_all_of_it(runs: list[Path], tmp_path: Path) -> None:
-    files = {form: tmp_path / f"table.{form}" for form in ("html", "markdown", "latex", "csv", "json")}
-    command = ["compare", *map(str, runs), "--metrics", "bleu,perplexity", "--device", "cpu"]
-    command += [part for form, path in files.items() for part in (f"--{form}", str(path))]
-    result = CliRunner().invoke(app, [*command, "--figure", str(tmp_path / "table.png")], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert NOTE in result.output
-    assert [path.name for path in files.values() if NOTE not in path.read_text(encoding="utf-8")] == ["table.csv"]
-    assert (tmp_path / "table.png").exists()
 
 
 # --- what is chosen -----------------------------------------------------------------------------------------------
@@ -267,18 +209,3 @@ def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
     assert any(note.startswith("Perplexity is left out: dot-seed1 and other have diff") for note in found.notes)
     with pytest.raises(RunError, match="dot-seed1 and other have different tokenizers"):
         sightline.compare(runs, metrics=["bleu", "perplexity"])
-
-
-def test_in_pictures_baselines_are_levels_and_miss_no_curve(mixed: ComparisonResult) -> None:
-    from matplotlib.figure import Figure
-
-    assert "not recorded" not in draw(mixed, "svg", parts=("curves",)).decode()
-    axes = Figure().subplots()
-    figures._draw_points(axes, mixed, "bleu", [1.0, 2.0, None, None])
-    own = {system.name: system.qualities["bleu"].value for system in mixed.systems}
-    low, high = axes.get_ylim()
-    levels = [line.get_ydata()[0] for line in axes.get_lines() if list(line.get_xdata()) == [0, 1]]
-    told = axes.get_title(loc="right")
-    for name in ("lead", "oracle"):
-        assert (own[name] in levels) != (f"{name} {own[name]:.2f}" in told)
-        assert own[name] not in levels or low <= own[name] <= high

@@ -20,10 +20,10 @@ from sightline.comparison.results import (
     ComparisonResult,
     Cost,
     Difference,
+    HeldOutSet,
     MetricResult,
     RunResult,
     SystemResult,
-    TestInfo,
 )
 from sightline.comparison.scoring import (
     Scoring,
@@ -101,7 +101,7 @@ def compare(
     decoded = decode_in_turns(loaded, test.sources, progress) if decodes else {}
     results = _system_results(systems, test, scoring, decoded, progress)
     return ComparisonResult(
-        test=TestInfo(test.name, len(test.sources), test.pairs, other_tests),
+        test=HeldOutSet(test.name, len(test.sources), test.pairs, other_tests),
         metrics=scoring.metrics,
         systems=results,
         differences=_recipe_differences(systems),

@@ -270,7 +270,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class TestInfo:
+class HeldOutSet:
     """The test set, without its texts."""
 
     name: str
@@ -283,7 +283,7 @@ class TestInfo:
 class ComparisonResult:
     """Systems compared on one test set; the baseline comes first."""
 
-    test: TestInfo
+    test: HeldOutSet
     metrics: list[MetricName]
     systems: list[SystemResult]
     differences: list[Difference]  # between the recipes

@@ -83,15 +83,6 @@ def test_an_older_run_has_no_flops_and_no_memory(tmp_path: Path) -> None:
     assert "flops" not in validations[0] and validations[0]["bleu"] == 7.5
 
 
-def test_what_was_never_counted_is_not_known(tmp_path: Path) -> None:
-    cost, _ = read_log(journal(tmp_path, {**VALIDATION, "flops": 0, "best": True}), recipe())
-    assert (cost.flops, cost.tokens) == (None, 120)
-
-
-def test_a_run_without_a_journal_costs_nobody_knows_what(tmp_path: Path) -> None:
-    assert read_log(tmp_path, recipe()) == (Cost(), [])
-
-
 def test_half_a_line_at_the_end_is_passed_over_and_a_damaged_line_is_not(tmp_path: Path) -> None:
     cost, _ = read_log(journal(tmp_path, TRAIN, end='{"kind": "tra'), recipe())
     assert cost.steps == 10
@@ -186,13 +177,3 @@ def test_a_checkpoint_that_cannot_be_read_is_none(tmp_path: Path, content: str |
     path.unlink() if content is None else path.write_text(content)
     assert cut_off(tmp_path, recipe()) == CutOff(10, 20, saved=False)
     assert interrupted_at(tmp_path, recipe()) is None
-
-
-def test_a_checkpoint_that_says_nothing_of_use_is_passed_over(tmp_path: Path) -> None:
-    checkpoint(journal(tmp_path, TRAIN), step=20)  # no journal, no seconds …
-    assert cut_off(tmp_path, recipe()) is None
-    assert interrupted_at(tmp_path, recipe()) is None
-
-
-def test_of_a_run_without_a_journal_nothing_is_cut_off(tmp_path: Path) -> None:
-    assert cut_off(tmp_path, recipe()) is None
