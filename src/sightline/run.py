@@ -15,7 +15,6 @@ import torch
 from safetensors import SafetensorError
 
 from sightline.data.locate import data_folder, load_run_recipe
-from sightline.data.preparation import with_preprocessing
 from sightline.data.sources import Example, line_limit, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.batch import Told
@@ -48,7 +47,7 @@ from sightline.tasks.language_model import LanguageModelTask
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.tasks.tagging import TaggingTask
 from sightline.text.tokenizer import END, SPECIALS
-from sightline.text.vocabulary import Vocabulary
+from sightline.text.vocabulary import Vocabulary, with_preprocessing
 
 if TYPE_CHECKING:
     from sightline.inspection.alignment import Alignment
@@ -461,7 +460,7 @@ class Run:
             raise ValueError(f"this run has no test set {name!r}; it has {', '.join(self.test_sets())}")
         labelled = self.recipe.task_spec.labels == "words"
         bound = line_limit(self.recipe)
-        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled, bound=bound)
+        return read(data.held_out(name), data_folder(self.recipe), swap=data.swap, labelled=labelled, limit=bound)
 
     def test_set(self, name: str) -> TestSet:
         """A test set of the recipe."""

@@ -43,7 +43,7 @@ def store(folder: Path, lines: list[str], *, dropout: float = 0.0, variant: int 
         folder,
         clean=data.clean,
         limit=limit,
-        dropped=BpeDropout(dropout, variant, 0) if dropout else None,
+        dropout=BpeDropout(dropout, variant, 0) if dropout else None,
         links=folder / "links.txt",
     )
     return load_or_build_store(ingredients, cache=folder / "cache")

@@ -107,7 +107,7 @@ def test_sides_can_be_exchanged(place: Path) -> None:
 
 
 def test_of_long_pairsfewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_LETTERS", 200)
+    monkeypatch.setattr(store, "_CHARACTERS", 200)
     handed: list[int] = []
     tokenize = store._tokenize
 
@@ -221,9 +221,9 @@ def test_all_that_goes_in_makes_another_store(place: Path) -> None:
     make(place, clean=Clean())
     make(place, clean=Clean(max_tokens=20))
     make(place, TsvSource(file="a.tsv", columns=(2, 1)))
-    make(place, dropped=BpeDropout(0.1, 1, 0))
-    make(place, dropped=BpeDropout(0.1, 2, 0))
-    make(place, dropped=BpeDropout(0.1, 1, 1))
+    make(place, dropout=BpeDropout(0.1, 1, 0))
+    make(place, dropout=BpeDropout(0.1, 2, 0))
+    make(place, dropout=BpeDropout(0.1, 1, 1))
     make(place, vocabulary=Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS)))
     assert len(stores(place)) == 10
     write(place, PAIRS[:3])
@@ -236,7 +236,7 @@ def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monke
         {},
         {"longest_source": 5},
         {"copying": True},
-        {"text_alone": True},
+        {"text_only": True},
         {"vocabulary": replace(VOCABULARY, labels="one")},
         {"vocabulary": replace(VOCABULARY, source=other.source)},
         {"vocabulary": replace(VOCABULARY, target=other.target)},
@@ -294,7 +294,7 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
     write(tmp_path, PAIRS[:3] * 20)
 
     def cut(variant: int) -> list[list[int]]:
-        made = make(tmp_path, dropped=BpeDropout(0.5, variant, 3))
+        made = make(tmp_path, dropout=BpeDropout(0.5, variant, 3))
         assert texts(made) == PAIRS[:3] * 20
         return [row.tolist() for row in made.take(range(60))[0]]
 
@@ -315,7 +315,7 @@ def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
 
 
 def test_dropout_cuts_each_chunk_and_each_side_differently() -> None:
-    made = StoreSpec((), VOCABULARY, None, dropped=BpeDropout(0.5, 0, 0))
+    made = StoreSpec((), VOCABULARY, None, dropout=BpeDropout(0.5, 0, 0))
     text = "der Hund läuft a dog runs"
     chunks = [made.encode([Example(text, text)], number)[:2] for number in range(4)]
     assert len({tuple(ids) for sides in chunks for (ids,) in sides}) == 8

@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("", "abcdef")]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "_CHUNK", 7)
-        return load_or_build_store(StoreSpec(sources, vocabulary, folder, text_alone=True), cache=folder / "cache")
+        return load_or_build_store(StoreSpec(sources, vocabulary, folder, text_only=True), cache=folder / "cache")
 
 
 def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: Store) -> None:
@@ -114,7 +114,7 @@ def test_pairs_read_as_text_leave_their_sources_out(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("aaa\tbcd\nfff\tde\n")
     vocabulary = Vocabulary.train(CharacterTokenizer(), lambda: iter([("abcdef", "abcdef")]))
     made = load_or_build_store(
-        StoreSpec((TsvSource(file="pairs.tsv"),), vocabulary, tmp_path, text_alone=True), cache=tmp_path
+        StoreSpec((TsvSource(file="pairs.tsv"),), vocabulary, tmp_path, text_only=True), cache=tmp_path
     )
     assert made.source_lengths.tolist() == [0, 0]
     assert made.target_lengths.tolist() == [3, 2]

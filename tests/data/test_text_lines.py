@@ -83,9 +83,9 @@ def test_a_line_of_a_corpus_that_is_too_long_is_named(tmp_path: Path, kind: str)
         "".join(f'{{"source": "{a}", "target": "{b}"}}\n' for a, b in [("one", 1), (long, 2), ("three", 3)])
     )
     with pytest.raises(DataError, match=r"line 2: 5,0\d\d bytes, more than the 4,096 a line may have; shorten it"):
-        list(read(SOURCES[kind], tmp_path, bound=LineLimit(4_096, remedy="shorten it")))
+        list(read(SOURCES[kind], tmp_path, limit=LineLimit(4_096, remedy="shorten it")))
     with pytest.warns(UserWarning, match=r"line 2: 5,0\d\d bytes, .*; dropped"):
-        found = list(read(SOURCES[kind], tmp_path, bound=LineLimit(4_096, drop=True)))
+        found = list(read(SOURCES[kind], tmp_path, limit=LineLimit(4_096, drop=True)))
     assert found == [Example("one", "1"), Example("", ""), Example("three", "3")]
     assert [isinstance(each.source, LongLine) for each in found] == [False, True, False]
 

@@ -178,7 +178,7 @@ def data_case(folder: Path, draw: random.Random) -> str:
         labelled = kind in ("conllu", "columns")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = list(read(source, folder, bound=_BOUND, labelled=labelled))
+            found = list(read(source, folder, limit=_BOUND, labelled=labelled))
     except ValueError as error:
         if not any(each in str(error) for each in contents):
             raise Wrong(f"{kind}, {what}: no file in: {error}") from error

@@ -22,13 +22,20 @@ from sightline.recipe.data import AnySource, BpeTokenizer
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
-from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide
-from sightline.text.vocabulary import Vocabulary
+from sightline.text.tokenizer import PAD, SPECIALS, UNK
+from sightline.text.vocabulary import Vocabulary, with_preprocessing
+
+_SAMPLE = 20_000  # examples that are searched for copied words
+_TAGS = 1_000  # distinct target words that are inspected, to recognise tags
+_RARE = 2  # a word is rare if the targets have it so many times or fewer
+_PUNCTUATION = ".,;:!?'\"()[]{}<>=«»„“”‘’"
+
+ExampleCounter = Callable[[str, int], None]  # description of the step, examples so far
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Everything read and tokenized; to be closed by whoever asked for it."""
+    """The tokenized data of a recipe. Close it when training ends."""
 
     recipe: Recipe
     vocabulary: Vocabulary
@@ -38,23 +45,20 @@ class PreparedData:
 
     @cached_property
     def target_lengths(self) -> TargetLengths | None:
-        """How long the training targets are beside their sources; None where there are no pairs of texts."""
+        """Target lengths of the training data by source length; None if examples are not pairs of texts."""
         if not self.recipe.task_spec.maps_text or self.recipe.of_text:
             return None
         store = self.train(0)
         return TargetLengths.of(store.source_lengths, store.target_lengths)
 
     def close(self) -> None:
-        """Cut no text for epochs that do not come. What is there stays in use."""
+        """Cancel tokenizing for later epochs. Finished stores stay usable."""
         if isinstance(self.train, StoreVariants):
             self.train.close()
 
 
-ExampleCounter = Callable[[str, int], None]  # is told what is being done, and examples so far
-
-
 def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
-    """The recipe with every key filled in that it leaves to the training text, and a note on what was chosen."""
+    """The recipe with the defaults that depend on the training text, and notes on what was chosen."""
     if not open_keys(recipe):
         return recipe, []
     text = measure(training_examples(recipe))
@@ -70,30 +74,18 @@ def with_defaults(recipe: Recipe) -> tuple[Recipe, list[str]]:
     return filled, notes
 
 
-def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary that does to raw text what the sources of the recipe do to it.
-
-    Normalization and lowercasing are in its tokenizers; spelling follows from the training sources, so that runs of
-    older versions have it too. Columns and patterns say where a text stands in a file: prediction is given the text.
-    """
-    side: SpelledSide | None = recipe.data.spelled_side
-    if recipe.of_text:  # there is but one text, the target side of pairs
-        side = "both" if side == "target" else None
-    return vocabulary.with_spelling(side)
-
-
 def prepare_data(
     recipe: Recipe, *, vocabulary: Vocabulary | None = None, progress: ExampleCounter | None = None
 ) -> PreparedData:
-    """Train the tokenizer (unless one is given) and tokenize the corpora, or find them tokenized already."""
+    """Train the tokenizer (unless a vocabulary is passed) and tokenize the corpora, or load them from the cache."""
     data, tokenizer = recipe.data, recipe.tokenizer
 
-    def tell(what: str) -> Callable[[int], None] | None:
-        return None if progress is None else lambda count: progress(what, count)
+    def counter(step: str) -> Callable[[int], None] | None:
+        return None if progress is None else lambda count: progress(step, count)
 
-    def watched() -> Iterator[Example]:
-        show = tell("reading for the tokenizer")
-        for number, example in enumerate(recipe_examples(recipe, data.train, data.limit, drop=True), 1):
+    def counted_examples() -> Iterator[Example]:
+        show = counter("reading for the tokenizer")
+        for number, example in enumerate(training_examples(recipe), 1):
             if show is not None and number % 10_000 == 0:
                 show(number)
             yield example
@@ -102,34 +94,38 @@ def prepare_data(
         check_tokenizer(recipe.evaluation.bleu_tokenize)
     if vocabulary is None:
         marks = () if data.noise is None else data.noise.marks
-        vocabulary = Vocabulary.train(tokenizer, watched, recipe.task_spec.labels, marks)
+        vocabulary = Vocabulary.train(tokenizer, counted_examples, recipe.task_spec.labels, marks)
     vocabulary = with_preprocessing(recipe, vocabulary)
     dropout = tokenizer.dropout if isinstance(tokenizer, BpeTokenizer) else 0.0
     variants = tokenizer.variants if isinstance(tokenizer, BpeTokenizer) and dropout else 1
 
-    held_out = _held_out(recipe, vocabulary, data.validation, data.validation_limit)
-    learned = replace(
+    held_out = _held_out_spec(recipe, vocabulary, data.validation, data.validation_limit)
+    training = replace(
         held_out,
         sources=tuple(data.train),
         limit=data.limit,
-        clean=None if recipe.of_text else data.clean,  # of text there are no pairs to clean
-        bound=line_limit(recipe, drop=True),
+        clean=None if recipe.of_text else data.clean,  # plain text has no pairs to clean
+        line_limit=line_limit(recipe, drop=True),
         links=alignment_file(recipe),
     )
 
-    def cut(variant: int, stop: threading.Event) -> Store:
-        dropped = BpeDropout(dropout, variant, recipe.seed) if dropout else None
-        show = tell("tokenizing") if variant == 0 else None
-        return load_or_build_store(replace(learned, dropped=dropped), progress=show, stop=stop)
+    def build(variant: int, stop: threading.Event) -> Store:
+        spec = replace(training, dropout=BpeDropout(dropout, variant, recipe.seed) if dropout else None)
+        return load_or_build_store(spec, progress=counter("tokenizing") if variant == 0 else None, stop=stop)
 
     validation = load_or_build_store(held_out)
     references = list(recipe_examples(recipe, [data.validation], data.validation_limit))
     _check_validation_fits(recipe, validation)
-    return PreparedData(recipe, vocabulary, StoreVariants(cut, variants), validation, references)
+    return PreparedData(recipe, vocabulary, StoreVariants(build, variants), validation, references)
 
 
-def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: int | None = None) -> StoreSpec:
-    """What the store of a text that is not trained on is made of: nothing is cleaned away."""
+def test_store(prepared: PreparedData, name: str) -> Store:
+    """A test set of the recipe, tokenized."""
+    return load_or_build_store(_held_out_spec(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
+
+
+def _held_out_spec(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: int | None = None) -> StoreSpec:
+    """The store of a validation or test set: nothing is cleaned away."""
     return StoreSpec(
         (source,),
         vocabulary,
@@ -139,18 +135,13 @@ def _held_out(recipe: Recipe, vocabulary: Vocabulary, source: AnySource, limit: 
         longest_source=recipe.data.clean.truncate_source,
         copying=recipe.copies_unknown,
         forms=recipe.copies_forms,
-        bound=line_limit(recipe),
-        text_alone=recipe.of_text,
+        line_limit=line_limit(recipe),
+        text_only=recipe.of_text,
     )
 
 
-def test_store(prepared: PreparedData, name: str) -> Store:
-    """A test set of the recipe, tokenized."""
-    return load_or_build_store(_held_out(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
-
-
 def held_out_notes(prepared: PreparedData) -> list[str]:
-    """What would be missed only after the training: labels that are never learned, test sets that are not there."""
+    """Problems that would show only after training: labels that are never learned, missing test sets."""
     recipe = prepared.recipe
     notes = [] if recipe.task_spec.labels == "none" else _label_notes(prepared)
     if (uneven := recipe.data.uneven_spelling()) is not None:
@@ -167,7 +158,7 @@ def held_out_notes(prepared: PreparedData) -> list[str]:
 
 
 def _label_notes(prepared: PreparedData) -> list[str]:
-    """Labels of the validation that are never learned, empty ones among them; labels that only spaces tell apart."""
+    """Validation labels (empty ones too) that are not in the training text; labels that differ by spaces alone."""
     notes, target, store = [], prepared.vocabulary.target, prepared.validation
     ids = np.concatenate([ids for _, ids in store.targets])
     empty = int((store.target_lengths == 0).sum()) if prepared.vocabulary.labels == "one" else 0
@@ -188,14 +179,14 @@ def _label_notes(prepared: PreparedData) -> list[str]:
 
 
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:
-    """Learned positions end somewhere; a validation sentence past that end is better known before training."""
+    """Refuse validation sentences that are longer than the learned positions, before training starts."""
     model = recipe.model
     if recipe.of_text:
-        return  # its text is cut into windows
+        return  # text is cut into windows
     sides = [("source", model.encoder, store.source_lengths), ("target", model.decoder, store.target_lengths)]
-    if model.encoder is None:  # all in one sequence
+    if model.encoder is None:  # decoder-only: source and target are one sequence
         least, read = recipe.decoding.min_length, store.source_lengths
-        with_least = f"source with decoding.min_length ({least})"  # the least that is written behind it
+        with_least = f"source with decoding.min_length ({least})"  # the shortest output after the source
         sides = [("pair", model.decoder, read + store.target_lengths), (with_least, model.decoder, read + least)]
     classed = model.pooling is not None and model.pooling.kind == "class"
     count, marks = (2, "two marks") if classed or model.encoder is None else (1, "an end mark")
@@ -209,14 +200,8 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
             )
 
 
-_SAMPLE = 20_000  # examples that are searched for copied words
-_TAGS = 1_000  # different target words that are looked at, to know whether they are tags
-_RARE = 2  # a word is rare if the targets have it so many times or fewer
-_MARKS = ".,;:!?'\"()[]{}<>=«»„“”‘’"
-
-
 def measure(examples: Iterable[Example]) -> TextSize:
-    """Count the examples, words and characters of a text in one pass."""
+    """The size of a text, for the defaults that depend on it: one pass over its examples."""
     count = source_words = target_words = source_characters = target_characters = 0
     alphabet: set[str] = set()
     tags: set[str] = set()
@@ -246,14 +231,14 @@ def measure(examples: Iterable[Example]) -> TextSize:
 
 
 def marks_spans(tags: Collection[str]) -> bool:
-    """Whether tags are of a scheme that marks spans: B-X or I-X, O, and E-X and S-X where a scheme has them."""
+    """Whether tags mark spans: B-X or I-X, O, and E-X and S-X in some schemes."""
     return any(tag.startswith(("B-", "I-")) for tag in tags) and all(
         tag == "O" or tag.startswith(("B-", "I-", "E-", "S-")) for tag in tags
     )
 
 
 def copied_share(examples: Iterable[Example]) -> float:
-    """The share of the rare target words that also occur in their own source: names and numbers to copy."""
+    """The share of rare target words that also occur in their own source: names and numbers to copy."""
     pairs = [(_words(example.source), _words(example.target)) for example in islice(examples, _SAMPLE)]
     counts = Counter(word for _, target in pairs for word in target)
     rare = [word in source for source, target in pairs for word in target if counts[word] <= _RARE]
@@ -261,4 +246,4 @@ def copied_share(examples: Iterable[Example]) -> float:
 
 
 def _words(text: str) -> set[str]:
-    return {word for word in (each.strip(_MARKS) for each in text.split()) if word}
+    return {word for word in (each.strip(_PUNCTUATION) for each in text.split()) if word}

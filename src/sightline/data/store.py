@@ -22,16 +22,14 @@ from functools import partial
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from sightline.data.cleaning import REASONS, Cleaner, TokenizedChunk
 from sightline.data.corpora.catalogue import cache_folder
 from sightline.data.locate import source_files
-from sightline.data.phrases.lexicon import GRAMMAR_VERSION
 from sightline.data.sources import Example, read
 from sightline.data.text_files import NO_LIMIT, DataError, LineLimit
 from sightline.data.word_alignments import Links, chunk_links, in_step
@@ -50,22 +48,150 @@ from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
 from sightline.text.copying import CopyForms, with_unknown
 from sightline.text.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    import pyarrow as pa  # imported where it is used: prediction does without
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Ids = NDArray[np.unsignedinteger[Any]]
+Indices = Sequence[int] | NDArray[np.integer[Any]]
+Chunk = tuple[int, list[tuple[int, Example, Links]]]  # its number; of each example: the number of its source, and links
 
-_CHUNK = 4_096  # examples tokenized at once, and in a record batch, at most
-_LETTERS = 1 << 24  # characters, about: of long documents there are fewer in a chunk
-_AHEAD = 3  # chunks in the making
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room for more
-_LOOK = 0.1  # seconds between two looks at a lock that another holds
+FORMAT = 2
+
+_CHUNK = 4_096  # the most examples of a chunk, which is tokenized at once and becomes a record batch
+_CHARACTERS = 1 << 24  # and about the most characters
+_PENDING = 3  # chunks in progress
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_POLL = 0.1  # seconds between two attempts to take a lock
+
+
+class BpeDropout(NamedTuple):
+    """The probability that a merge is skipped. Each variant, and each seed, skips others."""
+
+    rate: float
+    variant: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class StoreSpec:
+    """Everything that a store is built from."""
+
+    sources: tuple[AnySource, ...]
+    vocabulary: Vocabulary
+    folder: Path | None  # of the sources' files
+    swap: bool = False  # exchange source and target
+    clean: Clean | None = None  # None: keep everything, as for validation and test sets
+    limit: int | None = None  # the most examples to read from all sources together
+    dropout: BpeDropout | None = None
+    links: Path | None = None  # a file of word alignments, one line for each example that is read
+    longest_source: int | None = None  # tokens, to which sources are truncated
+    copying: bool = False  # source words outside the vocabulary have ids beyond its end (text/copying.py)
+    forms: bool = False  # they are copied with or without the space before them
+    line_limit: LineLimit = NO_LIMIT  # longer lines are never kept, so it is not part of the key
+    text_only: bool = False  # drop the sources: the targets are text for a language model
+
+    def key(self, cache: Path) -> str:
+        """The name of the store: it depends on the contents of files, not on their places or weights."""
+        parts = {
+            "format": FORMAT,
+            "sources": [_identity(source, self.folder, cache) for source in self.sources],
+            "tokenizers": [_digest(side.content) for side in (self.vocabulary.source, self.vocabulary.target)],
+            "labels": self.vocabulary.labels,
+            "swap": self.swap,
+            "clean": self.clean.model_dump(mode="json") if self.clean else None,
+            "limit": self.limit,
+            "cut": self.dropout,
+            "longest source": self.longest_source,
+            "copying": self.copying,
+        }
+        if self.copying:
+            parts["copied"] = "forms" if self.forms else "exact"
+        if self.text_only:
+            parts["text alone"] = True
+        if self.links is not None:
+            parts["links"] = content_hash(self.links, cache)
+        return _digest(json.dumps(parts, sort_keys=True))[:32]
+
+    def examples(self) -> Iterator[tuple[int, Example, Links]]:
+        """Every example with the number of its source and its word alignment."""
+        options: Any = {"swap": self.swap, "labelled": self.vocabulary.labels == "words", "limit": self.line_limit}
+        numbered = (
+            (number, example)
+            for number, source in enumerate(self.sources)
+            for example in read(source, self.folder, **options)
+        )
+        limited = islice(numbered, self.limit)
+        if self.text_only:
+            return ((number, Example("", example.target), []) for number, example in limited)
+        if self.links is not None:
+            return in_step(limited, self.links, limited=self.limit is not None)
+        return ((number, example, []) for number, example in limited)
+
+    def encode(self, texts: list[Example], chunk: int) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+        """The ids of both sides, and which sources were truncated. BPE-dropout depends on the chunk and the side."""
+        rate, variant, seed = self.dropout or BpeDropout(0.0, 0, 0)
+        seeds = [int(_digest(json.dumps([seed, variant, chunk, side]))[:16], 16) for side in (0, 1)]
+        sources, targets = [text.source for text in texts], [text.target for text in texts]
+        source, target = self.vocabulary.encode_pairs(sources, targets, dropout=rate, seeds=(seeds[0], seeds[1]))
+        most = self.longest_source
+        truncated = [most is not None and len(ids) > most for ids in source]
+        source = [ids[:most] for ids in source] if any(truncated) else source
+        if not self.copying or rate:  # under BPE-dropout the pieces of source and target do not match
+            return source, target, truncated
+        tokenizer = self.vocabulary.source
+        forms = CopyForms.of(tokenizer.all_pieces) if self.forms else None
+        return *with_unknown(tokenizer, texts, source, target, forms), truncated
+
+
+def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, Any]:
+    """What a source contains, whatever its files are called."""
+    identity = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
+    if isinstance(source, DatesSource):
+        identity["babel"] = version("babel")  # which writes the dates
+    if isinstance(source, PhrasesSource):
+        from sightline.data.phrases.lexicon import GRAMMAR_VERSION
+
+        identity["grammar"] = GRAMMAR_VERSION
+    if paths := source_files(source, folder):
+        identity["files"] = [content_hash(path, cache) for path in paths]
+        identity["suffixes"] = [path.suffix for path in paths]
+    return identity
+
+
+def content_hash(path: Path, cache: Path) -> str:
+    """The checksum of a file, cached as long as the file's size, times and inode stay the same.
+
+    The time of the last status change counts too: the modification time can be set to anything (`cp -p`, `touch -r`).
+    """
+    state = path.stat()
+    stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+    memory = cache / "checksums" / f"{_digest(str(path.resolve()))[:32]}.json"
+    try:
+        remembered = read_json(memory)
+        if remembered["stamp"] == stamp:
+            return str(remembered["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # missing or unreadable: compute it
+    digest = checksum(path)
+    if time.time() - state.st_ctime > 2:  # a file just written could change again within the resolution of its time
+        make_folder(memory.parent)
+        write_atomically(memory, json.dumps({"path": str(path), "stamp": stamp, "sha256": digest}))
+    return digest
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 class Store:
-    """Tokenized examples, read from disk as they are needed. Ids are without start and end."""
+    """Tokenized examples, read from disk as they are needed. Ids are without start and end tokens."""
 
     def __init__(self, folder: Path) -> None:
         """Open a finished store."""
+        import pyarrow as pa
+
         self.folder = folder
         self.counts: dict[str, int] = read_json(folder / "counts.json")
         with pa.memory_map(str(folder / "examples.arrow")) as file:
@@ -73,8 +199,8 @@ class Store:
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         self._source = [_views(batch.column("source")) for batch in batches]
         self._target = [_views(batch.column("target")) for batch in batches]
-        guided = bool(batches) and "links" in batches[0].schema.names
-        self._links = [_views(batch.column("links")) for batch in batches] if guided else None
+        aligned = bool(batches) and "links" in batches[0].schema.names
+        self._links = [_views(batch.column("links")) for batch in batches] if aligned else None
         self._starts = np.cumsum([0] + [batch.num_rows for batch in batches])
         origins = [batch.column("origin").to_numpy() for batch in batches]
         self.origin: NDArray[np.uint16] = np.concatenate([*origins, np.empty(0, np.uint16)])
@@ -86,22 +212,22 @@ class Store:
 
     @property
     def targets(self) -> list[tuple[NDArray[np.int32], Ids]]:
-        """All target ids as the file has them: of each part, where its examples begin (and end), and its ids."""
+        """All target ids, by record batch: the offsets of its examples, and its ids."""
         return self._target
 
-    def take(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> tuple[list[Ids], list[Ids]]:
+    def take(self, indices: Indices) -> tuple[list[Ids], list[Ids]]:
         """The source and target ids of some examples, as views of the file."""
-        places = self._places(indices)
-        return [_row(self._source[b], r) for b, r in places], [_row(self._target[b], r) for b, r in places]
+        rows = self._rows(indices)
+        return [_row(self._source[b], r) for b, r in rows], [_row(self._target[b], r) for b, r in rows]
 
-    def links(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[Ids] | None:
-        """(links, 2) of some examples: source piece, target piece; None if nobody gave word alignments."""
+    def links(self, indices: Indices) -> list[Ids] | None:
+        """(links, 2) of some examples: source piece, target piece. None without word alignments."""
         if self._links is None:
             return None
-        return [_row(self._links[b], r).reshape(-1, 2) for b, r in self._places(indices)]
+        return [_row(self._links[b], r).reshape(-1, 2) for b, r in self._rows(indices)]
 
-    def _places(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> list[tuple[int, int]]:
-        """The batch of each example, and its row there."""
+    def _rows(self, indices: Indices) -> list[tuple[int, int]]:
+        """The record batch of each example, and its row there."""
         wanted = np.asarray(indices, dtype=np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"examples {wanted.min()} to {wanted.max()} asked of a store of {len(self)}")
@@ -111,34 +237,34 @@ class Store:
 
 
 class Stopped(Exception):
-    """A store was given up before it was whole, because somebody asked for that."""
+    """Building a store was cancelled."""
 
 
 def load_or_build_store(
-    ingredients: StoreSpec,
+    spec: StoreSpec,
     *,
     cache: Path | None = None,
     progress: Callable[[int], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Store:
-    """The store of these ingredients, found in the cache or built there.
+    """The store of a spec: from the cache, or built there.
 
-    `progress` is told now and then how many examples have been read. Of several who prepare the same store at once, one
-    builds and the others wait for it. Who builds or waits gives up (`Stopped`) soon after `stop` is set.
+    `progress` is called with the number of examples read so far. If several processes need the same store, one builds
+    and the others wait. After `stop` is set, building or waiting soon raises `Stopped`.
     """
     cache = cache or cache_folder()
-    place = cache / "stores" / ingredients.key(cache)
+    place = cache / "stores" / spec.key(cache)
     if not place.exists():
-        with _alone(place, stop):
+        with _locked(place, stop):
             if not place.exists():
-                for left_behind in unfinished(place):
+                for leftover in unfinished(place):
                     with suppress(OSError):
-                        remove(left_behind)
+                        remove(leftover)
                 try:
-                    with atomic_folder(place) as unfinished_store:
-                        _build(ingredients, unfinished_store, progress, stop)
+                    with atomic_folder(place) as folder:
+                        _build(spec, folder, progress, stop)
                 except OSError as error:
-                    if error.errno not in _FULL:
+                    if error.errno not in _DISK_FULL:
                         raise
                     raise OSError(
                         error.errno,
@@ -149,23 +275,36 @@ def load_or_build_store(
     return Store(place)
 
 
-def _build(
-    ingredients: StoreSpec,
-    folder: Path,
-    progress: Callable[[int], None] | None,
-    stop: threading.Event | None,
-) -> None:
-    """Tokenize everything into `folder`: one thread reads and writes, two cut (in Rust, without Python's lock)."""
-    small = max(ingredients.vocabulary.source.size, ingredients.vocabulary.target.size) <= 1 << 16
-    ids = pa.list_(pa.uint16() if small and not ingredients.copying else pa.uint32())
+@contextmanager
+def _locked(place: Path, stop: threading.Event | None) -> Iterator[None]:
+    """Hold the lock of a store's name."""
+    make_folder(place.parent)
+
+    def wait() -> bool:
+        if stop is None:
+            time.sleep(_POLL)
+        elif stop.wait(_POLL):
+            raise Stopped
+        return True
+
+    with file_lock(place.parent / f"{place.name}.lock", wait=wait):
+        yield
+
+
+def _build(spec: StoreSpec, folder: Path, progress: Callable[[int], None] | None, stop: threading.Event | None) -> None:
+    """Tokenize all examples into `folder`: this thread reads and writes, two others tokenize (in Rust, without GIL)."""
+    import pyarrow as pa
+
+    small = max(spec.vocabulary.source.size, spec.vocabulary.target.size) <= 1 << 16
+    ids = pa.list_(pa.uint16() if small and not spec.copying else pa.uint32())
     fields = [("source", ids), ("target", ids), ("origin", pa.uint16())]
-    schema = pa.schema(fields if ingredients.links is None else [*fields, ("links", pa.list_(pa.uint32()))])
-    cleaner = Cleaner(ingredients.clean)
+    schema = pa.schema(fields if spec.links is None else [*fields, ("links", pa.list_(pa.uint32()))])
+    cleaner = Cleaner(spec.clean)
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for batch in _in_order(partial(_tokenize, ingredients, schema), _chunks(ingredients.examples())):
+        for chunk in _in_order(partial(_tokenize, spec, schema), _chunks(spec.examples())):
             if stop is not None and stop.is_set():
                 raise Stopped
-            kept = batch.examples.filter(pa.array(cleaner.keep(batch)))
+            kept = chunk.examples.filter(pa.array(cleaner.keep(chunk)))
             if kept.num_rows:
                 writer.write_batch(kept)
             if progress is not None:
@@ -179,73 +318,57 @@ def _build(
     write_json(folder / "counts.json", cleaner.counts)
 
 
-def _tokenize(
-    ingredients: StoreSpec, schema: pa.Schema, numbered: tuple[int, list[tuple[int, Example, Links]]]
-) -> TokenizedChunk:
-    number, chunk = numbered
-    texts = [example for _, example, _ in chunk]
-    source, target, short = ingredients.encode(texts, number)
-    origin = pa.array(np.fromiter((number for number, _, _ in chunk), np.uint16, len(chunk)))
-    ids = schema.field("source").type
-    columns = [_list_array(source, ids), _list_array(target, ids), origin]
-    if ingredients.links is not None:
-        sides, told = (ingredients.vocabulary.source, ingredients.vocabulary.target), [links for _, _, links in chunk]
-        found = chunk_links(sides, texts, (source, target), told, dropout=ingredients.dropped is not None)
-        columns.append(_list_array(found, schema.field("links").type))
-    return TokenizedChunk(texts, pa.RecordBatch.from_arrays(columns, schema=schema), np.array(short))
-
-
-def _list_array(rows: list[list[int]], kind: pa.ListType) -> pa.ListArray:
-    offsets = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
-    values = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
-
-
-def _chunks(
-    examples: Iterator[tuple[int, Example, Links]],
-) -> Iterator[tuple[int, list[tuple[int, Example, Links]]]]:
+def _chunks(examples: Iterator[tuple[int, Example, Links]]) -> Iterator[Chunk]:
     number, size = 0, 0
     chunk: list[tuple[int, Example, Links]] = []
     for each in examples:
         chunk.append(each)
         size += len(each[1].source) + len(each[1].target)
-        if len(chunk) >= _CHUNK or size >= _LETTERS:
+        if len(chunk) >= _CHUNK or size >= _CHARACTERS:
             yield number, chunk
             number, size, chunk = number + 1, 0, []
     if chunk:
         yield number, chunk
 
 
+def _tokenize(spec: StoreSpec, schema: pa.Schema, numbered: Chunk) -> TokenizedChunk:
+    import pyarrow as pa
+
+    number, chunk = numbered
+    texts = [example for _, example, _ in chunk]
+    source, target, truncated = spec.encode(texts, number)
+    origin = pa.array(np.fromiter((origin for origin, _, _ in chunk), np.uint16, len(chunk)))
+    ids = schema.field("source").type
+    columns = [_list_array(source, ids), _list_array(target, ids), origin]
+    if spec.links is not None:
+        tokenizers, links = (spec.vocabulary.source, spec.vocabulary.target), [each for _, _, each in chunk]
+        pieces = chunk_links(tokenizers, texts, (source, target), links, dropout=spec.dropout is not None)
+        columns.append(_list_array(pieces, schema.field("links").type))
+    return TokenizedChunk(texts, pa.RecordBatch.from_arrays(columns, schema=schema), np.array(truncated))
+
+
+def _list_array(rows: list[list[int]], kind: pa.ListType) -> pa.ListArray:
+    import pyarrow as pa
+
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    values = np.fromiter(chain.from_iterable(rows), kind.value_type.to_pandas_dtype(), int(offsets[-1]))
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=kind)
+
+
 def _in_order(work: Callable[[Item], Result], items: Iterator[Item]) -> Iterator[Result]:
-    """The results of work done by two threads, in order, with never more than a few items under way."""
+    """The results of work done by two threads, in order, with only a few items in progress."""
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(max_workers=2)
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) >= _AHEAD:
+            if len(waiting) >= _PENDING:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _alone(place: Path, stop: threading.Event | None) -> Iterator[None]:
-    """Hold the lock of a store's name; it is let go when the process ends, however it ends."""
-    make_folder(place.parent)
-
-    def wait() -> bool:
-        if stop is None:
-            time.sleep(_LOOK)
-        elif stop.wait(_LOOK):
-            raise Stopped
-        return True
-
-    with file_lock(place.parent / f"{place.name}.lock", wait=wait):
-        yield
 
 
 def _views(column: pa.ListArray) -> tuple[NDArray[np.int32], Ids]:
@@ -261,135 +384,15 @@ def _lengths(columns: list[tuple[NDArray[np.int32], Ids]]) -> NDArray[np.int32]:
     return np.concatenate([*(np.diff(offsets) for offsets, _ in columns), np.empty(0, np.int32)])
 
 
-FORMAT = 2
-
-
-class BpeDropout(NamedTuple):
-    """BPE-dropout: how many merges are left out; each variant, and each seed, leaves out others."""
-
-    share: float
-    variant: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class StoreSpec:
-    """All that goes into a store."""
-
-    sources: tuple[AnySource, ...]
-    vocabulary: Vocabulary
-    folder: Path | None  # where the sources' files lie
-    swap: bool = False  # whether source and target change places
-    clean: Clean | None = None  # what is dropped; None: nothing, as validation and test sets are scored as they are
-    limit: int | None = None  # examples that are read, all sources together
-    dropped: BpeDropout | None = None  # with BPE-dropout
-    links: Path | None = None  # a file of word alignments, a line for each example that is read, which they stay with
-    longest_source: int | None = None  # tokens; what is behind them is cut off, cleaned or not
-    copying: bool = False  # whether source words outside the vocabulary have ids past its end (text/copying.py)
-    forms: bool = False  # whether they are copied with or without the space before them
-    bound: LineLimit = NO_LIMIT  # of lines; what is longer than it is never kept, so it is no part of the key
-    text_alone: bool = False  # whether sources are left out: of pairs, the target side is text to model for itself
-
-    def key(self, cache: Path) -> str:
-        """The name of the store: where files lie and what weights they have does not matter, what is in them does."""
-        ingredients = {
-            "format": FORMAT,
-            "sources": [_identity(source, self.folder, cache) for source in self.sources],
-            "tokenizers": [_digest(side.content) for side in (self.vocabulary.source, self.vocabulary.target)],
-            "labels": self.vocabulary.labels,
-            "swap": self.swap,
-            "clean": self.clean.model_dump(mode="json") if self.clean else None,
-            "limit": self.limit,
-            "cut": self.dropped,
-            "longest source": self.longest_source,
-            "copying": self.copying,
-        }
-        if self.copying:
-            ingredients["copied"] = "forms" if self.forms else "exact"
-        if self.text_alone:
-            ingredients["text alone"] = True
-        if self.links is not None:
-            ingredients["links"] = content_hash(self.links, cache)
-        return _digest(json.dumps(ingredients, sort_keys=True))[:32]
-
-    def examples(self) -> Iterator[tuple[int, Example, Links]]:
-        """Every example with the number of its source, and the links between its words."""
-        how: Any = {"swap": self.swap, "labelled": self.vocabulary.labels == "words", "bound": self.bound}
-        everything = (
-            (number, example)
-            for number, source in enumerate(self.sources)
-            for example in read(source, self.folder, **how)
-        )
-        limited = islice(everything, self.limit)
-        if self.text_alone:
-            return ((number, Example("", example.target), []) for number, example in limited)
-        if self.links is not None:
-            return in_step(limited, self.links, limited=self.limit is not None)
-        return ((number, example, []) for number, example in limited)
-
-    def encode(self, texts: list[Example], number: int) -> tuple[list[list[int]], list[list[int]], list[bool]]:
-        """Cut the texts of a chunk; under dropout differently in each chunk, and on either side.
-
-        Last comes which sources were cut short.
-        """
-        dropout, variant, seed = self.dropped or BpeDropout(0.0, 0, 0)
-        drawn = [int(_digest(json.dumps([seed, variant, number, side]))[:16], 16) for side in (0, 1)]
-        sources, targets = [text.source for text in texts], [text.target for text in texts]
-        found = self.vocabulary.encode_pairs(sources, targets, dropout=dropout, seeds=(drawn[0], drawn[1]))
-        most = self.longest_source
-        short = [most is not None and len(ids) > most for ids in found[0]]
-        read = [ids[:most] for ids in found[0]] if any(short) else found[0]
-        if not self.copying or dropout:  # pieces that are drawn are not those that the texts have otherwise
-            return read, found[1], short
-        tokenizer = self.vocabulary.source
-        forms = CopyForms.of(tokenizer.all_pieces) if self.forms else None
-        return *with_unknown(tokenizer, texts, read, found[1], forms), short
-
-
-def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, Any]:
-    """What a source gives, whatever its files are called."""
-    said = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
-    if isinstance(source, DatesSource):
-        said["babel"] = version("babel")  # the forms of dates are Babel's
-    if isinstance(source, PhrasesSource):
-        said["grammar"] = GRAMMAR_VERSION
-    if paths := source_files(source, folder):
-        said["files"] = [content_hash(path, cache) for path in paths]
-        said["suffixes"] = [path.suffix for path in paths]
-    return said
-
-
-def content_hash(path: Path, cache: Path) -> str:
-    """The checksum of a file, remembered in the cache as long as the file's size and times stay as they are.
-
-    The time of its last change counts as well: the other can be set to anything (`cp -p`, `touch -r`), this one cannot.
-    """
-    state = path.stat()
-    stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-    memory = cache / "checksums" / f"{_digest(str(path.resolve()))[:32]}.json"
-    try:
-        remembered = read_json(memory)
-        if remembered["stamp"] == stamp:
-            return str(remembered["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not there, or not readable: work it out
-    found = checksum(path)
-    if time.time() - state.st_ctime > 2:  # a file just written could change again without its time changing
-        make_folder(memory.parent)
-        write_atomically(memory, json.dumps({"path": str(path), "stamp": stamp, "sha256": found}))
-    return found
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
 class StoreVariants:
-    """The copies in turns, one for each epoch. Whoever is done with them says so, for a cut of much text takes long."""
+    """Stores of the same text under different BPE-dropout, one for each epoch in turn.
 
-    def __init__(self, cut: Callable[[int, threading.Event], Store], count: int) -> None:
-        """`cut` makes the store of a copy, and gives up when the event says so (`prepare` in data/store.py)."""
-        self.cut, self.count = cut, count
+    While one is trained on, the next is built in a thread.
+    """
+
+    def __init__(self, build: Callable[[int, threading.Event], Store], count: int) -> None:
+        """`build(variant, stop)` makes the store of a variant, and raises `Stopped` soon after the event is set."""
+        self.build, self.count = build, count
         self.stores: dict[int, Store] = {}
         self.coming: Future[Store] | None = None
         self._closed = threading.Event()
@@ -401,13 +404,13 @@ class StoreVariants:
         if variant not in self.stores:
             if self.coming is not None:
                 self.coming.result()
-            self.stores[variant] = self.cut(variant, self._closed)  # found in the cache, if it was cut ahead
+            self.stores[variant] = self.build(variant, self._closed)  # in the cache, if it was built ahead
             following = (epoch + 1) % self.count
             if following not in self.stores and not self._closed.is_set():
-                self.coming = self._pool.submit(self.cut, following, self._closed)
+                self.coming = self._pool.submit(self.build, following, self._closed)
         return self.stores[variant]
 
     def close(self) -> None:
-        """Give up the copy that is being cut, and cut no other; those that are there can still be asked for."""
+        """Cancel the variant that is being built, and build no other. Finished ones stay usable."""
         self._closed.set()
         self._pool.shutdown()

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
+from sightline.recipe import Recipe
 from sightline.recipe.data import AnyTokenizer
 from sightline.terminal import plural
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide, Tokenizer, TokenizerError
@@ -110,6 +111,18 @@ class Vocabulary:
         if self.shared:  # which side spells is in the recipe
             return {"tokenizer.json": self.source.with_spelling(False)}
         return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
+
+
+def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
+    """The vocabulary with the preprocessing that the recipe's training sources apply to raw text.
+
+    Normalization and lowercasing are part of the tokenizers. Spelling out follows from the sources, so that runs of
+    older versions have it too. Columns and patterns only locate a text in a file and do not matter for prediction.
+    """
+    side: SpelledSide | None = recipe.data.spelled_side
+    if recipe.of_text:  # the only text is the target side of pairs
+        side = "both" if side == "target" else None
+    return vocabulary.with_spelling(side)
 
 
 def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:

@@ -8,12 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from sightline.data.cleaning import CUT, REASONS
-from sightline.data.preparation import (
-    PreparedData,
-    held_out_notes,
-    test_store,
-)
+from sightline.data.cleaning import REASONS, TRUNCATED
+from sightline.data.preparation import PreparedData, held_out_notes, test_store
 from sightline.data.store import Store
 from sightline.data.text_files import DataError
 from sightline.decoding.request import source_limits
@@ -80,7 +76,7 @@ def describe_data(prepared: PreparedData) -> list[str]:
     """The number of examples and the size of the vocabulary."""
     store = prepared.train(0)
     dropped = {reason: count for reason, count in store.counts.items() if reason in REASONS and count}
-    cut = store.counts[CUT]
+    cut = store.counts[TRUNCATED]
     return [
         f"{len(store):,} training and {plural(len(prepared.validation), 'validation example')}"
         + (f"; dropped {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else "")
