@@ -147,7 +147,7 @@ def slow(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     encode, cut = StoreSpec.encode, list[int]()
 
     def slowly(self: StoreSpec, texts: Any, number: int) -> Any:
-        if self.dropped is not None and self.dropped.variant > 0:
+        if self.dropout is not None and self.dropout.variant > 0:
             cut.append(number)
             time.sleep(SLOW)
         return encode(self, texts, number)
