@@ -167,9 +167,7 @@ def test_a_pronouncing_dictionary_is_a_pattern(tmp_path: Path) -> None:
     source = PatternSource(file="a.dict", pattern=CMUDICT, skip="^;;;", spell=True)
     expected = [("' e m", "AH0 M"), ("a", "AH0"), ("a", "EY1"), ("a a l e n", "AE1 L AH0 N")]
     assert examples(source, tmp_path) == expected
-    with pytest.raises(
-        DataError, match=r"a\.dict, line 1: ';;; header' does not match .* skip such lines with `skip`"
-    ):
+    with pytest.raises(DataError, match=r"a\.dict, line 1: ';;; header' does not match .* skip such lines with `skip`"):
         examples(PatternSource(file="a.dict", pattern=r"(?P<source>\w+) (?P<target>.*)"), tmp_path)
 
 
