@@ -32,9 +32,9 @@ from torch.profiler import ProfilerActivity, profile
 from sightline.layers.layout import Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
+from sightline.models.transformer.config import TransformerConfig
 from sightline.models.transformer.modules import TransformerDecoder
 from sightline.plots.lines import Panel, Series, draw_lines
-from sightline.recipe.bodies import TransformerConfig
 
 FULL: dict[str, Any] = {"kind": "full"}
 KINDS = ("full", "fused", "local", "compressed", "dmca")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentEncoderConfig
+from sightline.models.transformer.config import TransformerConfig
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import RECIPES, RenamedKey
-from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
 from sightline.recipe.data import Data, DatesSource
 from sightline.recipe.loading import RecipeError, find_recipe, load_recipe, recipe_schema, save_recipe, shipped_recipes
 from sightline.recipe.model import InitFromConfig, ModelConfig

@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 
 from sightline.cli.app import app
 from sightline.cli.errors import error_boundary
+from sightline.models.transformer.config import TransformerConfig
 from sightline.recipe import Decoding, Evaluation
-from sightline.recipe.bodies import PositionsConfig, TransformerConfig
+from sightline.recipe.model import PositionsConfig
 from sightline.run import Run
 from untrained_runs import untrained
 

@@ -18,7 +18,7 @@ from sightline.comparison.systems import ComparedRun
 from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Decoding, Evaluation
-from sightline.recipe.tasks import TASKS
+from sightline.recipe.tasks import SEQ2SEQ
 from sightline.run_folder import RunError, seal
 from sightline.tasks.base import Task, TooLong
 
@@ -157,7 +157,7 @@ def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) 
 def scorable(name: str, *, copies: bool = False, words: str = "a b") -> ComparedRun:
     """As much of a run as choosing its metrics asks for."""
     evaluation = Evaluation(metrics=("bleu", "perplexity"), bootstrap=7)
-    recipe = SimpleNamespace(task_spec=TASKS["seq2seq"], copies_unknown=copies, evaluation=evaluation)
+    recipe = SimpleNamespace(task_spec=SEQ2SEQ, copies_unknown=copies, evaluation=evaluation)
     vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))
     run: Any = SimpleNamespace(recipe=recipe, vocabulary=vocabulary)
     return ComparedRun(name, run, Decoding())

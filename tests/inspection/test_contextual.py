@@ -16,7 +16,9 @@ from sightline.inspection.word_senses import find_occurrences, places_of, shown_
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
-from sightline.recipe.bodies import PositionsConfig, RecurrentDecoderConfig, TransformerConfig
+from sightline.models.recurrent.config import RecurrentDecoderConfig
+from sightline.models.transformer.config import TransformerConfig
+from sightline.recipe.model import PositionsConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import align_words
 from untrained_runs import MODELS, WIDTHS, untrained

@@ -39,7 +39,11 @@ PAIRS = {
     "translate-gru": {"encoder": task_runs.GRU, "decoder": GRU_DECODER},
     "translate-alone": {"decoder": TRANSFORMER, "tie": "all"},
     "classify-class": {"encoder": TRANSFORMER, "pooling": {"kind": "class"}},
-    "classify-spelled": {"encoder": task_runs.GRU, "pooling": {"kind": "max"}, "spelling": {"width": 4, "channels": 6}},
+    "classify-spelled": {
+        "encoder": task_runs.GRU,
+        "pooling": {"kind": "max"},
+        "character_cnn": {"width": 4, "channels": 6},
+    },
     "tag-window": {"encoder": {"kind": "window", "size": 1, "dropout": 0.0}},
 }
 TASKS = ["lm-gru", "lm-transformer", "lm-lines", "lm-bpe", "classify-mean", "tag-gru"]
@@ -53,9 +57,9 @@ TEXTS = {
 
 def _recipe(name: str) -> dict[str, Any]:
     if name.startswith("tag"):
-        return task_runs.recipe("tag", "conllu", "conllu", PAIRS[name])
-    task = "classify" if name.startswith("classify") else "seq2seq"
-    more = {} if task == "classify" else {"evaluation": {"metrics": ["exact"]}}
+        return task_runs.recipe("tagging", "conllu", "conllu", PAIRS[name])
+    task = "classification" if name.startswith("classify") else "seq2seq"
+    more = {} if task == "classification" else {"evaluation": {"metrics": ["exact"]}}
     return task_runs.recipe(task, "tsv", "tsv", PAIRS[name], **more)
 
 

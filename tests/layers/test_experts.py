@@ -21,7 +21,7 @@ from sightline.layers.experts import (
     squared_variation,
 )
 from sightline.layers.tap import Tapped, on_taps
-from sightline.recipe.bodies import ExpertsConfig
+from sightline.recipe.model import ExpertsConfig
 
 WIDTH, HIDDEN = 6, 5
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen products of numbers near one

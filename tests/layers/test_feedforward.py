@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.feedforward import FeedForwardNet
-from sightline.recipe.bodies import FeedForwardConfig
+from sightline.recipe.model import FeedForwardConfig
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # float64 sums of some 32 products of numbers near one
 SCALARS: dict[str, Callable[[Tensor], Tensor]] = {

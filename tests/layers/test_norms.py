@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sightline.layers.norms import BatchNorm, LayerNorm, Residual, RMSNorm, build_norm
-from sightline.recipe.bodies import NormConfig
+from sightline.recipe.model import NormConfig
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-14}  # float64 sums over eight numbers near one
 

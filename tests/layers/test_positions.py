@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sightline.layers.positions import Learned, NoPositions, Rotation, Sinusoidal, build_added, sinusoids
-from sightline.recipe.bodies import PositionsConfig
+from sightline.recipe.model import PositionsConfig
 
 
 @pytest.mark.parametrize("width", [2, 6, 8, 64])

@@ -25,8 +25,7 @@ from sightline.layers.positions import (
     slopes,
 )
 from sightline.layers.scores import ScaledDot
-from sightline.recipe.bodies import PositionsConfig
-from sightline.recipe.model import ModelConfig
+from sightline.recipe.model import ModelConfig, PositionsConfig
 
 CPU = torch.device("cpu")
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64 sums of some eight products of numbers near one

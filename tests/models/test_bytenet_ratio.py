@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from sightline.models.convolutional.bytenet import ByteNetDecoder, fit_ratio, unfold
+from sightline.models.convolutional.config import ByteNetConfig
 from sightline.models.protocol import FitsLengths
-from sightline.recipe.bodies import ByteNetConfig
 
 
 @pytest.mark.parametrize(

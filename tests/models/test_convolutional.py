@@ -23,11 +23,11 @@ import sightline
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.convolutional.bytenet import fit_ratio
+from sightline.models.convolutional.config import ConvolutionalConfig
 from sightline.models.convolutional.convs2s import GatedBlock
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import ConvolutionalConfig
 from sightline.recipe.conflicts import check_trainable
 from sightline.recipe.model import ModelConfig
 
@@ -367,9 +367,9 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
         ({"encoder": {**CONVOLUTIONAL, "kernel": 4}}, r"encoder\.kernel \(4\) must be odd: as many tokens on either"),
         (
             {"decoder": {**CONVOLUTIONAL, "channels": 0}},
-            r"decoder\.convolutional\.channels\n.*greater than or equal to 1",
+            r"decoder\.channels\n.*greater than or equal to 1",
         ),
-        ({"decoder": {**BYTENET, "channels": 12}}, r"decoder\.bytenet\.channels\n.*not permitted"),
+        ({"decoder": {**BYTENET, "channels": 12}}, r"decoder\.channels\n.*not permitted"),
         ({"encoder": {**BYTENET, "kernel": 2}}, r"encoder\.kernel \(2\) must be odd"),
         ({"width": 9, "decoder": BYTENET}, "a bytenet body convolves over half the width, and 9 is odd"),
         ({"decoder": {**BYTENET, "dilations": []}}, "at least 1 item"),

@@ -25,9 +25,9 @@ from sightline.layers.recurrent import (
     turned,
 )
 from sightline.layers.tap import on_taps
+from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.recipe.model import ModelConfig
 
 WIDTH, END = 8, 3

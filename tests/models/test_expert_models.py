@@ -17,8 +17,9 @@ from shared_models import own_copy, shared
 from sightline.data.collate import StaticShape, packed_batch, padded_batch, seq2seq_ids
 from sightline.layers.experts import Experts
 from sightline.models.language_model import DecoderOnly
+from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.models.seq2seq import Seq2Seq
-from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig, TransformerConfig
+from sightline.models.transformer.config import TransformerConfig
 from sightline.recipe.model import ModelConfig
 from sightline.tasks.losses import batch_loss
 from sightline.training.callbacks import expert_layers

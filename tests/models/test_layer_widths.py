@@ -13,9 +13,9 @@ from torch import nn
 from sightline.inspection.recorder import record
 from sightline.layers.layout import Padded
 from sightline.layers.tap import on_taps
+from sightline.models.convolutional.config import ConvolutionalConfig
 from sightline.models.convolutional.convs2s import ConvolutionalDecoder, WidthMap
 from sightline.models.seq2seq import Seq2Seq, parameter_count
-from sightline.recipe.bodies import ConvolutionalConfig
 from sightline.recipe.model import ModelConfig
 
 WIDTH = 8

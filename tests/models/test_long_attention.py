@@ -177,7 +177,7 @@ def test_a_long_source_is_taken_in_without_a_tensor_for_every_pair_of_tokens(nam
 
 def test_spans_take_turns_from_the_bottom_layer_on() -> None:
     model = build(SPANS["dmca"], layers=5)
-    kinds = [type(layer.attention.pattern).__name__ for layer in model.decoder.layers]
+    kinds = [type(layer.attention.span).__name__ for layer in model.decoder.layers]
     assert kinds == ["Local", "Compressed", "Local", "Compressed", "Local"]
 
 
@@ -187,7 +187,7 @@ def test_spans_take_turns_from_the_bottom_layer_on() -> None:
         (
             {"pattern": [{"kind": "compressed", "kernel": 2}]},
             "none",
-            r"span.kernel \(2\) is less than span.stride \(3\)",
+            r"pattern.kernel \(2\) is less than pattern.stride \(3\)",
         ),
         (
             {"pattern": [{"kind": "full"}, {"kind": "local"}]},

@@ -84,7 +84,7 @@ def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str, own: dict[s
     assert all(name.startswith("decoder.") for name in plan.taken)
 
 
-@pytest.mark.parametrize("kind", sorted(DECODERS))
+@pytest.mark.parametrize("kind", sorted(set(DECODERS) - {"ngram"}))
 def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
     """The names of its weights say the same, so what a new body says is held to what it does."""
     section = recipe(decoder={"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})).decoder

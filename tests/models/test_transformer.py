@@ -16,6 +16,7 @@ from sightline.layers.positions import Buckets, RelativeKeys
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
+from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
 from sightline.models.transformer.modules import (
     DecoderLayer,
     EncoderLayer,
@@ -23,7 +24,6 @@ from sightline.models.transformer.modules import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from sightline.recipe.bodies import HeadAttentionConfig, TransformerConfig
 
 WIDTH, HEADS, INNER = 8, 2, 12
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-12}  # float64, two layers of sums of a dozen products of numbers near one
@@ -31,11 +31,11 @@ PLACES = {"pre": True, "post": False}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "unscaled": {"scaled": False},
+    "unscaled": {"kind": "dot"},
     "bare": {"projections": False},
-    "bare-unscaled": {"projections": False, "scaled": False},
+    "bare-unscaled": {"kind": "dot", "projections": False},
     "linear": {"kind": "linear"},
-    "bare-linear": {"kind": "linear", "projections": False, "scaled": False},
+    "bare-linear": {"kind": "unscaled-linear", "projections": False},
     "multi-query": {"kv_heads": 1},
     "linear-multi-query": {"kind": "linear", "kv_heads": 1},
 }
@@ -200,7 +200,7 @@ def test_with_positions_the_order_matters(place: str, positions: str) -> None:
 @pytest.mark.parametrize("attention", VARIANTS)
 def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention: str) -> None:
     """The formula of each is that of its score, of heads and of groups (test_scores.py, test_attention_variants.py)."""
-    asked = {"kind": "dot", "scaled": True, "projections": True, "kv_heads": 2} | VARIANTS[attention]
+    asked = {"kind": "scaled-dot", "projections": True, "kv_heads": 2} | VARIANTS[attention]
     recipe = body("pre", "relu", attention=attention).model_copy(update={"attention_dropout": 0.25})
     encoder, decoder = TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)
     every = [
@@ -208,8 +208,8 @@ def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention:
     ]
     assert len(every) == 2 + 2 * 2  # in each of two layers
     for found in every:
-        assert found.score.softmax is (asked["kind"] != "linear")
-        assert found.score.scale == (found.head_width**-0.5 if asked["scaled"] else 1.0)
+        assert found.score.softmax is asked["kind"].endswith("dot")
+        assert found.score.scale == (found.head_width**-0.5 if asked["kind"] in ("scaled-dot", "linear") else 1.0)
         assert (found.qkv is not None) is asked["projections"]
         assert found.shared_width == asked["kv_heads"] * found.head_width
         assert found.dropout == 0.25
@@ -243,7 +243,7 @@ def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(posi
     spans = HeadAttentionConfig.model_validate({"pattern": [{"kind": "compressed"}]})
     recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
     for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
-        found = [layer.attention.pattern.turns_keys for layer in stack.layers]
+        found = [layer.attention.span.turns_keys for layer in stack.layers]
         assert found == [positions == "rotary"] * 2
 
 
@@ -278,7 +278,7 @@ def test_decoding_goes_on_past_any_length_that_was_foreseen(
 ) -> None:
     """Past `longest`, past the last bucket and past the farthest relative key: still cached = uncached."""
     recipe = body("pre", "relu", positions=positions).model_dump()
-    recipe["positions"]["farthest"] = 20
+    recipe["positions"]["max_distance"] = 20
     model = build_model(recipe, recipe)
     tokens = torch.randint(4, 13, (2, 150))
     memory = model.encode(tokens, Padded.of([150, 70]))

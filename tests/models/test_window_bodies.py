@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sightline.layers.layout import Padded
 from sightline.models.protocol import Memory
+from sightline.models.window.config import WindowConfig
 from sightline.models.window.modules import WindowDecoder, WindowEncoder
-from sightline.recipe.bodies import WindowConfig
 
 WIDTH = 4
 EXACT = {"rtol": 0.0, "atol": 1e-12}  # float64, up to three layers of sums of some twenty products

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
+from sightline.evaluation.metrics import METRICS
 from sightline.recipe import MetricName
 from sightline.terminal import truncate
 from sightline.training.loggers import sample_line, step_line, validation_line
 
 
-@pytest.mark.parametrize("metric", get_args(MetricName))
+@pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_is_shown(metric: MetricName) -> None:
     line = validation_line({"step": 7, "best": True, "loss": 1.5, metric: 12.3456})
     assert line.startswith("validation at step 7: loss 1.500, ") and "12.346" in line

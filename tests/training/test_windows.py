@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.windows import WindowPlan, token_stream
+from sightline.models.recurrent.config import RecurrentDecoderConfig
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import RecurrentDecoderConfig
 from sightline.recipe.recipe import carries
 
 START, END = 2, 3

@@ -18,7 +18,6 @@ from sightline.files import atomic_folder
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.loading import save_recipe
 from sightline.run import Run
 from sightline.run_folder import RunError, need, read_config, seal, write_config
@@ -52,7 +51,7 @@ def average_run(run: Path, out: Path, count: int) -> list[int]:
     recipe = _recipe(run, out)
     if count < 2:
         raise ValueError(f"--count {count}: a mean is of two checkpoints or more")
-    if isinstance(recipe.model.decoder, NgramConfig):
+    if recipe.model.counted:
         raise RunError(
             f"{run} was counted, not trained step by step (n-grams), so it has no checkpoints; use it as it is"
         )

@@ -12,7 +12,6 @@ from typing import Any
 
 from sightline.comparison.results import Cost, Validation
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.run_folder import journal, saved_progress
 from sightline.training.schedules import limit_reached
 
@@ -59,7 +58,7 @@ def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
     if progress is not None:
         cut = len(content) < progress.get("journal", 0)
         return CutOff(step, progress.get("step"), saved=True) if cut else None
-    if not records or isinstance(recipe.model.decoder, NgramConfig):  # counting n-grams logs one record
+    if not records or recipe.model.counted:  # counting n-grams logs one record
         return None
     lines = sum(bool(line.strip()) for line in content.split(b"\n"))
     if lines == len(records) and limit_reached(_progress(records), recipe):

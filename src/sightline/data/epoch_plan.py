@@ -22,7 +22,6 @@ from sightline.data.store import Store
 from sightline.layers.attention import packed_width
 from sightline.layers.devices import resolve_precision
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import ByteNetConfig, ConvolutionalConfig, TransformerConfig
 from sightline.terminal import plural
 from sightline.text.vocabulary import Vocabulary
 
@@ -54,7 +53,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as a search takes its sources
     bodies = recipe.model.bodies.values()
-    unpadded = all(isinstance(body, TransformerConfig | ConvolutionalConfig | ByteNetConfig) for body in bodies)
+    unpadded = all(body.packable for body in bodies)
     if wanted == "padded" or (wanted == "auto" and not unpadded):
         return "padded"
     if device.type != "cuda":
@@ -67,15 +66,8 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
 def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
     """Whether CUDA's kernels for packed batches can do all that a model attends to."""
     model = recipe.model
-    heads = all(
-        body.attention_dropout == 0
-        and body.attention.kind == "softmax"
-        and body.positions.kind not in ("alibi", "t5", "shaw")
-        and (body.norm.kind != "batch" or body.norm.place == "none")
-        for body in model.bodies.values()
-        if isinstance(body, TransformerConfig)
-    )
-    one_head = isinstance(model.decoder, ConvolutionalConfig) and model.encoder is not None
+    heads = all(body.fits_packed_kernels for body in model.bodies.values())
+    one_head = model.has_attention and not model.has_transformer_layers
     bf16 = resolve_precision(recipe.training.precision, device) == "bf16"
     return bf16 and heads and (not one_head or packed_width(model.width))
 

@@ -17,7 +17,6 @@ from sightline.data.store import BpeDropout, Store, StoreSpec, StoreVariants, lo
 from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import learned_positions
 from sightline.recipe.data import AnySource, BpeTokenizer
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
 from sightline.terminal import plural
@@ -191,7 +190,7 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     classed = model.pooling is not None and model.pooling.kind == "class"
     count, marks = (2, "two marks") if classed or model.encoder is None else (1, "an end mark")
     for side, body, lengths in sides:
-        longest = learned_positions(body)
+        longest = None if body is None else body.max_positions
         if longest is not None and len(lengths) and lengths.max() + count > longest:
             worst = int(lengths.argmax())
             raise ValueError(

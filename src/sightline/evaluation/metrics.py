@@ -1,38 +1,16 @@
-"""`METRICS`: every metric under the name that recipes use. To add one, write a `Metric` and a line here."""
+"""`METRICS`: every metric under the name that recipes use. To add one, write a `Metric` and a line in `registry.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sightline.evaluation.bleu import Bleu, ChrF, TranslationEditRate
-from sightline.evaluation.error_rates import CharacterErrorRate, ExactMatch, WordErrorRate
-from sightline.evaluation.labels import Accuracy, MacroF1, SpanF1, TokenAccuracy
 from sightline.evaluation.measurement import Measurement, Metric, Score
-from sightline.evaluation.perplexity import BitsPerCharacter, MaskedAccuracy, Perplexity
-from sightline.evaluation.rouge import Rouge1, Rouge2, RougeL, RougeLsum
 from sightline.recipe import Evaluation, MetricName
+from sightline.registry import Implementations
 from sightline.terminal import plural
 
-METRICS: dict[MetricName, type[Metric]] = {
-    "bleu": Bleu,
-    "chrf": ChrF,
-    "ter": TranslationEditRate,
-    "exact": ExactMatch,
-    "wer": WordErrorRate,
-    "cer": CharacterErrorRate,
-    "perplexity": Perplexity,
-    "accuracy": Accuracy,
-    "macro-f1": MacroF1,
-    "token-accuracy": TokenAccuracy,
-    "span-f1": SpanF1,
-    "rouge-1": Rouge1,
-    "rouge-2": Rouge2,
-    "rouge-l": RougeL,
-    "rouge-lsum": RougeLsum,
-    "bits-per-character": BitsPerCharacter,
-    "masked-accuracy": MaskedAccuracy,
-}
+METRICS: Mapping[MetricName, type[Metric]] = Implementations("metric")
 
 
 def needs_outputs(names: MetricName | Iterable[MetricName]) -> bool:

@@ -27,7 +27,6 @@ from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.language_model import LanguageModel
 from sightline.models.ngram import CountedModel
-from sightline.recipe.bodies import ConvolutionalConfig
 from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
@@ -114,7 +113,7 @@ def layer_width(asked: Task, layer: Layer) -> int:
     model = asked.recipe.model
     body = model.encoder or model.decoder
     inside = isinstance(layer, int)  # neither the embedding nor the last
-    return body.layer_width(model.width) if inside and isinstance(body, ConvolutionalConfig) else model.width
+    return body.layer_width(model.width) if inside and body is not None else model.width
 
 
 def check_layers(asked: Task, layers: Sequence[Layer]) -> None:

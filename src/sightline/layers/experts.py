@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import ExpertsConfig
+from sightline.recipe.model import ExpertsConfig
 
 
 @dataclass

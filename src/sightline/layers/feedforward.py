@@ -8,7 +8,7 @@ from sightline.layers.dropout import Dropout
 from sightline.layers.experts import ACTIVATIONS, Experts
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import FeedForwardConfig
+from sightline.recipe.model import FeedForwardConfig
 
 
 class FeedForwardNet(TapModule):

@@ -21,7 +21,7 @@ from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import Linear
 from sightline.layers.positions import Rotation
 from sightline.layers.tap import Tap
-from sightline.recipe.bodies import CompressedAttentionConfig, LocalAttentionConfig, SpanConfig
+from sightline.recipe.model import AttentionPattern, CompressedAttentionConfig, LocalAttentionConfig
 
 
 def packed(layout: Layout, device: torch.device) -> Packed:
@@ -255,7 +255,7 @@ class Compressed(nn.Module):
 Span = Local | Compressed
 
 
-def build_span(recipe: SpanConfig, width: int, *, rotary: bool) -> Span | None:
+def build_span(recipe: AttentionPattern, width: int, *, rotary: bool) -> Span | None:
     """The span of a layer whose keys have `width` features over all heads; None: everything is seen."""
     if isinstance(recipe, LocalAttentionConfig):
         return Local(recipe.block, recipe.look_back)

@@ -82,13 +82,13 @@ class MultiHeadAttention(TapModule):
             query = key = value = self._bare(x)
             if rotation is not None:
                 query = rotation(query)
-            return query, query if self._turns("key") else key, value
+            return query, self.score.prepare(query if self._turns("key") else key), value
         if rotation is not None and self._turns("key"):  # both at once: a step of a search is many small calls
             both, value = self._split(self.qkv(x), self.width + self.shared_width, self.shared_width)
             query, key = rotation(both).split([self.heads, both.shape[-2] - self.heads], -2)
-            return query, key, value
+            return query, self.score.prepare(key), value
         query, key, value = self._split(self.qkv(x), self.width, self.shared_width, self.shared_width)
-        return query if rotation is None else rotation(query), key, value
+        return query if rotation is None else rotation(query), self.score.prepare(key), value
 
     def queries(self, x: Tensor) -> Tensor:
         """(…, D) → (…, H, Dh), for attention to something else."""
@@ -100,9 +100,10 @@ class MultiHeadAttention(TapModule):
         """(…, D) → two of (…, G, Dh), for attention to something else; without projections they are one tensor."""
         if self.qkv is None:
             states = self._bare(x)
-            return KeysAndValues(states, states)
+            return KeysAndValues(self.score.prepare(states), states)
         both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
-        return KeysAndValues(*self._split(both, self.shared_width, self.shared_width))
+        key, value = self._split(both, self.shared_width, self.shared_width)
+        return KeysAndValues(self.score.prepare(key), value)
 
     def forward(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import NormConfig
+from sightline.recipe.model import NormConfig
 
 
 class AffineNorm(nn.Module):

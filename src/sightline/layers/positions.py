@@ -19,7 +19,7 @@ from sightline.layers.devices import widest
 from sightline.layers.initialization import normal_
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe.bodies import PositionsConfig
+from sightline.recipe.model import PositionsConfig
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

@@ -7,7 +7,7 @@ Each is split in two, so that what depends on the keys alone is computed once a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sightline.layers.kernels import triton_takes
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
+from sightline.registry import Implementations
 
 
 class Score(nn.Module):
@@ -24,6 +25,10 @@ class Score(nn.Module):
     scale = 1.0  # of the dot product, where it is one
     fused_scale: float | None = None  # set when PyTorch's fused kernel computes this score with that scale
     formula = ""
+
+    def __init__(self, width: int = 0) -> None:
+        """For queries and keys with `width` features."""
+        super().__init__()
 
     def prepare(self, keys: Tensor) -> Tensor:
         """What the score needs of the keys."""
@@ -49,7 +54,7 @@ class ScaledDot(Score):
     formula = "q·h / √d_k"
 
     def __init__(self, width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.scale = self.fused_scale = 1.0 / math.sqrt(width)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -63,7 +68,7 @@ class Bilinear(Score):
     formula = "qᵀ W h"
 
     def __init__(self, width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.weight = Linear(width, width, bias=False)
 
     def prepare(self, keys: Tensor) -> Tensor:
@@ -80,7 +85,7 @@ class Additive(Score, TapModule):
     formula = "vᵀ tanh(W q + U h)"
 
     def __init__(self, width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.query = Linear(width, width, bias=True)
         self.key = Linear(width, width, bias=False)
         self.v = nn.Parameter(torch.empty(width))
@@ -112,38 +117,33 @@ class Additive(Score, TapModule):
 
 
 class LinearScore(Score):
-    """q·h / √d_k with no softmax after it: the context is linear in the states (mean over the N real keys)."""
+    """q·h / √Dh with no softmax after it: the context is linear in the states (mean over the N real keys)."""
 
     softmax = False
     formula = "q·h / √d_k"
 
-    def __init__(self, width: int, *, scaled: bool = True) -> None:
-        super().__init__()
-        if scaled:
-            self.scale = 1.0 / math.sqrt(width)
-        else:
-            self.formula = "q·h"
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.scale = 1.0 / math.sqrt(width)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
-SCORES: dict[str, Callable[[int], Score]] = {
-    "dot": lambda width: Dot(),
-    "scaled-dot": ScaledDot,
-    "bilinear": Bilinear,
-    "additive": Additive,
-    "linear": LinearScore,
-}
+class UnscaledLinearScore(Score):
+    """q·h with no softmax after it."""
+
+    softmax = False
+    formula = "q·h"
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.mT  # (B, H, T, S)
 
 
-def build_score(kind: str, width: int) -> Score:
-    """The score function of that name for vectors of that width."""
-    return SCORES[kind](width)
+SCORES = Implementations("score")
 
 
-def build_head_score(kind: str, width: int, *, scaled: bool) -> Score:
-    """The score function of a Transformer's heads: dot products, scaled or not, with a softmax after them or not."""
-    if kind == "linear":
-        return LinearScore(width, scaled=scaled)
-    return ScaledDot(width) if scaled else Dot()
+def build_score(kind: str, width: int, **options: Any) -> Score:
+    """The score registered under a name, for vectors of a width: `Score(width, **options)`."""
+    score: Score = SCORES[kind](width, **options)
+    return score

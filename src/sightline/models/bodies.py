@@ -1,38 +1,22 @@
-"""Every encoder and every decoder under the name recipes give it.
+"""Encoders and decoders under the names that recipes use: see `registry.py`.
 
-A new body is a section in recipe/bodies.py, an encoder (vectors and a layout → `Memory`) and a decoder (`Decoder`) that
-stand here; both say what their layers are (`Layered`), the decoder what of it sees a source. Search, training,
-freezing, rates by layer and starting from other runs ask no more.
+A new one is a config (a `BodyConfig`) and a class. An encoder is called with vectors and a layout and returns a
+`Memory`; a decoder is a `Decoder`. Both say what their layers are (`Layered`), a decoder also which parts attend to a
+source. Search, training, freezing, layer-wise learning rates and `init_from` need no more.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sightline.models.convolutional.bytenet import ByteNetDecoder, ByteNetEncoder
-from sightline.models.convolutional.convs2s import ConvolutionalDecoder, ConvolutionalEncoder
-from sightline.models.recurrent.modules import RecurrentDecoder, RecurrentEncoder
-from sightline.models.transformer.modules import TransformerDecoder, TransformerEncoder
-from sightline.models.window.modules import WindowDecoder, WindowEncoder
 from sightline.recipe.model import ModelConfig
+from sightline.registry import Implementations
 
-ENCODERS: dict[str, Any] = {
-    "transformer": TransformerEncoder,
-    "recurrent": RecurrentEncoder,
-    "convolutional": ConvolutionalEncoder,
-    "bytenet": ByteNetEncoder,
-    "window": WindowEncoder,
-}
-DECODERS: dict[str, Any] = {
-    "transformer": TransformerDecoder,
-    "recurrent": RecurrentDecoder,
-    "convolutional": ConvolutionalDecoder,
-    "bytenet": ByteNetDecoder,
-    "window": WindowDecoder,
-}
+ENCODERS = Implementations("encoder")
+DECODERS = Implementations("decoder")
 
 
 def body_classes(recipe: ModelConfig) -> dict[str, Any]:
-    """The `encoder` and the `decoder` that a recipe's model is made of, each where it has one."""
-    kinds = {"encoder": ENCODERS, "decoder": DECODERS}
-    return {side: kinds[side][body.kind] for side, body in recipe.bodies.items()}
+    """The classes of the encoder and the decoder of a recipe's model."""
+    classes = {"encoder": ENCODERS, "decoder": DECODERS}
+    return {side: classes[side][body.kind] for side, body in recipe.bodies.items()}

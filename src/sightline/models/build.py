@@ -18,7 +18,6 @@ from sightline.models.language_model import DecoderOnly, LanguageModel
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.training import step_seed
 from sightline.text.copying import CopyForms
 from sightline.text.vocabulary import Vocabulary
@@ -58,7 +57,7 @@ def _model_of_task(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
         kind = Tagger if spec.labels == "words" else Classifier
         return kind(model, vocabulary.source.pieces(range(source)), target)
     if spec.continues_text:
-        return CountedModel() if isinstance(model.decoder, NgramConfig) else LanguageModel(model, target)
+        return CountedModel() if model.counted else LanguageModel(model, target)
     if spec.fills_gaps:
         return MaskedLM(model, source)
     if model.copying:

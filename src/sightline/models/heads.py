@@ -37,7 +37,7 @@ class Tagger(LabelModel):
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         super().__init__(recipe, pieces, labels, recipe.width)
         assert recipe.encoder is not None
-        self.dropout = Dropout(recipe.encoder.dropout)
+        self.dropout = Dropout(getattr(recipe.encoder, "dropout", 0.0))
 
     def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
         """Tokens (B, S) or (N,) → features (…, D)."""

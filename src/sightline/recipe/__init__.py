@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from sightline.recipe.decoding import Decoding, Evaluation, MetricName, Risk, Sampling
 from sightline.recipe.recipe import Recipe
-from sightline.recipe.tasks import TASKS, TaskName, TaskSpec, register_task
+from sightline.recipe.tasks import TaskName, TaskSpec, tasks
 from sightline.recipe.training import Reward, Schedule, Training
 
 __all__ = [
-    "TASKS",
     "Decoding",
     "Evaluation",
     "MetricName",
@@ -25,5 +24,5 @@ __all__ = [
     "TaskName",
     "TaskSpec",
     "Training",
-    "register_task",
+    "tasks",
 ]

@@ -6,7 +6,7 @@ A recipe that a user wrote triggers a `RenamedKey` warning for every old name; t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sightline.recipe.tasks import task_aliases
@@ -65,6 +65,10 @@ RECIPES: dict[str, str] = {
     "phrases/masked-words": "phrases/masked-lm",
     "phrases/from-masked-words": "phrases/from-masked-lm",
 }
+_HEAD_SCORES = {  # scaled or not
+    **dict.fromkeys(("softmax", "dot", "scaled-dot"), ("scaled-dot", "dot")),
+    **dict.fromkeys(("linear", "unscaled-linear"), ("linear", "unscaled-linear")),
+}
 _SOURCES = ("data.train.*", "data.validation", "data.tests.*")
 
 
@@ -94,13 +98,19 @@ def warn_renamed(place: str, old: str, new: str) -> None:
     warnings.warn(RenamedKey(f"{place}: {old} is now called {new}; the old name will be removed"), stacklevel=3)
 
 
+def _ignore(place: str, old: str, new: str) -> None:
+    """The recipe of a finished run is not the user's to edit."""
+
+
 def rename_keys(document: Located, *, silent: bool = False) -> bool:
     """Replace old names in a document, with their places, and warn of each; whether `start_from` was one of them."""
-    warn = (lambda *names: None) if silent else warn_renamed
+    warn = _ignore if silent else warn_renamed
     keys = list(_old_keys(document.value))
     for old, new in keys:
         _move(document, old, new)
         warn(document.place(new), dotted(old), dotted(new))
+    for path in _matches(document.value, ("model", "*", "attention")):
+        _rename_score(document, path, warn)
     for path, value in list(_old_values(document.value)):
         old_value = _get(document.value, path)
         document.value = _with(document.value, path, value)
@@ -129,6 +139,22 @@ def _old_values(values: Any) -> Iterator[tuple[KeyPath, Any]]:
             value = _get(values, path)
             if isinstance(value, str) and value in names:
                 yield path, names[value]
+
+
+def _rename_score(document: Located, path: KeyPath, warn: Callable[[str, str, str], None]) -> None:
+    """Heads once had `kind: softmax | linear` and `scaled`; now they take the scores of recurrent decoders."""
+    section = _get(document.value, path)
+    kind, scaled = section.get("kind", "softmax"), section.get("scaled", True)
+    if ("scaled" not in section and kind != "softmax") or not isinstance(scaled, bool) or kind not in _HEAD_SCORES:
+        return
+    name = _HEAD_SCORES[kind][0 if scaled else 1]
+    if section.keys() & {"kind", "scaled"}:
+        old = f"{dotted(path)}: kind: {kind}, scaled: {str(scaled).lower()}"
+        warn(document.place((*path, "scaled" if "scaled" in section else "kind")), old, f"kind: {name}")
+        others = {key: value for key, value in section.items() if key not in ("kind", "scaled")}
+        document.value = _with(document.value, path, {"kind": name, **others})
+        if "kind" not in section:
+            document.places[(*path, "kind")] = document.place((*path, "scaled"))
 
 
 def _move(document: Located, old: KeyPath, new: KeyPath) -> None:

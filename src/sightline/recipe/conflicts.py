@@ -9,18 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.recipe.bodies import (
-    ByteNetConfig,
-    ConvolutionalConfig,
-    NgramConfig,
-    RecurrentDecoderConfig,
-    TransformerConfig,
-    WindowConfig,
-    learned_positions,
-)
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, Clean, Data
 from sightline.recipe.model import ModelConfig
-from sightline.recipe.tasks import TASKS, TaskSpec
+from sightline.recipe.tasks import TaskSpec, tasks
 
 if TYPE_CHECKING:
     from sightline.recipe.recipe import Recipe
@@ -39,7 +30,6 @@ def check_copying(task: TaskSpec, data: Data, tokenizer: AnyTokenizer, model: Mo
     """Refuse to copy where there is nothing to copy from."""
     if not model.copying:
         return
-    decoder = model.decoder
     if not task.maps_text:
         raise ValueError(f"{_COPY} copies words of a source, and {task} writes from none; leave it out")
     if model.encoder is None:
@@ -47,8 +37,7 @@ def check_copying(task: TaskSpec, data: Data, tokenizer: AnyTokenizer, model: Mo
             f"{_COPY} looks at the states of an encoder, and this model has none: a decoder that reads the source "
             f"itself can copy by its own attention; leave it out, or add model.encoder"
         )
-    blind = isinstance(decoder, RecurrentDecoderConfig) and decoder.attention.kind == "none"
-    if blind or isinstance(decoder, ByteNetConfig | WindowConfig):
+    if not model.has_attention:
         raise ValueError(f"{_COPY} is for decoders with attention to the source; give it one, or leave it out")
     if not tokenizer.shared:
         raise ValueError(
@@ -97,18 +86,17 @@ def check_guiding(
     for key, value in rivals.items():
         if value:
             raise ValueError(f"{_GUIDE} cannot be had with {key}; leave one of them out")
-    if not isinstance(decoder, TransformerConfig | RecurrentDecoderConfig | ConvolutionalConfig):
+    if decoder is None or (not decoder.attention_layers and not decoder.recurrent):
         raise ValueError(
             f"{_GUIDE} needs a decoder with attention, and {decoder.kind if decoder else 'none'} has none; set "
             f"another model.decoder.kind, or leave it out"
         )
-    if not isinstance(decoder, ConvolutionalConfig) and decoder.attention.kind in ("none", "linear"):
+    if decoder.attention_kind in ("none", "linear", "unscaled-linear"):
         raise ValueError(
             f"{_GUIDE} needs attention whose weights are shares of one, and model.decoder.attention.kind is "
-            f"{decoder.attention.kind}; change that, or leave it out"
+            f"{decoder.attention_kind}; change that, or leave it out"
         )
-    layers = 1 if isinstance(decoder, RecurrentDecoderConfig) else decoder.layers
-    heads = decoder.heads if isinstance(decoder, TransformerConfig) else 1
+    layers, heads = decoder.attention_layers, decoder.attention_heads
     for key, value, count in (("layer", guide.place(layers), layers), ("head", guide.head, heads)):
         if value >= count:
             raise ValueError(f"{_GUIDE}.{key} is {value}, and there are {count}, counted from 0; lower it")
@@ -126,7 +114,7 @@ def check_noise(recipe: Recipe) -> None:
         return
     what = f"data.noise.kind: {noise.kind}"
     if noise.kind not in spec.noise:
-        fits = next(each.name for each in TASKS.values() if noise.kind in each.noise)
+        fits = next(each.name for each in tasks().values() if noise.kind in each.noise)
         raise ValueError(f"{what} is for task: {fits}, not {recipe.task}; change one of them")
     if not recipe.tokenizer.shared:
         raise ValueError(f"{what} reads and writes the same text; set tokenizer.shared: true")
@@ -157,7 +145,7 @@ def check_windows(recipe: Recipe) -> None:
 def _check_parts(recipe: Recipe, what: str) -> None:
     """Of a model that mends text."""
     model = recipe.model
-    if model.encoder is None or isinstance(model.decoder, ByteNetConfig):
+    if model.encoder is None or (model.decoder is not None and model.decoder.follows_source):
         raise ValueError(
             f"{what} needs a model with an encoder, and a decoder that is not ByteNet's; set model.encoder, and "
             f"model.decoder.kind to another"
@@ -191,7 +179,7 @@ def check_sides(recipe: Recipe) -> None:
         raise ValueError(
             "tokenizer.shared: false is of two vocabularies, and task: language-model has one text; leave it out"
         )
-    if isinstance(recipe.model.decoder, NgramConfig):
+    if recipe.model.counted:
         _check_counting(recipe)
 
 
@@ -253,9 +241,7 @@ def _check_additions(recipe: Recipe) -> None:
     training = recipe.training
     if training.stopping.monitor == "reward" and training.reward is None:
         raise ValueError("training.stopping.monitor: reward needs training.reward; add that section, or stop on loss")
-    if training.gradient_checkpointing and not any(
-        isinstance(b, TransformerConfig) for b in recipe.model.bodies.values()
-    ):
+    if training.gradient_checkpointing and not recipe.model.has_transformer_layers:
         raise ValueError(
             "training.gradient_checkpointing: true is for Transformer layers, and this model has none; leave it out"
         )
@@ -266,7 +252,8 @@ def _check_additions(recipe: Recipe) -> None:
 
 
 def _check_rdrop(recipe: Recipe) -> None:
-    carried = recipe.task_spec.continues_text and isinstance(recipe.model.decoder, RecurrentDecoderConfig)
+    decoder = recipe.model.decoder
+    carried = recipe.task_spec.continues_text and decoder is not None and decoder.recurrent
     if carried and recipe.training.batches.carry is not False:
         raise ValueError(
             "training.rdrop reads every window twice, and this model goes on from the state of the window "
@@ -302,7 +289,7 @@ def _check_positions(recipe: Recipe) -> None:
     """Whether learned positions reach as far as the longest sequence of the training."""
     longest, what = recipe.longest_sequence()
     for side, body in recipe.model.bodies.items():
-        places = learned_positions(body)
+        places = body.max_positions
         if places is not None and places < longest:
             raise ValueError(
                 f"model.{side}.positions.max_positions ({places}) is less than {what} ({longest}); raise it, or "
@@ -313,7 +300,7 @@ def _check_positions(recipe: Recipe) -> None:
 def _check_gates(recipe: Recipe) -> None:
     """Whether anything teaches the gates of experts: their shares of a token, or the loss on their load."""
     for side, body in recipe.model.bodies.items():
-        experts = body.feedforward.experts if isinstance(body, TransformerConfig) else getattr(body, "experts", None)
+        experts = body.mixture
         if experts is not None and experts.top_k == 1 and not experts.load:
             raise ValueError(
                 f"model.{side}: with experts.top_k: 1 and experts.load: 0 nothing teaches the gates, since one expert "

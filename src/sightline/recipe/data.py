@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from sightline.recipe.schema import Probability, Section
+from sightline.recipe.schema import Probability, Section, open_union
 from sightline.terminal import plural
 
 Column = Annotated[int, Field(ge=1)]
@@ -259,21 +259,23 @@ class PhrasesSource(SourceConfig):
         return f"{what}, split {self.split}, {plural(self.examples, 'example')}"
 
 
-AnySource = Annotated[
-    TextSource
-    | TsvSource
-    | CsvSource
-    | JsonLinesSource
-    | PatternSource
-    | PlainSource
-    | ConlluSource
-    | ColumnsSource
-    | ChoralesSource
-    | DatesSource
-    | SequencesSource
-    | PhrasesSource,
-    Field(discriminator="kind"),
-]
+if TYPE_CHECKING:
+    AnySource = (
+        TextSource
+        | TsvSource
+        | CsvSource
+        | JsonLinesSource
+        | PatternSource
+        | PlainSource
+        | ConlluSource
+        | ColumnsSource
+        | ChoralesSource
+        | DatesSource
+        | SequencesSource
+        | PhrasesSource
+    )
+else:
+    AnySource = open_union("source", base=SourceConfig)
 
 
 def longest_input(trained: int) -> int:
@@ -396,7 +398,10 @@ class SpanNoise(Noise):
         return length - covered + spans, covered + spans
 
 
-AnyNoise = Annotated[MaskNoise | InfillingNoise | SpanNoise, Field(discriminator="kind")]
+if TYPE_CHECKING:
+    AnyNoise = MaskNoise | InfillingNoise | SpanNoise
+else:
+    AnyNoise = open_union("noise", base=Noise)
 
 
 class Clean(Section):
@@ -545,8 +550,8 @@ class UnigramTokenizer(TokenizerSection):
     size: int = Field(8_000, ge=8, description="most entries of the vocabulary")
 
 
-AnyTokenizer = Annotated[
-    WordTokenizer | WhitespaceTokenizer | CharacterTokenizer | BpeTokenizer | UnigramTokenizer,
-    Field(discriminator="kind"),
-]
+if TYPE_CHECKING:
+    AnyTokenizer = WordTokenizer | WhitespaceTokenizer | CharacterTokenizer | BpeTokenizer | UnigramTokenizer
+else:
+    AnyTokenizer = open_union("tokenizer", base=TokenizerSection)
 WHOLE_WORDS = ("word", "whitespace")  # kinds of tokenizers whose tokens are words, known or not

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.schema import Section
+from sightline.recipe.schema import Registered, Section
 
 _NEW_TOKENS = 256  # of a language model that is not given a length
 
@@ -157,25 +157,7 @@ class Decoding(Section):
             raise ValueError(f"nbest ({self.nbest}) is more than mbr.candidates ({mbr.candidates}); raise those")
 
 
-MetricName = Literal[
-    "bleu",
-    "chrf",
-    "ter",
-    "exact",
-    "wer",
-    "cer",
-    "perplexity",
-    "accuracy",
-    "macro-f1",
-    "token-accuracy",
-    "span-f1",
-    "bits-per-character",
-    "masked-accuracy",
-    "rouge-1",
-    "rouge-2",
-    "rouge-l",
-    "rouge-lsum",
-]
+MetricName = Annotated[str, Registered("metric")]
 
 
 BleuTokenizer = Literal["auto", "13a", "zh", "char", "intl", "ja-mecab", "ko-mecab", "flores101", "flores200", "none"]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.recipe.bodies import NgramConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.recipe.data import (
     WHOLE_WORDS,
     BpeTokenizer,
@@ -66,7 +65,7 @@ def with_model(values: Any) -> Any:
 
 def open_keys(recipe: Recipe) -> list[str]:
     """The keys that the recipe leaves to the size of the text."""
-    if isinstance(recipe.model.decoder, NgramConfig):
+    if recipe.model.counted:
         return [key for key in RULES if key.startswith("tokenizer") and _is_open(recipe, key)]
     return [key for key in RULES if _is_open(recipe, key)]
 
@@ -179,9 +178,7 @@ def _dropout(recipe: Recipe, text: TextSize) -> float:
 
 def _rate(recipe: Recipe, text: TextSize) -> float:
     """Adam's: recurrent layers take more than a Transformer or convolutions, wide models less than narrow ones."""
-    recurrent = all(
-        isinstance(body, RecurrentEncoderConfig | RecurrentDecoderConfig) for body in recipe.model.bodies.values()
-    )
+    recurrent = all(body.recurrent for body in recipe.model.bodies.values())
     return float(f"{(2e-3 if recurrent else 1e-3) * math.sqrt(256 / max(256, recipe.model.width)):.1e}")
 
 
@@ -213,7 +210,8 @@ def _batch(recipe: Recipe, text: TextSize) -> int:
 
 
 def _context(recipe: Recipe, text: TextSize) -> int:
-    carried = isinstance(recipe.model.decoder, RecurrentDecoderConfig) and recipe.training.batches.carry is not False
+    decoder = recipe.model.decoder
+    carried = decoder is not None and decoder.recurrent and recipe.training.batches.carry is not False
     return 128 if carried and recipe.task_spec.continues_text else 256
 
 

@@ -19,7 +19,7 @@ from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import RECIPES, rename_keys, warn_renamed
 from sightline.recipe.overrides import apply_override, inherit_model, key_of
-from sightline.recipe.schema import inner, kinds, sections
+from sightline.recipe.schema import chosen, inner, kinds
 from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
 
 
@@ -158,17 +158,13 @@ def _told(details: Any, document: Located) -> str:
 
 
 def _walk(location: tuple[Key, ...], value: Any) -> tuple[tuple[Key, ...], Any, Any]:
-    """Pydantic's location as a path in the YAML (it names union members on the way), what is declared there (for an
-    unknown key: around it) and what is written around it."""
+    """Pydantic's location as a path in the YAML, what is declared there (for an unknown key: around it) and what is
+    written around it."""
     path: tuple[Key, ...] = ()
     annotation: Any = Recipe
     around = value
     rest = list(location)
     while rest:
-        if len(sections(annotation)) > 1:
-            rest.pop(0)  # the member's kind
-            if not rest:
-                break
         key = rest.pop(0)
         path = (*path, key)
         around = value
@@ -184,13 +180,11 @@ def _walk(location: tuple[Key, ...], value: Any) -> tuple[tuple[Key, ...], Any, 
 
 
 def _nearest_key(key: str, annotation: Any, around: Any) -> str:
-    members = sections(annotation)
-    if len(members) > 1 and isinstance(around, dict):
-        others = [kind for kind, member in kinds(annotation).items() if key in member.model_fields]
-        members = [kinds(annotation)[around["kind"]]]
-        if others:
-            return f"it belongs to kind {_either(sorted(others))}, and this one is {around['kind']}"
-    known = list(members[0].model_fields)
+    section = chosen(annotation, around)
+    others = sorted(kind for kind, member in kinds(annotation).items() if key in member.model_fields)
+    if others and isinstance(around, dict):
+        return f"it belongs to kind {_either(others)}, and this one is {around.get('kind')}"
+    known = [] if section is None else list(section.model_fields)
     near = _guess(key, known).removesuffix("; ")
     return near or f"the keys here are {', '.join(known)}"
 

@@ -1,82 +1,319 @@
-"""The model: an encoder, a decoder, or both, and the embeddings around them."""
+"""The model section: embeddings, an encoder, a decoder or both, and the sections that all architectures share.
+
+Every architecture has its own config beside its modules (`models/transformer/config.py`, ...), a subclass of
+`BodyConfig`. Recipes find it through the registry, so that this package never imports a model.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.bodies import (
-    BodyConfig,
-    ByteNetConfig,
-    ConvolutionalConfig,
-    DecoderConfig,
-    EncoderConfig,
-    RecurrentEncoderConfig,
-    TransformerConfig,
-)
-from sightline.recipe.schema import Probability, Section
+from sightline.recipe.schema import Probability, Section, open_union
+from sightline.terminal import plural
 
 Part = Literal["encoder", "decoder", "embeddings", "head"]
 
 
+# --- encoders and decoders --------------------------------------------------------------------------------------------
+
+
+class BodyConfig(Section):
+    """Base of the configs of encoders and decoders. What recipes, training and decoding must know of an architecture.
+
+    The class attributes and properties have defaults that suit a plain stack of layers.
+    """
+
+    recurrent: ClassVar[bool] = False  # has a state that a language model can carry from window to window
+    counted: ClassVar[bool] = False  # counts its training text instead of following gradients
+    packable: ClassVar[bool] = False  # trains on sequences without padding
+    follows_source: ClassVar[bool] = False  # a decoder that needs sources of a length in proportion to the output
+    has_transformer_layers: ClassVar[bool] = False  # for adapters and gradient checkpointing
+
+    kind: str
+
+    @property
+    def attention_layers(self) -> int:
+        """How many layers of a decoder attend to the encoder."""
+        return 0
+
+    @property
+    def attention_heads(self) -> int:
+        """How many heads each of them has."""
+        return 1
+
+    @property
+    def attention_kind(self) -> str:
+        """The score of that attention; `none` without attention."""
+        return "none"
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether a decoder cannot do without an encoder."""
+        return False
+
+    @property
+    def reads_backwards(self) -> bool:
+        """Whether the state of an encoder's first token depends on all tokens."""
+        return True
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens that it has learned positions for; None: no limit."""
+        return None
+
+    @property
+    def mixture(self) -> ExpertsConfig | None:
+        """Its mixture of experts."""
+        return None
+
+    @property
+    def fits_packed_kernels(self) -> bool:
+        """Whether CUDA kernels for packed batches compute all of its attention."""
+        return True
+
+    def layer_width(self, width: int) -> int:
+        """Width of its layers in a model of some width."""
+        return width
+
+    def check_width(self, width: int, side: str) -> None:
+        """Raise a ValueError if it cannot have the width of the model; `side` is `encoder` or `decoder`."""
+
+    def describe(self) -> str:
+        """The architecture in a few words, for model cards."""
+        layers = getattr(self, "layers", None)
+        return self.kind + ("" if layers is None else f", {plural(layers, 'layer')}")
+
+
+# --- layers that architectures share ----------------------------------------------------------------------------------
+
+
+class NormConfig(Section):
+    """Normalization of the features of each token, and its place in a residual block."""
+
+    kind: Literal["layer", "rms", "batch"] = Field(
+        "layer", description="batch: by feature, over all real tokens of the batch; at test time by running averages"
+    )
+    place: Literal["pre", "post", "none"] = Field("pre", description="before each block, or after its residual sum")
+    gain: bool = Field(True, description="learn a factor for each feature")
+    bias: bool = Field(True, description="layer and batch: learn an offset for each feature")
+
+
+class PositionsConfig(Section):
+    """Positional encoding of a Transformer."""
+
+    kind: Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "shaw", "none"] = Field(
+        "sinusoidal",
+        description="sinusoidal, learned: position embeddings; rotary: rotated queries and keys; alibi, t5: biases by "
+        "distance; shaw: relative keys",
+    )
+    max_positions: int = Field(1024, ge=1, description="learned: size of the table; longer input is an error")
+    combine: Literal["add", "concatenate"] = Field(
+        "add", description="sinusoidal and learned: add to the embedding, or concatenate and project back"
+    )
+    width: int | None = Field(None, ge=1, description="concatenate: width of a position; by default the model's")
+    buckets: int = Field(32, ge=4, description="t5: number of distance buckets")
+    max_distance: int | None = Field(
+        None, ge=1, description="t5, shaw: larger distances share one bias or key; by default 128 and 16"
+    )
+
+    @property
+    def max_distance_or_default(self) -> int:
+        """`max_distance`, or the default of the kind."""
+        return self.max_distance or (128 if self.kind == "t5" else 16)
+
+    @model_validator(mode="after")
+    def _parts_fit_the_kind(self) -> PositionsConfig:
+        if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):
+            raise ValueError(
+                f"positions.combine: concatenate has nothing to put beside the embedding with {self.kind}; leave it "
+                f"out, or set positions.kind: sinusoidal or learned"
+            )
+        if self.combine == "add" and self.width is not None:
+            raise ValueError(f"positions.width ({self.width}) needs positions.combine: concatenate; what is added fits")
+        if self.kind == "t5" and self.buckets % 2:
+            raise ValueError(
+                f"positions.buckets ({self.buckets}) must be even: half are for each side of the query; set it to "
+                f"{self.buckets + 1}"
+            )
+        if self.kind == "t5" and self.max_distance_or_default <= self.buckets // 2:
+            raise ValueError(
+                f"positions.max_distance ({self.max_distance_or_default}) must be more than half of positions.buckets "
+                f"({self.buckets}), which hold one distance each; raise it, or lower buckets"
+            )
+        return self
+
+
+class LearnedPositionsConfig(Section):
+    """One learned vector for each position, added to the embedding."""
+
+    kind: Literal["learned", "none"] = Field("learned", description="learned position embeddings, or none")
+    max_positions: int = Field(1024, ge=1, description="size of the table; longer input is an error")
+
+
+class ExpertsConfig(Section):
+    """A sparsely-gated mixture of experts: several nets, of which each token uses a few (Shazeer et al. 2017)."""
+
+    count: int = Field(8, ge=2, description="number of experts")
+    top_k: int = Field(2, ge=1, description="experts that each token is sent to; with 1, gates only balance the load")
+    capacity_factor: float = Field(
+        2.0,
+        gt=0,
+        description="training: an expert takes this many times its even share of a batch, padding included, and drops "
+        "the rest; at test time there is no limit",
+    )
+    noise: bool = Field(True, description="training: add learned noise to the gates")
+    hidden: int | None = Field(None, ge=1, description="inner width of each; by default that of a feed-forward net")
+    importance: float = Field(0.1, ge=0, description="weight of the loss that balances the sums of the gates")
+    load: float = Field(0.1, ge=0, description="weight of the loss that balances the tokens sent to each expert")
+
+    @model_validator(mode="after")
+    def _can_be_chosen(self) -> ExpertsConfig:
+        if self.top_k > self.count:
+            raise ValueError(
+                f"experts.top_k ({self.top_k}) is more than experts.count ({self.count}); lower it, or raise count"
+            )
+        if self.load and not self.noise:
+            raise ValueError(
+                f"experts.load ({self.load}) is estimated through the noise, and experts.noise: false has none; set "
+                f"experts.load: 0"
+            )
+        return self
+
+
+class LayerExpertsConfig(ExpertsConfig):
+    """Experts in place of the feed-forward nets of some layers."""
+
+    every: int = Field(1, ge=1, description="n: use experts in layers n, 2n, 3n, ..., counted from the bottom")
+
+
+class FeedForwardConfig(Section):
+    """The position-wise network of a Transformer block."""
+
+    kind: Literal["relu", "gelu", "swiglu"] = Field("relu", description="the activation; swiglu: gated")
+    width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
+    dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
+    experts: LayerExpertsConfig | None = Field(None, description="a mixture of experts in some layers")
+
+
+class FullAttentionConfig(Section):
+    """Self-attention to all tokens: work and memory grow with the square of the length."""
+
+    kind: Literal["full"] = "full"
+
+
+class LocalAttentionConfig(Section):
+    """Self-attention within blocks: work and memory grow with the length (Liu et al. 2018, §4.2.4).
+
+    Blocks are counted from the first token of each sequence. As in the paper, no block sees another by default; the
+    compressed layers in between connect them. A stack of local layers alone should set `look_back: 1`.
+    """
+
+    kind: Literal["local"] = "local"
+    block: int = Field(256, ge=1, description="tokens in a block")
+    look_back: int = Field(0, ge=0, description="preceding blocks that are seen too; in an encoder as many following")
+
+
+class CompressedAttentionConfig(Section):
+    """Self-attention to keys and values that a strided convolution compresses (Liu et al. 2018, §4.2.4).
+
+    In a decoder, a query sees compressed keys of preceding tokens only, so it may miss its own last few tokens (fewer
+    than the stride), but for itself.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    kernel: int = Field(3, ge=1, description="tokens that make one compressed key and value")
+    stride: int = Field(3, ge=1, description="tokens from one to the next")
+
+    @model_validator(mode="after")
+    def _covers_everything(self) -> CompressedAttentionConfig:
+        if self.kernel < self.stride:
+            raise ValueError(
+                f"pattern.kernel ({self.kernel}) is less than pattern.stride ({self.stride}), so some tokens would "
+                f"be seen by none; raise kernel, or lower stride"
+            )
+        return self
+
+
+if TYPE_CHECKING:
+    EncoderConfig = BodyConfig
+    DecoderConfig = BodyConfig
+    AttentionPattern = FullAttentionConfig | LocalAttentionConfig | CompressedAttentionConfig
+    AnyNorm = NormConfig
+    AnyPositions = PositionsConfig
+    AnyFeedForward = FeedForwardConfig
+else:
+    EncoderConfig = open_union("encoder", base=BodyConfig)
+    DecoderConfig = open_union("decoder", base=BodyConfig)
+    AttentionPattern = open_union("pattern")
+    AnyNorm = open_union("norm", default="layer", base=NormConfig)
+    AnyPositions = open_union("positions", default="sinusoidal", base=PositionsConfig)
+    AnyFeedForward = open_union("feedforward", default="relu", base=FeedForwardConfig)
+
+
+# --- around them ------------------------------------------------------------------------------------------------------
+
+
 class InitFromConfig(Section):
-    """A finished run whose tokenizer and weights a training begins with; `init_from: RUN` is short for `{run: RUN}`.
+    """A finished run whose tokenizer and weights initialize a training; `init_from: RUN` is short for `{run: RUN}`.
 
     The run may be of another task. Keys that the recipe's model section leaves out are those of the run. Without
-    `parts` all that fits is taken; parts that are named are taken whole, or the training is refused. What was taken,
-    what is new and what was left is printed, and kept in start.json.
+    `parts`, everything that fits is loaded; with it, each part is loaded whole or the training is refused. The run
+    prints what was loaded, what is new and what was left, and stores it in start.json.
     """
 
     short_for: ClassVar[str | None] = "run"
 
     run: str = Field(description="its folder")
     parts: tuple[Part, ...] | None = Field(
-        None, min_length=1, description="what to take; head: the output layer, and what a classifier has before it"
+        None,
+        min_length=1,
+        description="what to load; head: the output layer, and for a classifier also the layers before it",
     )
     extend_vocabulary: bool = Field(
         False,
-        description="add the tokens that a tokenizer learned from this recipe's text would have and that of the run "
-        "has not; the old ones keep their numbers",
+        description="add tokens that a tokenizer trained on this recipe's text would have and the run's lacks; "
+        "existing tokens keep their ids",
     )
 
 
 def or_a_folder(schema: dict[str, Any]) -> None:
-    """The JSON schema of a key that holds a InitFrom or the folder alone."""
+    """Extend the JSON schema of a key that takes an InitFrom section or just a folder."""
     schema["anyOf"].append({"type": "string"})
 
 
 class AdaptersConfig(Section):
     """Low-rank adapters (LoRA; Hu et al. 2021): W + (alpha / rank) B A beside frozen weights W.
 
-    Only A, B and what is new to the model are trained. `sightline merge RUN --out DIR` makes a plain run of the result.
+    Only A, B and layers that are new to the model are trained. `sightline merge RUN --out DIR` merges them into W.
     """
 
     rank: int = Field(8, ge=1, description="rows of A, columns of B")
-    alpha: float = Field(16.0, gt=0, description="how much they count: their product is multiplied by alpha / rank")
+    alpha: float = Field(16.0, gt=0, description="scale: the product of A and B is multiplied by alpha / rank")
     target_modules: tuple[Literal["query", "key", "value", "output", "feedforward"], ...] = Field(
-        ("query", "value"), min_length=1, description="the maps of a Transformer layer that get one"
+        ("query", "value"), min_length=1, description="the maps of a Transformer layer that get an adapter"
     )
-    dropout: Probability = Field(0.0, description="of what A reads")
-    modules_to_save: tuple[str, ...] = Field((), description="what else is trained, named as in training.freeze")
+    dropout: Probability = Field(0.0, description="on the input of A")
+    modules_to_save: tuple[str, ...] = Field((), description="modules to train in full, named as in training.freeze")
 
 
 class PoolingConfig(Section):
-    """From the states of a sequence to one vector, and on through a small network."""
+    """From the states of a sequence to one vector, and through a small network to the classes."""
 
     kind: Literal["last", "mean", "max", "class"] = Field(
-        "mean", description="last: the state after the last token; class: that of a token of its own, set before all"
+        "mean", description="last: the state of the last token; class: that of a class token at the front"
     )
     hidden: int | None = Field(None, ge=1, description="width of the hidden layer; by default the model's")
     dropout: Probability = Field(0.1, description="share of features dropped, in training")
 
 
 class CharacterCNNConfig(Section):
-    """Beside its own vector a token has one made of its characters, by a convolution and the maximum over it."""
+    """Token embeddings get a second part, made of the token's characters by a convolution and a maximum over it."""
 
-    width: int = Field(64, ge=1, description="of a character")
+    width: int = Field(64, ge=1, description="of a character embedding")
     channels: int = Field(256, ge=1, description="filters of the convolution")
-    window: int = Field(3, ge=1, description="characters seen at once; odd")
+    window: int = Field(3, ge=1, description="characters per filter; odd")
 
     @model_validator(mode="after")
     def _window_is_odd(self) -> CharacterCNNConfig:
@@ -89,38 +326,38 @@ class CharacterCNNConfig(Section):
 
 
 class WordVectorsConfig(Section):
-    """Embeddings to start from: a word2vec or GloVe file, text or binary."""
+    """Pretrained embeddings: a word2vec or GloVe file, text or binary."""
 
-    file: str = Field(description="its path, from data.folder on")
-    frozen: bool = Field(False, description="keep them as they are")
+    file: str = Field(description="its path, relative to data.folder")
+    frozen: bool = Field(False, description="do not train them")
 
 
 class ModelConfig(Section):
     """An encoder, a decoder, or both, and the embeddings around them, all of one width.
 
-    Which of them a model has is the task's to say: a tagger and a classifier read (encoder), a language model writes
-    (decoder), a translator does both; a translator with a decoder alone reads and writes one sequence.
+    The task decides which of them a model has: a tagger and a classifier have an encoder, a language model a decoder, a
+    translator both; a translator with a decoder alone reads and writes one sequence.
     """
 
     width: int = Field(512, ge=1, description="size of embeddings and of the states between layers")
-    encoder: EncoderConfig | None = Field(None, description="what reads the source")
-    decoder: DecoderConfig | None = Field(None, description="what writes the output")
+    encoder: EncoderConfig | None = Field(None, description="reads the source")
+    decoder: DecoderConfig | None = Field(None, description="writes the output")
     pooling: PoolingConfig | None = Field(None, description="of a classifier")
-    word_vectors: WordVectorsConfig | None = Field(None, description="embeddings to start from")
+    word_vectors: WordVectorsConfig | None = Field(None, description="pretrained embeddings")
     init_from: InitFromConfig | None = Field(
         None,
-        description="a run whose tokenizer and weights to begin with: its folder, or a section; keys that this model "
+        description="a run whose tokenizer and weights to start from: its folder, or a section; keys that this model "
         "section leaves out are those of the run",
         json_schema_extra=or_a_folder,
     )
-    adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters beside the weights of init_from")
+    adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters on the weights of init_from")
     character_cnn: CharacterCNNConfig | None = Field(
-        None, description="of a classifier or tagger: look at the characters of tokens"
+        None, description="of a classifier or tagger: embed the characters of tokens too"
     )
     copying: bool | Literal["exact"] = Field(
         False,
-        description="of seq2seq: mix what the decoder writes with what is copied from the source (See et al. 2017), "
-        "words that are in no vocabulary too; exact: only behind a space where the source has one, as older runs do",
+        description="seq2seq: a pointer-generator (See et al. 2017), which can copy words of the source that are in no "
+        "vocabulary; exact: only behind a space where the source has one, as older runs do",
     )
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"
@@ -133,52 +370,37 @@ class ModelConfig(Section):
 
     @property
     def bodies(self) -> dict[str, BodyConfig]:
-        """The bodies there are, by their keys."""
+        """The encoder and the decoder, where the model has them, by their keys."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {side: body for side, body in both.items() if body is not None}
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts n-grams instead of following gradients."""
+        return self.decoder is not None and self.decoder.counted
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether a decoder attends to an encoder."""
+        return self.encoder is not None and self.decoder is not None and self.decoder.attention_layers > 0
+
+    @property
+    def has_transformer_layers(self) -> bool:
+        """Whether the encoder or the decoder is made of Transformer layers."""
+        return any(body.has_transformer_layers for body in self.bodies.values())
 
     @model_validator(mode="after")
     def _adapters_fit(self) -> ModelConfig:
         if self.adapters is None:
             return self
         if self.init_from is None:
-            raise ValueError("adapters stand beside weights that are learned already; set init_from, or leave them out")
-        if not any(isinstance(body, TransformerConfig) for body in self.bodies.values()):
+            raise ValueError("adapters need weights that are already trained; set init_from, or leave them out")
+        if not self.has_transformer_layers:
             raise ValueError("adapters are for Transformer layers, and this model has none; leave them out")
         return self
 
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
         for side, body in self.bodies.items():
-            if isinstance(body, TransformerConfig):
-                if self.width % body.heads:
-                    near = self.width - self.width % body.heads + body.heads
-                    raise ValueError(
-                        f"width ({self.width}) is not divisible by {side}.heads ({body.heads}); set width to {near}, "
-                        f"or change heads"
-                    )
-                if body.positions.kind == "rotary" and (self.width // body.heads) % 2:
-                    raise ValueError(
-                        f"rotary positions need an even head width, and width / {side}.heads is "
-                        f"{self.width // body.heads}; change one of them, or set positions.kind: sinusoidal"
-                    )
-                position_width = body.positions.width or self.width
-                if body.positions.kind == "sinusoidal" and position_width % 2:
-                    raise ValueError(
-                        f"sinusoidal positions need an even width, not {position_width}; set it to {position_width + 1}"
-                    )
-        if isinstance(self.encoder, RecurrentEncoderConfig) and self.encoder.splits_width and self.width % 2:
-            raise ValueError(
-                f"a bidirectional encoder gives each direction half the width, and {self.width} is odd; set width to "
-                f"{self.width + 1}, or encoder.bidirectional: false"
-            )
-        if isinstance(self.encoder, ConvolutionalConfig | ByteNetConfig) and self.encoder.kernel % 2 == 0:
-            raise ValueError(
-                f"encoder.kernel ({self.encoder.kernel}) must be odd: as many tokens on either side; set it to "
-                f"{self.encoder.kernel + 1}"
-            )
-        if self.width % 2 and any(isinstance(body, ByteNetConfig) for body in self.bodies.values()):
-            raise ValueError(
-                f"a bytenet body convolves over half the width, and {self.width} is odd; set width to {self.width + 1}"
-            )
+            body.check_width(self.width, side)
         return self

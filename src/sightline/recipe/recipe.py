@@ -8,14 +8,6 @@ from typing import Any
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
-from sightline.recipe.bodies import (
-    ByteNetConfig,
-    NgramConfig,
-    RecurrentDecoderConfig,
-    RecurrentEncoderConfig,
-    WindowConfig,
-    learned_positions,
-)
 from sightline.recipe.conflicts import check_copied_words, check_copying, check_noise, copies_words
 from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation
@@ -93,7 +85,8 @@ class Recipe(Section):
 
     def _check_least(self) -> None:
         """Whether outputs can be as long as they must; where sources take room too, that is known line by line."""
-        least, room = self.decoding.min_length, learned_positions(self.model.decoder)
+        decoder = self.model.decoder
+        least, room = self.decoding.min_length, None if decoder is None else decoder.max_positions
         if self.task_spec.maps_text and self.model.encoder is not None and room is not None and least >= room:
             raise ValueError(
                 f"decoding.min_length ({least}) leaves no room for an end mark below "
@@ -125,10 +118,8 @@ class Recipe(Section):
 
     @property
     def blind(self) -> bool:
-        """Whether no decoder looks at an encoder while it writes."""
-        decoder = self.model.decoder
-        alone = self.model.encoder is None or decoder is None or isinstance(decoder, ByteNetConfig | WindowConfig)
-        return alone or (isinstance(decoder, RecurrentDecoderConfig) and decoder.attention.kind == "none")
+        """Whether no decoder attends to an encoder."""
+        return not self.model.has_attention
 
     @property
     def copies_unknown(self) -> bool:
@@ -205,18 +196,16 @@ class Recipe(Section):
     def _check_looking(self) -> None:
         """Whether what looks at an encoder, or at its first state, has something to see there."""
         decoder = self.model.decoder
-        if isinstance(decoder, NgramConfig) and not self.task_spec.continues_text:
+        if decoder is not None and decoder.counted and not self.task_spec.continues_text:
             raise ValueError(
                 "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
             )
-        alone = self.model.encoder is None
-        if alone and isinstance(decoder, RecurrentDecoderConfig) and decoder.attention.kind != "none":
+        if self.model.encoder is None and decoder is not None and decoder.needs_encoder:
             raise ValueError(
-                f"model.decoder.attention.kind: {decoder.attention.kind} has no encoder to look at; set it to none"
+                f"model.decoder.attention.kind: {decoder.attention_kind} has no encoder to look at; set it to none"
             )
         encoder, pooling = self.model.encoder, self.model.pooling
-        forward = isinstance(encoder, RecurrentEncoderConfig) and not encoder.bidirectional
-        if forward and pooling is not None and pooling.kind == "class":
+        if encoder is not None and not encoder.reads_backwards and pooling is not None and pooling.kind == "class":
             raise ValueError(
                 "model.pooling.kind: class looks at the state of the first token, where an encoder that reads forwards "
                 "has seen no other; set it to last, or model.encoder.bidirectional: true"
@@ -298,7 +287,8 @@ def without_adapters(recipe: Recipe) -> Recipe:
 
 def carries(recipe: Recipe) -> bool:
     """Whether a window goes on from the state of the one before it."""
-    wanted, able = recipe.training.batches.carry, isinstance(recipe.model.decoder, RecurrentDecoderConfig)
+    decoder = recipe.model.decoder
+    wanted, able = recipe.training.batches.carry, decoder is not None and decoder.recurrent
     if wanted and not able:
         raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
     return able if wanted is None else wanted

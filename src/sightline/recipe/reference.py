@@ -8,15 +8,15 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from sightline.recipe.recipe import Recipe
-from sightline.recipe.schema import Section, alternatives, kinds, sections
+from sightline.recipe.schema import OpenUnion, Section, alternatives, open_union_of, sections
 from sightline.recipe.yaml import write_yaml
 
 WIDTH = 80
@@ -113,47 +113,55 @@ def _parts(
     *,
     kind: str | None = None,
     below: str = "",
-    told: frozenset[str] = frozenset(),
+    shared: type[Section] = Section,
 ) -> Iterator[SectionDoc]:
-    """A section and those inside it, depth first; one that was `written` before at another place is only named.
+    """A section and those inside it, depth first. One that was `written` before at another path is only named.
 
-    Without `written`, every section is given at every place. `told` are keys that were written already, as those
-    of every kind.
+    Without `written`, every section is listed at every path. The keys of `shared` are left out.
     """
     if written is not None and section in written and path:
         yield SectionDoc(path, kind, _meaning(section), same_as=written[section])
         return
     if written is not None and _is_at_or_below(path, below):
         written[section] = path + (f" (kind: {kind})" if kind else "")
-    fields = {name: info for name, info in section.model_fields.items() if name not in told}
-    if kind is not None:
-        fields.pop("kind", None)
-    yield SectionDoc(
-        path, kind, _meaning(section), [_key(f"{path}.{name}" if path else name, fields[name]) for name in fields]
-    )
+    left_out = {*shared.model_fields, *([] if kind is None else ["kind"])}
+    fields = {name: info for name, info in section.model_fields.items() if name not in left_out}
+    keys = [_key(f"{path}.{name}" if path else name, info) for name, info in fields.items()]
+    yield SectionDoc(path, kind, _meaning(section), keys)
+    yield from _inside(fields, path, written, below)
+
+
+def _inside(
+    fields: Mapping[str, FieldInfo], path: str, written: dict[type[Section], str] | None, below: str
+) -> Iterator[SectionDoc]:
+    """The sections that stand at some keys."""
     for name, info in fields.items():
-        at, held = _place(f"{path}.{name}" if path else name, info.annotation)
-        members = sections(held)
+        at, annotation = _place(f"{path}.{name}" if path else name, info.annotation)
+        members = sections(annotation)
         if len(members) == 1:
             yield from _parts(members[0], at, written, below=below)
         elif members:
-            yield from _union(held, at, written, below)
+            yield from _union(annotation, at, written, below)
 
 
 def _union(annotation: Any, path: str, written: dict[type[Section], str] | None, below: str) -> Iterator[SectionDoc]:
-    """What may stand at a path, by kind: first the kinds and the keys that all have, then the keys of each."""
+    """The sections of a union: first the kinds and the keys that all have, then the keys that only some have."""
+    union = open_union_of(annotation)
+    assert union is not None
     members = {
-        " | ".join(kind for kind, belongs in kinds(annotation).items() if belongs is member): member
+        " | ".join(kind for kind, belongs in union.kinds().items() if belongs is member): member
         for member in sections(annotation)
     }
-    bases = [base for base in next(iter(members.values())).__mro__ if base is not Section and issubclass(base, Section)]
-    base = next((each for each in bases if all(issubclass(member, each) for member in members.values())), Section)
-    chosen = KeyInfo(f"{path}.kind", " | ".join(members), None, "which of these stands here")
-    common = [_key(f"{path}.{name}", info) for name, info in base.model_fields.items()]
-    told = [(kind, _meaning(member)) for kind, member in members.items()]
-    yield SectionDoc(path, None, "one of these kinds.", [chosen, *common], told)
+    base = union.base if union.base is not None and not union.extra else Section
+    common = {name: info for name, info in base.model_fields.items() if name != "kind"}
+    kind_key = KeyInfo(f"{path}.kind", " | ".join(members), union.default, "which of these")
+    about = [(kind, _meaning(member)) for kind, member in members.items()]
+    keys = [kind_key, *(_key(f"{path}.{name}", info) for name, info in common.items())]
+    yield SectionDoc(path, None, "one of these kinds.", keys, about)
+    yield from _inside(common, path, written, below)
     for kind, member in members.items():
-        yield from _parts(member, path, written, kind=kind, below=below, told=frozenset(base.model_fields))
+        if member.model_fields.keys() - base.model_fields.keys() - {"kind"}:
+            yield from _parts(member, path, written, kind=kind, below=below, shared=base)
 
 
 def _place(path: str, annotation: Any) -> tuple[str, Any]:
@@ -190,8 +198,7 @@ def _members(annotation: Any, metadata: tuple[Any, ...] = ()) -> list[tuple[Any,
         inside, *more = get_args(annotation)
         extra = tuple(each for info in more for each in (info.metadata if isinstance(info, FieldInfo) else [info]))
         return _members(inside, (*metadata, *extra))
-    leaves = alternatives(annotation)
-    if len(leaves) == 1 and leaves[0] is annotation:
+    if get_origin(annotation) not in (Union, UnionType):
         return [(annotation, metadata)]
     return [pair for member in get_args(annotation) for pair in _members(member, metadata)]
 
@@ -202,7 +209,7 @@ def _one_type(annotation: Any, metadata: list[Any]) -> str:
         return " | ".join(choices)
     if origin is Literal:
         return " | ".join(map(str, arguments))
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, Section | OpenUnion):
         return "section"
     if origin is dict:
         return f"mapping of names to {_plural(arguments[1])}"

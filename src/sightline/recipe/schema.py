@@ -1,4 +1,4 @@
-"""Recipe sections: their base class, the limits of their numbers, and what may stand at a key.
+"""Sections of a recipe: their base class, limits of numbers, and unions on `kind` that plug-ins can extend.
 
 The largest values are far beyond what anyone trains today. They turn a slip (`width: 1000000000`) into an error with
 its place instead of a machine that runs out of memory half an hour later.
@@ -9,16 +9,30 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError, core_schema
 
 from sightline.recipe.yaml import Key
+from sightline.registry import Entry, entries
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """The members of a union, or the one thing it is; `Annotated` is looked through."""
+    """The members of a union, open or not, or the annotation itself. `Annotated` is unwrapped."""
+    if isinstance(annotation, type) and issubclass(annotation, OpenUnion):
+        return list(dict.fromkeys(annotation.kinds().values()))
     origin = get_origin(annotation)
     if origin is Annotated:
         return alternatives(get_args(annotation)[0])
@@ -153,6 +167,11 @@ class Section(BaseModel):
 
     short_for: ClassVar[str | None] = None  # the key that a plain text in the section's place stands for
 
+    def options(self, base: type[Section]) -> dict[str, Any]:
+        """The values of the keys that it has beyond `kind` and those of `base`: arguments for a plug-in."""
+        names = type(self).model_fields.keys() - base.model_fields.keys() - {"kind"}
+        return {name: getattr(self, name) for name in type(self).model_fields if name in names}
+
     @model_validator(mode="before")
     @classmethod
     def _numbers_are_numbers(cls, values: Any) -> Any:
@@ -174,34 +193,146 @@ class Section(BaseModel):
         return value
 
 
+class OpenUnion:
+    """A union of sections on `kind`, whose members are the entries of a registry: `EncoderConfig = open_union(...)`."""
+
+    part: ClassVar[str]
+    default: ClassVar[str | None] = None  # the kind of a section that names none
+    base: ClassVar[type[Section] | None] = None  # its keys are those of every member
+    extra: ClassVar[dict[str, type[Section]]] = {}  # members that are not in the registry
+    _members: ClassVar[dict[str, tuple[Entry, type[Section]]]]
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Section]]:
+        """The section of each kind. Kinds that differ in nothing but their name may share one."""
+        return {**cls.extra, **{kind: cls._member(kind, entry) for kind, entry in entries(cls.part).items()}}
+
+    @classmethod
+    def _member(cls, kind: str, entry: Entry) -> type[Section]:
+        if kind not in cls._members or cls._members[kind][0] is not entry:
+            cls._members[kind] = entry, cls._combined(kind, entry)
+        return cls._members[kind][1]
+
+    @classmethod
+    def _combined(cls, kind: str, entry: Entry) -> type[Section]:
+        """The config of an entry with the keys of `base`; a new section for an entry without a config."""
+        config, base = entry.load_config(), cls.base or Section
+        if config is not None and issubclass(config, base):
+            return cast("type[Section]", config)
+        bases = (base,) if config is None else (config, base)
+        name = "".join(word.capitalize() for word in re.split(r"\W+", kind)) + base.__name__
+        about = entry.about or (config or base).__doc__
+        only: Any = Literal[kind]  # type: ignore[valid-type]
+        return cast("type[Section]", create_model(name, __base__=bases, __doc__=about, kind=(only, kind)))
+
+    @classmethod
+    def _validate(cls, value: Any) -> Section:
+        known = cls.kinds()
+        if isinstance(value, (cls.base or Section, *known.values())):
+            return cast("Section", value)
+        if not isinstance(value, dict):
+            raise PydanticKnownError("model_attributes_type")
+        kind = value.get("kind", cls.default)
+        if kind is None:
+            raise PydanticKnownError("union_tag_not_found", {"discriminator": "'kind'"})
+        if not isinstance(kind, str) or kind not in known:
+            expected = ", ".join(map(repr, known))
+            context = {"discriminator": "'kind'", "tag": str(kind), "expected_tags": expected}
+            raise PydanticKnownError("union_tag_invalid", context)
+        return known[kind].model_validate(value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(cls._validate)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        members = [handler(_with_reference(member)) for member in alternatives(cls)]
+        return {"oneOf": members} if len(members) != 1 else members[0]
+
+
+def _with_reference(section: type[Section]) -> CoreSchema:
+    """A section's schema under a name, so that a JSON Schema defines it once."""
+    reference = f"{section.__module__}.{section.__qualname__}:{id(section)}"
+    inner: Any = section.__pydantic_core_schema__
+    if inner["type"] == "definitions":
+        return cast("CoreSchema", inner)
+    definition: Any = {**inner, "ref": reference}
+    return core_schema.definitions_schema(core_schema.definition_reference_schema(reference), [definition])
+
+
+def open_union(
+    part: str,
+    *,
+    default: str | None = None,
+    base: type[Section] | None = None,
+    extra: dict[str, type[Section]] | None = None,
+) -> Any:
+    """The type of a key that takes one of the parts of a registry: see `OpenUnion`."""
+    values = {"part": part, "default": default, "base": base, "extra": extra or {}, "_members": {}}
+    return type(f"Any{part.capitalize()}", (OpenUnion,), values)
+
+
+def default_of(union: Any) -> Any:
+    """A section of the default kind of an open union."""
+    return union.kinds()[union.default]()
+
+
+class Registered:
+    """`Annotated[str, Registered("metric")]`: the name of a part in a registry, with pydantic's error for any other."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+
+    def choices(self) -> list[str]:
+        """The names there are."""
+        return list(entries(self.part))
+
+    def _validate(self, value: Any) -> str:
+        if value not in (names := self.choices()):
+            *others, last = map(repr, names)
+            raise PydanticKnownError("literal_error", {"expected": f"{', '.join(others)} or {last}"})
+        return str(value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": self.choices()}
+
+
 def sections(annotation: Any) -> list[type[Section]]:
-    """The recipe sections that may stand here."""
+    """The sections that a key accepts."""
     return [leaf for leaf in alternatives(annotation) if isinstance(leaf, type) and issubclass(leaf, Section)]
 
 
+def open_union_of(annotation: Any) -> type[OpenUnion] | None:
+    """The open union in an annotation, such as `EncoderConfig | None`."""
+    if isinstance(annotation, type):
+        return annotation if issubclass(annotation, OpenUnion) else None
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return next((found for member in get_args(annotation) if (found := open_union_of(member))), None)
+    return None
+
+
 def kinds(annotation: Any) -> dict[str, type[Section]]:
-    """Each `kind` that may stand here, and the section it chooses."""
-    return {
-        kind: section
-        for section in sections(annotation)
-        if "kind" in section.model_fields
-        for leaf in alternatives(section.model_fields["kind"].annotation)
-        if get_origin(leaf) is Literal
-        for kind in get_args(leaf)
-    }
+    """The section of each `kind` that a key accepts; empty where it is not chosen by kind."""
+    union = open_union_of(annotation)
+    return {} if union is None else union.kinds()
 
 
 def chosen(annotation: Any, value: Any) -> type[Section] | None:
-    """The section that `value` says it is, or the only one possible."""
+    """The section that `value` names by its kind, or the only one possible."""
+    union = open_union_of(annotation)
+    if union is not None:
+        kind = value.get("kind", union.default) if isinstance(value, dict) else union.default
+        return union.kinds().get(kind) if isinstance(kind, str) else None
     members = sections(annotation)
-    if len(members) > 1:
-        kind = value.get("kind") if isinstance(value, dict) else None
-        return kinds(annotation).get(kind) if isinstance(kind, str) else None
-    return members[0] if members else None
+    return members[0] if len(members) == 1 else None
 
 
 def inner(annotation: Any, key: Key, value: Any) -> Any:
-    """What is declared under `key` of `annotation`, where `value` stands now; None where nothing is."""
+    """The annotation of `key` in a section, mapping or list, of which `value` is the content; None if there is none."""
     section = chosen(annotation, value)
     if section is not None:
         field = section.model_fields.get(str(key))

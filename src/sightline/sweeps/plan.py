@@ -15,7 +15,6 @@ from typing import Any, Literal
 from sightline.data.locate import data_folder, load_run_recipe, source_files
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.recipe import differences, with_unset_from
 from sightline.recipe.yaml import read_yaml, write_yaml
 from sightline.registry import version
@@ -44,7 +43,7 @@ def ended(run: Path, recipe: Recipe) -> bool:
     be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
     What is counted has no checkpoints; there the model card is written last.
     """
-    if isinstance(recipe.model.decoder, NgramConfig):
+    if recipe.model.counted:
         return (run / "model.safetensors").is_file() and (run / "README.md").is_file()
     saved = newest_progress(run)
     if saved is None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phra
 from sightline.decoding.request import Request, check_least
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Evaluation, Recipe
-from sightline.recipe.bodies import learned_positions
+from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
 from sightline.text.tokenizer import UNK
 from sightline.text.vocabulary import Vocabulary
@@ -84,9 +83,9 @@ def build_task(
 
 def task_class(recipe: Recipe) -> type[Task]:
     """The class that a recipe's task names as its implementation."""
-    module, _, name = recipe.task_spec.implementation.partition(":")
-    found: type[Task] = getattr(import_module(module), name)
-    return found
+    spec = recipe.task_spec
+    implementation: type[Task] = entries("task")[spec.variant or spec.name].load()
+    return implementation
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,8 @@ class Task:
         if self.members:
             limits = [each.longest_source() for each in self.members]
             return min((limit for limit in limits if limit is not None), default=None)
-        longest = learned_positions(self.recipe.model.encoder or self.recipe.model.decoder)
+        body = self.recipe.model.encoder or self.recipe.model.decoder
+        longest = None if body is None else body.max_positions
         if longest is None:
             return None
         pooling = self.recipe.model.pooling

@@ -10,7 +10,6 @@ from sightline.decoding.batch import Hypothesis
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.unknown_words import FILE, write_out
 from sightline.recipe import Decoding
-from sightline.recipe.bodies import learned_positions
 from sightline.recipe.conflicts import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
 from sightline.tasks.base import Asked, Prediction, Score, Task, chosen, one_line
@@ -22,7 +21,7 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK
 def check_written(task: Task, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
     """Refuse, by its line, what decoders with learned positions cannot write to its end or go on after."""
     decoders = [each.recipe.model.decoder for each in task.members or (task,) if each.recipe.model.encoder]
-    longest = min((places for each in decoders if (places := learned_positions(each)) is not None), default=None)
+    longest = min((places for each in decoders if each and (places := each.max_positions) is not None), default=None)
     for number, tokens in enumerate(outputs, first + 1):
         if longest is not None and len(tokens) >= longest:
             raise ValueError(

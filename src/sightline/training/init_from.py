@@ -21,7 +21,6 @@ from sightline.models.ngram import CountedModel
 from sightline.models.transfer import ModelWeights, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.loading import load_recipe
 from sightline.recipe.model import InitFromConfig
 from sightline.recipe.recipe import section_differences
@@ -152,7 +151,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
     if start is None:
         return None
     theirs = _recipe_of(Path(start.run))
-    if isinstance(model, CountedModel) or isinstance(theirs.model.decoder, NgramConfig):
+    if isinstance(model, CountedModel) or theirs.model.counted:
         raise RunError("model.init_from: an n-gram model is counted anew each time; leave it out")
     if theirs.model.adapters is not None:
         raise RunError(

@@ -7,71 +7,10 @@ from typing import Any
 
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import (
-    BodyConfig,
-    ByteNetConfig,
-    CompressedAttentionConfig,
-    ConvolutionalConfig,
-    LocalAttentionConfig,
-    NgramConfig,
-    RecurrentEncoderConfig,
-    SpanConfig,
-    TransformerConfig,
-    WindowConfig,
-)
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.registry import version
 from sightline.run_folder import journal, read_config, saved_progress
 from sightline.terminal import escape_newlines, plural, truncate
-
-_DIRECTIONS = {
-    "all": "bidirectional",
-    "bottom": "bidirectional at the bottom",
-    "alternating": "both directions in turns",
-}
-
-
-def _body(body: BodyConfig) -> str:
-    if isinstance(body, NgramConfig):
-        return f"{body.order}-grams, counted"
-    if isinstance(body, WindowConfig):
-        return f"feed-forward net over a window of {body.size}"
-    layers = plural(body.layers, "layer")
-    if isinstance(body, TransformerConfig):
-        norm = "no norm" if body.norm.place == "none" else f"{body.norm.place}-norm ({body.norm.kind})"
-        return (
-            f"Transformer, {layers}, {plural(body.heads, 'head')}, {norm}, "
-            f"{body.positions.kind} positions, {body.feedforward.kind}{_spans(body.attention.pattern)}"
-        )
-    if isinstance(body, ConvolutionalConfig):
-        wide = "" if body.channels is None else f", {plural(body.channels, 'channel')}"
-        return f"gated convolutions, {layers}{wide}, kernel {body.kernel}, {body.positions.kind} positions"
-    if isinstance(body, ByteNetConfig):
-        dilations = ", ".join(map(str, body.dilations[: body.layers]))
-        return f"ByteNet, {layers}, kernel {body.kernel}, dilations {dilations}"
-    if isinstance(body, RecurrentEncoderConfig):
-        read = _DIRECTIONS[body.directions] if body.bidirectional else "one direction"
-        return f"{body.cell.upper()}, {layers}, {read}{_links(body.skip_connections)}"
-    place = ", from the bottom" if body.attention_from == "bottom" else ""
-    feeding = ", input feeding" if body.input_feeding else ""
-    skips = _links(body.skip_connections)
-    return f"{body.cell.upper()}, {layers}, attention: {body.attention.kind}{place}{feeding}{skips}"
-
-
-def _spans(spans: tuple[SpanConfig, ...]) -> str:
-    """How far self-attention sees, where that is not everything."""
-    words = []
-    for span in spans:
-        beside = f", looking back {span.look_back}" if isinstance(span, LocalAttentionConfig) and span.look_back else ""
-        local = f"local (blocks of {span.block}{beside})" if isinstance(span, LocalAttentionConfig) else ""
-        words.append(
-            local or (f"compressed ({span.stride} to 1)" if isinstance(span, CompressedAttentionConfig) else "full")
-        )
-    return "" if set(words) == {"full"} else f", attention {', '.join(words)}{' in turns' if len(words) > 1 else ''}"
-
-
-def _links(kind: str) -> str:
-    return "" if kind == "none" else f", {kind} links"
 
 
 def _source(source: AnySource) -> str:
@@ -148,7 +87,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         "",
         "| | |",
         "|---|---|",
-        *(f"| {side} | {_body(body)} |" for side, body in model.bodies.items()),
+        *(f"| {side} | {body.describe()} |" for side, body in model.bodies.items()),
         f"| width | {model.width} |",
         f"| parameters | {parameters:,}{'' if trained in (None, parameters) else f', {trained:,} of them trained'} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",

@@ -18,7 +18,7 @@ from sightline.layers.devices import (
     resolve_precision,
 )
 from sightline.models.seq2seq import parameter_count
-from sightline.recipe.bodies import NgramConfig, learned_positions
+from sightline.models.window.config import NgramConfig
 from sightline.terminal import plural
 from sightline.training.optimizers import trained_count
 from sightline.training.trainer import BatchPlan
@@ -99,7 +99,7 @@ def cut_references(prepared: PreparedData, store: Store) -> int:
     """How many targets of a store have more tokens than the recipe allows an output for their source."""
     recipe = prepared.recipe
     limits = np.array(source_limits((store.source_lengths + 1).tolist(), recipe.decoding, prepared.target_lengths))
-    longest = learned_positions(recipe.model.decoder) if recipe.model.encoder is not None else None
+    longest = recipe.model.decoder.max_positions if recipe.model.encoder and recipe.model.decoder else None
     limits = limits if longest is None else np.minimum(limits, longest)
     return int((store.target_lengths + 1 > limits).sum())
 

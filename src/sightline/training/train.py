@@ -32,8 +32,8 @@ from sightline.models.ngram import CountedModel, NgramModel
 from sightline.models.protocol import FitsLengths
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
+from sightline.models.window.config import NgramConfig
 from sightline.recipe import Recipe
-from sightline.recipe.bodies import NgramConfig
 from sightline.recipe.loading import save_recipe
 from sightline.recipe.recipe import differences, with_unset_from
 from sightline.run_folder import (

@@ -19,8 +19,8 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
+from sightline.models.convolutional.config import ByteNetConfig
 from sightline.models.protocol import Memory, join_optional, join_shifts
-from sightline.recipe.bodies import ByteNetConfig
 
 COVERED = 0.99  # the share of training targets that t̂ should be long enough for
 

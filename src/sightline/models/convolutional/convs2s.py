@@ -24,8 +24,8 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.positions import Learned, NoPositions
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
+from sightline.models.convolutional.config import ConvolutionalConfig
 from sightline.models.protocol import Memory, join_masks, join_rows, join_shifts
-from sightline.recipe.bodies import ConvolutionalConfig
 
 HALF = math.sqrt(0.5)
 ENTERING = 0.1  # standard deviation of embeddings and positions at the start

@@ -18,7 +18,7 @@ from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, b
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_masks, join_optional, join_rows
-from sightline.recipe.bodies import RecurrentDecoderConfig, RecurrentEncoderConfig
+from sightline.models.recurrent.config import AttentionConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 
 
 class RecurrentStack(TapModule):
@@ -92,9 +92,9 @@ def _layer(cell: str, width: int, direction: Direction) -> Recurrence:
 class SourceAttention(TapModule):
     """A decoder state looks at the encoder's: scores, weights, context."""
 
-    def __init__(self, kind: str, width: int) -> None:
+    def __init__(self, config: AttentionConfig, width: int) -> None:
         super().__init__()
-        self.score = build_score(kind, width)
+        self.score = build_score(config.kind, width, **config.options(AttentionConfig))
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """query (B, T, D), prepared keys and values (B, 1, S, D) → context (B, T, D)."""
@@ -179,7 +179,7 @@ class RecurrentDecoder(RecurrentStack):
         self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
         self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
-        self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention.kind, width)
+        self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention, width)
         self.attentional = None if self.attention is None else Linear(2 * width, width)
         self.cross_attention_paths = () if self.attention is None else ("attention",)
         self.longest: int | None = None

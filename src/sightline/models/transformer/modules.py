@@ -24,10 +24,11 @@ from sightline.layers.positions import (
     build_bias,
     build_relative_keys,
 )
-from sightline.layers.scores import build_head_score
+from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.gradient_checkpointing import CheckpointedStack
 from sightline.models.protocol import Memory
+from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
 from sightline.models.transformer.kv_cache import Seen, Slots, blank_past
 from sightline.models.transformer.state import (
     Cache,
@@ -40,7 +41,6 @@ from sightline.models.transformer.state import (
     lower,
     step_places,
 )
-from sightline.recipe.bodies import TransformerConfig
 
 
 def _attention(
@@ -58,7 +58,7 @@ def _attention(
         dropout=recipe.attention_dropout,
         rotary=rotary,
         relative_keys=relative_keys,
-        score=build_head_score(kind.kind, width // recipe.heads, scaled=kind.scaled),
+        score=build_score(kind.kind, width // recipe.heads, **kind.options(HeadAttentionConfig)),
         projections=kind.projections,
         groups=kind.kv_heads,
         span=span,

@@ -13,7 +13,7 @@ from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_optional, join_rows
-from sightline.recipe.bodies import WindowConfig
+from sightline.models.window.config import WindowConfig
 
 
 class WindowNet(TapModule):

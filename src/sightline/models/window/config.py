@@ -1,0 +1,35 @@
+"""The configs of models that see a fixed number of tokens: feed-forward nets and n-gram counts. Free of torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from sightline.recipe.model import BodyConfig
+from sightline.recipe.schema import Probability
+
+
+class WindowConfig(BodyConfig):
+    """A feed-forward net over a fixed window of tokens (Bengio et al. 2003); it sees nothing outside the window."""
+
+    kind: Literal["window"] = "window"
+    size: int = Field(4, ge=1, description="tokens seen: the last ones (decoder), or as many on each side (encoder)")
+    layers: int = Field(1, ge=1, description="number of hidden layers")
+    hidden: int | None = Field(None, ge=1, description="their width; by default twice the model's")
+    dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
+
+    def describe(self) -> str:
+        return f"feed-forward net over a window of {self.size}"
+
+
+class NgramConfig(BodyConfig):
+    """An n-gram language model: counts with interpolated Kneser–Ney smoothing."""
+
+    counted: ClassVar[bool] = True
+
+    kind: Literal["ngram"] = "ngram"
+    order: int = Field(5, ge=1, description="length of the longest n-gram")
+
+    def describe(self) -> str:
+        return f"{self.order}-grams, counted"
