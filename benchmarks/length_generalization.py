@@ -183,12 +183,12 @@ def _means(rows: list[dict[str, Any]], change: str, kind: str, metric: str) -> I
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Tasks side by side; above how many are all right, below how many symbols are wrong."""
-    from sightline.plots.figures import chart_style, drawing, fonts_for, new_figure, write_figure
+    from sightline.plots.figures import around_curves, drawing, new_figure, write_figure
 
     rows = result["rows"]
     changes = list(dict.fromkeys(row["change"] for row in rows))
     kinds = [kind for kind in KINDS if any(row["positions"] == kind for row in rows)]
-    with drawing(chart_style(fonts_for("".join(changes)), {"font.size": 9})):
+    with drawing({**around_curves(), "font.size": 9}):
         figure = new_figure(figsize=(5.6 * len(changes), 6.6), layout="constrained", facecolor="white")
         grid = figure.subplots(len(METRICS), len(changes), squeeze=False, sharex=True, sharey="row")
         for axes_row, metric in zip(grid, METRICS, strict=True):

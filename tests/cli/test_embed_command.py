@@ -14,6 +14,7 @@ from sightline.inspection.alignment import HeadSelection, align_pairs
 from sightline.recipe.data import ConlluSource
 from sightline.run import Run
 from sightline.tasks.base import Task
+from sightline.text.word_vectors import read_all_word_vectors
 from untrained_runs import PAIRS, by_folder, untrained
 
 TEXTS = [source for source, _ in PAIRS]
@@ -110,12 +111,29 @@ def test_the_places_of_a_word_are_drawn(file: Path, tmp_path: Path) -> None:
         ({"word": "hund", "figure": Path("a.png"), "layer": "0"}, "--figure draws every layer"),
         ({"word": "hund", "figure": Path("a.png"), "words": True}, "--figure draws every layer"),
         ({"out": Path("v.txt")}, r"written as .npy or .parquet"),
+        ({"export": Path("v.txt")}, "--export writes the embedding table, which needs no texts"),
         ({"out": Path("v.npy"), "layer": "top"}, "layer 'top' is neither a number from 0, nor last, nor embedding"),
     ],
 )
 def test_what_would_be_left_undone_is_refused(file: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         embed(Path("transformer"), file, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["vectors.txt", "vectors.bin"])
+@pytest.mark.parametrize("model", ["transformer", "language-model"])
+def test_an_exported_table_is_read_back_as_word_vectors(model: str, name: str, tmp_path: Path) -> None:
+    embed(Path(model), export=tmp_path / name)
+    words, vectors = read_all_word_vectors(tmp_path / name)
+    run = untrained(model)
+    source = model == "transformer"
+    tokenizer = run.vocabulary.source if source else run.vocabulary.target
+    table = run.model.source_embedding if source else run.model.embedding
+    pieces = tokenizer.pieces(range(tokenizer.size))
+    assert len(words) == len(set(words)) > 20
+    for word, vector in list(zip(words, vectors, strict=True))[:20]:
+        row = pieces.index("▁" + word) if "▁" + word in pieces else pieces.index(word)
+        np.testing.assert_array_equal(vector, table.weight[row].detach().numpy())
 
 
 # --- align ------------------------------------------------------------------------------------------------------------

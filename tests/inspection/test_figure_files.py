@@ -9,11 +9,10 @@ import pytest
 
 from sightline.plots.figures import (
     FORMATS,
-    chart_style,
+    around_curves,
     check_figure,
     drawing,
     new_figure,
-    plain_style,
     power_of_ten,
     write_figure,
 )
@@ -34,20 +33,13 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("margin", [None, 0.2])
 def test_the_same_picture_is_the_same_file(suffix: str, margin: float | None, tmp_path: Path) -> None:
     for name in ("one", "other"):
-        with drawing(chart_style(["DejaVu Sans"], {"font.size": 9})):
+        with drawing({**around_curves(), "font.size": 9}):
             figure = new_figure(figsize=(2.0, 1.0))
             figure.subplots().plot([1, 2, 3], label="$a$b$")
             write_figure(figure, tmp_path / f"{name}{suffix}", margin=margin)
     one, other = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "other"))
     assert one == other
     assert one[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
-
-
-def test_what_is_said_of_a_style_goes_before_what_all_have() -> None:
-    plain, own = plain_style(["A"]), plain_style(["A"], {"text.color": "red"})
-    assert own == {**plain, "text.color": "red"} != plain
-    assert chart_style(["A"], {"grid.linewidth": 9.0}, ink="blue")["axes.labelcolor"] == "blue"
-    assert chart_style(["A"], {"grid.linewidth": 9.0})["grid.linewidth"] == 9.0
 
 
 def test_powers_of_ten_are_spelt_without_formulas() -> None:

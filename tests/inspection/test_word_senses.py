@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from sightline.inspection.embeddings import Nearest, cosines, vector_file
-from sightline.inspection.word_senses import Occurrences, principal_plane, turned_alike
-from sightline.plots.senses import draw_senses
+from sightline.inspection.word_senses import Occurrences
+from sightline.plots.senses import draw_senses, principal_plane, turned_alike
 
 
 def test_the_plane_holds_the_two_directions_of_most_variance() -> None:

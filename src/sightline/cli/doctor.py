@@ -63,7 +63,7 @@ _OLDEST_TORCH, _NEWEST_TORCH = (2, 11), (2, 13)  # tested; newer ones are allowe
 _PYTHONS = ((3, 11), (3, 12))  # tested; newer ones are allowed
 _REQUIRED = (
     "numpy", "pydantic", "PyYAML", "pyarrow", "safetensors", "tokenizers", "sacrebleu", "jiwer", "rouge-score",
-    "typer", "rich", "babel", "platformdirs", "pooch", "requests", "latex2mathml", "filelock",
+    "typer", "rich", "babel", "platformdirs", "pooch", "requests", "latex2mathml", "pillow", "filelock",
 )  # fmt: skip
 _OPTIONAL = (  # module, what it serves, how to get it
     ("matplotlib", "pictures", "pip install 'sightline[viz]'"),
@@ -249,11 +249,11 @@ def _features() -> Iterator[Finding]:
 
 
 def _fonts() -> Iterator[Finding]:
-    from sightline.plots.figures import covers, fonts_for
+    from sightline.plots.figures import font_for
 
     for script, sample, package in _SCRIPTS:
-        if covers(sample):
-            yield Finding("features", f"{script} font", f"{fonts_for(sample)[-1]} → labels in pictures")
+        if font := font_for(sample):
+            yield Finding("features", f"{script} font", f"{font} → labels in pictures")
         else:
             remedy = f"{script} labels in pictures: apt install {package}"
             yield Finding("features", f"{script} font", "not found", "missing", remedy)

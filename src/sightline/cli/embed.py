@@ -47,6 +47,9 @@ def embed(
     most: Annotated[
         int | None, typer.Option(help="With --figure: most places drawn, the first ones found; by default 40.")
     ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the embedding table of the run as word2vec text (binary: .bin).")
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Write what a model makes of texts, as vectors: of sentences, of words or of pieces, each in its context.
@@ -61,13 +64,21 @@ def embed(
     - `sightline embed runs/de-en train.de --words --layer 2 --out words.parquet`
     - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
     - `sightline embed runs/en-de news.en --word bank --figure bank.png`
+    - `sightline embed runs/de-en --export vectors.txt`
     """
     from sightline.inspection.embeddings import check_vector_file, files_of
     from sightline.plots.figures import check_figure
     from sightline.run import Run
 
+    if export is not None:
+        if any(value is not None for value in (file, out, nearest, figure, word)):
+            raise ValueError("--export writes the embedding table, which needs no texts; leave the other options out")
+        _export(run, export, device)
+        return
     if out is None and nearest is None and figure is None and word is None:
-        raise ValueError("say what to do with the vectors: --out FILE, --nearest TEXT, or --word WORD --figure FILE")
+        raise ValueError(
+            "say what to do with the vectors: --out FILE, --nearest TEXT, --word WORD --figure FILE, or --export FILE"
+        )
     if (word is None) != (figure is None):
         raise ValueError("--word and --figure go together: whose places are drawn, and where to")
     if nearest is not None and (words or pooling == "none"):
@@ -88,6 +99,16 @@ def embed(
         _draw(loaded, file, word, figure, most or _MOST)
         return
     _embed_lines(loaded, file, wanted, out, nearest, _TOP if top is None else top)
+
+
+def _export(run: Path, path: Path, device: str) -> None:
+    from sightline.files import check_place
+    from sightline.inspection.embeddings import export_embeddings
+    from sightline.run import Run
+
+    check_place(path)
+    count = export_embeddings(Run.load(run, device=device).task, path)
+    print(f"wrote {plural(count, 'vector')} to {path}", file=sys.stderr)
 
 
 def _check_used(nearest: str | None, figure: Path | None, top: int | None, most: int | None) -> None:

@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["encoder", "decoder", "cross"]
-KINDS: dict[Kind, str] = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "attention to the source",
-}
 
 
 class LoadedRun(Protocol):

@@ -30,9 +30,10 @@ from sightline.models.ngram import CountedModel
 from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
 from sightline.tasks.language_model import LanguageModelTask
-from sightline.text.tokenizer import END, START
+from sightline.text.tokenizer import END, SPACE, SPECIALS, START
 from sightline.text.vocabulary import between_spaces
 from sightline.text.word_pieces import align_words
+from sightline.text.word_vectors import has_surplus, write_word_vectors
 
 Layer = int | Literal["last", "embedding"]
 Pooling = Literal["mean", "max", "first", "none"]
@@ -345,3 +346,35 @@ class _ParquetRows:
         rows = pa.FixedSizeListArray.from_arrays(flat, type=self.kind)
         columns = [pa.array(lines, pa.int64()), pa.array(units, pa.string()), rows]
         self.writer.write_table(pa.Table.from_arrays(columns, schema=self.schema))
+
+
+# --- the embedding table ----------------------------------------------------------------------------------------------
+
+
+def export_embeddings(task: Task, path: Path) -> int:
+    """Write a run's embedding table as word2vec text (binary if the name ends with .bin); returns its number of words.
+
+    Of a model with an encoder it is that of the source, else that of the decoder. A piece that begins a word is written
+    without its "▁"; a piece inside words is left out where a word is spelled the same. Specials are left out.
+    """
+    check_layers(task, [])
+    model = task.model
+    module, tokenizer = (
+        (model.embedding, task.vocabulary.target)
+        if isinstance(model, LanguageModel)
+        else (model.source_embedding, task.vocabulary.source)
+    )
+    first = len(SPECIALS)
+    rows: dict[str, int] = {}
+    pieces = tokenizer.pieces(range(first, tokenizer.size))
+    for begins in (True, False):
+        for number, piece in enumerate(pieces, first):
+            word = piece.removeprefix(SPACE)
+            if piece.startswith(SPACE) == begins and word and not has_surplus(word.encode()) and "\n" not in word:
+                rows.setdefault(word, number)
+    table = module.weight.detach().float().cpu().numpy()
+    binary = path.suffix.lower() == ".bin"
+    words = [word for word in rows if not (binary and " " in word)]
+    matrix = table[[rows[word] for word in words]]
+    write_word_vectors(path, words, matrix, format="word2vec-binary" if binary else "word2vec")
+    return len(words)

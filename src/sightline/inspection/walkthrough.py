@@ -136,12 +136,13 @@ class Walkthrough:
             title = Text(f"{shown.number}. ", style="dim").append(record.key, style="bold")
             title.append(f"  {shape_of(record)}" + (f"  ({shown.focus})" if shown.focus else ""), style="dim")
             yield title
-            if record.formula:
-                yield Text(f"   {record.formula}", style="italic")
-            if record.inputs:
-                yield Text("   from " + ", ".join(record.inputs), style="dim")
-            if record.note:
-                yield Text("   " + record.note, style="yellow")
+            for text, style in (
+                (record.formula, "italic"),
+                ("from " + ", ".join(record.inputs) if record.inputs else "", "dim"),
+                (record.note, "yellow"),
+            ):
+                if text:
+                    yield Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
             yield from render_values(shown.tensor, shown.rows, shown.columns)
 
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.inspection.alignment import Alignment
-from sightline.inspection.attribution import Attribution
 from sightline.plots.figures import (
     INK,
     LARGEST,
@@ -19,10 +17,8 @@ from sightline.plots.figures import (
     check_can_draw,
     check_figure,
     drawing,
-    fonts_for,
     new_figure,
     new_picture,
-    plain_style,
     shortened,
     write_figure,
 )
@@ -41,6 +37,9 @@ from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from sightline.inspection.alignment import Alignment
+    from sightline.inspection.attribution import Attribution
 
 
 _NUMBERED_FROM = 0.05
@@ -62,7 +61,7 @@ def draw_alignment(alignment: Alignment, path: Path | None = None, *, title: str
     weights = alignment.weights
     peak = max(1.0, float(abs(weights).max()))
     negative = float(weights.min()) < 0  # as linear attention has them
-    with drawing(plain_style(fonts_for("".join([*sources, *targets, title or ""])))):
+    with drawing():
         figure = new_figure(facecolor="white", figsize=size)
         axes = figure.add_subplot()
         colours, low = (RED_TO_BLUE, -peak) if negative else (PALE_TO_DEEP, 0.0)
@@ -106,13 +105,12 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
     if not grids or not attribution.outputs:
         raise ValueError(f"there is nothing to draw in {path.name}: no answers, or no tokens to attribute them to")
     outputs = [_label(token) for token in attribution.outputs]
-    labels = [*outputs, *(label for _, columns, _ in grids for label in columns), title or ""]
     cell = 0.42
     columns = sum(len(tokens) for _, tokens, _ in grids)
     width = min(cell * columns + _BETWEEN * (len(grids) - 1), LARGEST)
     height = min(cell * len(outputs), LARGEST)
     size = (width, height)  # of the grids: labels stand outside, and the margin makes room
-    with new_picture(path, "".join(labels), dpi=150, figsize=size) as figure:
+    with new_picture(path, dpi=150, figsize=size) as figure:
         _draw_grids(figure, grids, outputs, width)
         if title:
             wrapped = textwrap.fill(title, max(40, round(width * 11)))

@@ -11,13 +11,14 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.inspection.beam import BeamRecord, Node
 from sightline.plots.figures import INK, LARGEST, heading_lines, new_picture, shortened
 from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+
+    from sightline.inspection.beam import BeamRecord, Node
 
 _DEEP, _MIDDLE, _PALE, _GREY = "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
 _ACROSS, _DOWN = 1.25, 0.36  # inches of a step and of a hypothesis
@@ -78,9 +79,8 @@ def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None) -> No
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
     bands = _Bands.of(record.steps, max(sum(node.step == step for node in nodes) for step in range(record.steps)))
     nodes = [node for node in nodes if node.step < bands.steps]
-    words = "".join(visible(node.piece) for node in nodes)
     size = _ACROSS * (bands.across + 0.4), min(_DOWN * bands.height, LARGEST)
-    with new_picture(path, words + (title or "") + "…−", figsize=size) as figure:
+    with new_picture(path, figsize=size) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set(xlim=(-0.7, bands.across - 0.3), ylim=(bands.height - 1.3, -1.3))
         axes.axis("off")

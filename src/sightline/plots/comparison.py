@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from sightline.evaluation.metrics import METRICS
 from sightline.files import write_atomically
 from sightline.plots.figures import (
-    chart_style,
+    around_curves,
     check_figure,
     content_of,
     drawing,
-    fonts_for,
     new_figure,
     power_of_ten,
 )
@@ -65,9 +64,8 @@ def draw(
     """The figure as the content of a file."""
     drawers: dict[str, Callable[[ComparisonResult, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
     heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
-    fonts = fonts_for("".join(system.name for system in comparison.systems) + comparison.test.name)
     style = {"font.size": 9, "axes.facecolor": theme.background, "figure.facecolor": theme.background}
-    with drawing(chart_style(fonts, style, ink=theme.ink, grid=theme.grid)):
+    with drawing({**around_curves(theme.ink, theme.grid), **style}):
         legend = 0.3 + 0.22 * math.ceil(len(comparison.systems) / _LEGEND_COLUMNS)
         sizes = [heights[part] for part in parts]
         figure = new_figure(figsize=(12.5, sum(sizes) + legend), layout="constrained")

@@ -69,9 +69,8 @@ def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None)
         raise ValueError(f"there is nothing to draw in {path.name}: the confusion has no labels")
     cell = _cell_size(len(confusion.labels))
     side = cell * len(confusion.labels)  # labels stand outside; the margin makes room
-    words = "".join(map(visible, confusion.labels)) + (title or "")
     style = {"axes.labelcolor": INK, "axes.titlecolor": INK}
-    with new_picture(path, words, style, figsize=(side, side)) as figure:
+    with new_picture(path, style, figsize=(side, side)) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         shares = row_shares(confusion.counts)
         image = _heat_map(axes, shares)

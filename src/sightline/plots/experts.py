@@ -71,7 +71,7 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
     heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in found.shares.values()]
     height = sum(heights) + 0.5 * len(heights) + 2.0
     shape = {"figsize": (9.0, height), "layout": "constrained"}
-    with new_picture(path, heading, style, dpi=150, margin=None, **shape) as figure:
+    with new_picture(path, style, dpi=150, margin=None, **shape) as figure:
         rows = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[*heights, 0.9], squeeze=False)[:, 0]
         most = max(float(_times(shares).max()) for shares in found.shares.values())
         peak = max(2.0, min(4.0, most))

@@ -8,7 +8,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.inspection.attention import KINDS, Head
 from sightline.plots.figures import INK, LARGEST, breadth, heading_lines, new_picture, shortened
 from sightline.plots.matrices import PALE_TO_DEEP, colour_bar, coloured_cells
 from sightline.terminal import visible
@@ -17,6 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
+
+    from sightline.inspection.attention import Head
+
+KINDS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "attention to the source",
+}
 
 _CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
 _LEAST_CELL = 0.07  # inches; labels are then of 4 points
@@ -62,8 +69,7 @@ def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = Non
     """Draw the heads of a text, one kind of attention below the other; the suffix of the file chooses the format."""
     if not heads:
         raise ValueError(f"{path} would have to show no head at all; choose some")
-    words = "".join(visible(token) for head in _of_kinds(heads) for token in (*head.queries, *head.keys))
-    with new_picture(path, words + (title or "") + "…→↓") as figure:
+    with new_picture(path) as figure:
         _panels(figure, heads, title)
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.evaluation.breakdowns import LengthBucket
-from sightline.inspection.corpus import LengthLoss
-from sightline.inspection.gradients import SIDES, SMALLEST, GradientFlow, Side
 from sightline.plots.figures import around_curves, breadth, new_picture, power_of_ten
 from sightline.run_folder import journal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from sightline.inspection.corpus import LengthLoss
+    from sightline.inspection.gradients import GradientFlow, Side
 
 
 # Okabe & Ito (2008), told apart by colour-blind readers too; with more lines than colours, markers differ.
@@ -58,13 +59,12 @@ def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None)
     if not any(panel.lines for panel in panels):
         raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
     names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
-    words = [title or "", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹", *names, *(p.title + p.x_label + p.y_label for p in panels)]
     width = _PANEL * max(len(panels), 1) + 0.6
     columns = max(1, min(len(names), int(width * 12 / (max(map(breadth, names)) + 8))))
     height = 3.9 + 0.22 * math.ceil(len(names) / columns) + (0.5 if title else 0)
     style = {**around_curves(), "font.size": 10}
     shape = {"figsize": (width, height), "layout": "constrained"}
-    with new_picture(path, "".join(words), style, dpi=150, margin=0.15, **shape) as figure:
+    with new_picture(path, style, dpi=150, margin=0.15, **shape) as figure:
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(axes, panel)
         _legend(figure, columns)
@@ -174,6 +174,7 @@ def draw_lengths(
 _TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}
 _ACROSS = "steps from reading source token k to writing token t"
 _ENOUGH = 6  # pairs at a distance; where there are fewer, a line says nothing
+_SMALLEST = 1e-37  # single precision ends near 1e-38: what is smaller has lost its digits
 _WITHIN = "distance between the answer t and the state k"
 
 
@@ -187,7 +188,7 @@ def draw_flows(flows: Sequence[GradientFlow], path: Path, *, title: str | None =
             "‖∂Lₜ/∂hₖ‖ (median, 10 to 90%)",
             _flow_lines(flows, side),
         )
-        for side in SIDES
+        for side in _TITLES
         if any(flow.curve(side) for flow in flows)
     ]
     draw_lines(panels, path, title=title)
@@ -202,10 +203,10 @@ def _flow_lines(flows: Sequence[GradientFlow], side: Side) -> list[Series]:
             continue
         enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # of very little, all is shown
         shown = [place for place, count in enumerate(curve.count) if count >= enough]
-        while shown and curve.median[shown[-1]] <= SMALLEST:  # what is nothing ends the line; between, it breaks it
+        while shown and curve.median[shown[-1]] <= _SMALLEST:  # what is nothing ends the line; between, it breaks it
             shown.pop()
         values = ([row[place] for place in shown] for row in (curve.median, curve.low, curve.high))
-        median, low, high = ([value if value > SMALLEST else 0.0 for value in row] for row in values)
+        median, low, high = ([value if value > _SMALLEST else 0.0 for value in row] for row in values)
         label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
         dashed = flow.when == "initialisation"
         distances = [curve.distances[place] for place in shown]

@@ -7,8 +7,7 @@ orange through white to blue where something is.
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -117,7 +116,14 @@ class HeatMap:
 
     def png(self) -> bytes:
         """One pixel a number."""
-        return indexed_png(self.scale.levels(self.values), palette(self.scale.signed))
+        from PIL import Image
+
+        levels = self.scale.levels(self.values)  # (R, C)
+        image = Image.frombytes("P", (max(levels.shape[1], 1), max(levels.shape[0], 1)), levels.tobytes() or b"\0")
+        image.putpalette([part for colour in palette(self.scale.signed) for part in colour])
+        content = io.BytesIO()
+        image.save(content, "PNG", optimize=True)
+        return content.getvalue()
 
 
 def row_shares(values: NDArray[Any]) -> Numbers:
@@ -162,20 +168,6 @@ def palette(signed: bool) -> tuple[Colour, ...]:
     places, at = np.linspace(0, 1, len(stops)), np.linspace(0, 1, LEVELS)
     mixed = np.stack([np.interp(at, places, stops[:, part]) for part in range(3)], axis=1).round().astype(int)
     return (*((int(r), int(g), int(b)) for r, g, b in mixed), rgb(UNSEEN), rgb(BROKEN))
-
-
-def indexed_png(indices: NDArray[np.uint8], colours: Sequence[Colour]) -> bytes:
-    """A PNG with a palette (RFC 2083), one byte a pixel."""
-    height, width = indices.shape
-    lines = np.concatenate([np.zeros((height, 1), np.uint8), indices], axis=1)  # each begins with the filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    table = np.asarray(colours, np.uint8).tobytes()
-    parts = ((b"IHDR", header), (b"PLTE", table), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in parts)
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 RED_TO_BLUE = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing

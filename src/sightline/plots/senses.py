@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sightline.inspection.word_senses import Numbers, Occurrences, principal_plane, turned_alike
 from sightline.plots.figures import GRID, INK, breadth, new_picture, shortened
+from sightline.plots.matrices import Numbers
 from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from sightline.inspection.word_senses import Occurrences
 
 _ACROSS = 3  # panels in a row; four of four
 _PANEL = 3.5  # inches
@@ -46,7 +49,7 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
     listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
     heading = title or f"“{found.word}” in {len(contexts)} places"
     size = (width, _PANEL * down + listed + 0.5)
-    with new_picture(path, heading + "".join(contexts) + "“”…", _STYLE, margin=0.15, figsize=size) as figure:
+    with new_picture(path, _STYLE, margin=0.15, figsize=size) as figure:
         bottom = listed / figure.get_figheight()
         colours = _colours(planes)
         grid = figure.add_gridspec(down, across, bottom=bottom + 0.02, top=1 - 0.75 / figure.get_figheight())
@@ -56,6 +59,29 @@ def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> 
             _draw_plane(axes, name, places, shares, colours)
         figure.suptitle(heading, fontsize=13, x=0.03, y=1 - 0.12 / figure.get_figheight(), ha="left", va="top")
         _list(figure, contexts, colours, columns, bottom)
+
+
+def principal_plane(vectors: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
+    """Principal components: (n, D) → coordinates (n, 2) and the share of the variance along each (2,).
+
+    X − mean = U S Vᵀ; coordinates are the first two columns of U S, shares S² / Σ S² (Pearson 1901). Where all vectors
+    are one, all stand at the origin.
+    """
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    least = 1e-9 * max(1.0, float(np.abs(vectors).max(initial=0.0)))  # below this it is rounding
+    sizes = np.where(sizes > least * np.sqrt(vectors.size), sizes, 0.0)
+    room = max(0, 2 - len(sizes))
+    places = np.pad((left * sizes)[:, :2], ((0, 0), (0, room)))
+    shares = np.pad(sizes[:2] ** 2, (0, room)) / max(float((sizes**2).sum()), np.finfo(np.float64).tiny)
+    return places, shares
+
+
+def turned_alike(places: Numbers, model: Numbers) -> Numbers:
+    """The same plane with each axis turned so that it runs as the model's: components have no sign of their own."""
+    signs = np.where((places * model).sum(axis=0) < 0, -1.0, 1.0)
+    result: Numbers = places * signs
+    return result
 
 
 def _planes(found: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:

@@ -175,20 +175,21 @@ class NumberTable:
         margin = max((cell_len(name) for name in names), default=0)
         across = max((options.max_width - margin - 3) // width, 1)
         height, count = self.values.shape
-        shown = min(count, self.columns_shown)
+        shown = count if count <= self.columns_shown else min(self.columns_shown, across)
         for start in range(0, shown, across):
             stop = min(start + across, shown)
             if heads:
                 yield Text(" " * margin + "".join(right(head, width) for head in heads[start:stop]), style="bold")
             elif shown > across:
-                yield Text(f"{' ' * margin} columns {start} to {stop - 1}:", style="dim")
+                columns = f"columns {start} to {stop - 1}" if stop - start > 1 else f"column {start}"
+                yield Text(f"{' ' * margin} {columns}:", style="dim")
             more = "  …" if stop == shown < count else ""
             for place, row in enumerate(cells):
                 line = Text(
                     right(names[place] if names else "", margin), style="bold", no_wrap=True, overflow="ellipsis"
                 )
                 yield line.append("".join(right(cell, width) for cell in row[start:stop]) + more, style="not bold")
-        left_out = ((height, self.rows_shown, "rows"), (count, self.columns_shown, "columns"))
+        left_out = ((height, self.rows_shown, "rows"), (count, shown, "columns"))
         left = [f"{size - most} more {what}" for size, most, what in left_out if size > most]
         if left:
             yield Text("… " + " and ".join(left), style="dim")

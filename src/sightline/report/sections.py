@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from sightline.inspection.attention import KINDS, Head, first_seen
+from sightline.inspection.attention import Head, first_seen
 from sightline.inspection.beam import BeamRecord, Children, Node, ending, unbranched
 from sightline.inspection.trace import Axis, Record
+from sightline.plots.heads import KINDS
 from sightline.plots.matrices import HeatMap, Scale, palette
 from sightline.report.heat_maps import Page, name, scale_bar, short
 from sightline.terminal import visible
