@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.decoding.batch import Considered
+from sightline.decoding.request import BeamStep, Request
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Decoding
 from sightline.run import Run
@@ -69,7 +69,7 @@ class Followed:
     def __init__(self, tokens: Sequence[int]) -> None:
         self.wanted, self.beginnings, self.lost, self.finished = [*tokens, END], list[list[int]](), False, False
 
-    def __call__(self, step: Considered) -> None:
+    def __call__(self, step: BeamStep) -> None:
         if step.step == 0:
             self.beginnings, self.lost, self.finished = [[]], False, False
         words, parents = step.words[0].tolist(), step.parents[0].tolist()
@@ -88,7 +88,7 @@ class Followed:
 def was_pruned(run: Run, text: str, greedy: Sequence[int], options: Decoding) -> bool:
     """Whether the beginning of the greedy output fell out of the beam before the search ended."""
     follow = Followed(greedy)
-    run.task.answer([text], options, watch=follow)
+    run.task.predict([Request(text, options, on_step=follow)])
     return follow.lost
 
 

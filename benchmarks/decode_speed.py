@@ -91,11 +91,11 @@ class SightlineDecoder(Decoder):
         )
 
     def decode(self) -> list[list[int]]:
-        from sightline.decoding.generate import generate
-        from sightline.decoding.request import Request
+        from sightline.decoding.engine import decode
+        from sightline.decoding.request import make_requests
 
-        request = Request(self.sources, scored=False)  # as CTranslate2's are not
-        found = generate(self.loaded.model, request, self.options, device=self.loaded.device)
+        request = make_requests(self.sources, scored=False)  # as CTranslate2's are not
+        found = decode(self.loaded.model, request, self.options, device=self.loaded.device)
         return [hypotheses[0].tokens for hypotheses in found]
 
 
@@ -194,22 +194,23 @@ def prepare(run: str, folder: Path) -> tuple[Any, float]:
 @torch.inference_mode()
 def logit_difference(loaded: Any, model: Any, sources: list[list[int]]) -> float:
     """The largest difference between Sightline's logits and Marian's, over the first tokens of some sentences."""
-    from sightline.decoding.generate import generate
-    from sightline.decoding.padding import pad_tokens
-    from sightline.decoding.request import Request, make_batch
+    from sightline.decoding.engine import decode
+    from sightline.decoding.request import make_requests, pad_tokens
+    from sightline.layers.layout import Padded
 
-    options, request = loaded.options(beam=1), Request(sources)
-    outputs = [found[0].tokens for found in generate(loaded.model, request, options, device="cpu")]
+    options, request = loaded.options(beam=1), make_requests(sources)
+    outputs = [found[0].tokens for found in decode(loaded.model, request, options, device="cpu")]
     shortest = min(len(output) for output in outputs)
     given = pad_tokens([[SPECIALS.index("<s>"), *output[:shortest]] for output in outputs], "cpu")
-    batch = make_batch(request, options, "cpu")
-    state = loaded.model.begin(loaded.model.encode(batch.source, batch.layout))
+    rows = [[*source, SPECIALS.index("</s>")] for source in sources]
+    read = pad_tokens(rows, "cpu")
+    state = loaded.model.begin(loaded.model.encode(read, Padded.of([len(row) for row in rows])))
     worst = 0.0
     for step in range(given.shape[1]):
         features, state = loaded.model.advance(given[:, step : step + 1], state)
         ours = loaded.model.logits(features[:, 0])
-        mask = (batch.source != PAD).long()
-        theirs = model(input_ids=batch.source, attention_mask=mask, decoder_input_ids=given[:, : step + 1])
+        mask = (read != PAD).long()
+        theirs = model(input_ids=read, attention_mask=mask, decoder_input_ids=given[:, : step + 1])
         worst = max(worst, float((ours - theirs.logits[:, -1])[:, 3:].abs().max()))
     return worst
 

@@ -159,7 +159,7 @@ def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_o
 def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     assert isinstance(run.task, Seq2SeqTask)
-    ((right,), (wrong,)) = run.task.judge([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
+    ((right,), (wrong,)) = run.task.score_outputs([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
     ((best, *_),) = run.predict_nbest([text], run.options(beam=1, length_penalty=0))
     assert best.text == right.text == "hello zorbaquux !"
     assert right.score == pytest.approx(best.score, abs=1e-5)

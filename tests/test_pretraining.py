@@ -272,7 +272,7 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
     run = Run.load(sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "run", display=Silent()))
     options = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
-    found = run.task.answer(["one two three", "four five six seven"] * 4, options)
+    found = run.predict_nbest(["one two three", "four five six seven"] * 4, options)
     assert not any("<gap-" in guess.text for guesses in found for guess in guesses)
     assert any(guess.text for guesses in found for guess in guesses)
 

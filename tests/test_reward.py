@@ -17,8 +17,8 @@ import yaml
 
 import sightline
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
-from sightline.decoding.request import Request, make_batch
-from sightline.decoding.search import walk
+from sightline.decoding.engine import decode
+from sightline.decoding.request import make_requests
 from sightline.evaluation.bleu import sentence_gleu
 from sightline.layers.dropout import Dropout
 from sightline.models.seq2seq import Seq2Seq
@@ -273,7 +273,7 @@ def test_what_drawing_takes_is_near_what_is_counted(model: Seq2Seq) -> None:
     sources = [[int(word) for word in torch.randint(4, 13, (3 + number % 4,))] for number in range(8)]
     options = sampling_options(Reward(samples=4, max_length=12), 3.0, 1, model.longest)
     with count_flops() as count:
-        found = walk(model, make_batch(Request(sources), options, CPU), options)
+        found = decode(model, make_requests(sources), options, device=CPU)
     outputs = [[guess.tokens for guess in guesses] for guesses in found]
     told = sampling_flops(step, sources, outputs) / count.total
     # a Transformer's queries meet the keys of the other outputs of their source too, masked: here up to a seventh more
@@ -309,8 +309,8 @@ def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> 
 def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, asked = sightline.load(started, device="cpu"), []
 
-    def listed(model: Any, request: Request, options: Any, device: Any) -> list[list[Any]]:
-        asked.append((request.marks, options.sample.seed))
+    def listed(model: Any, requests: Any, options: Any, device: Any) -> list[list[Any]]:
+        asked.append((requests[0].marks, options.sample.seed))
         return [[SimpleNamespace(tokens=[5]), SimpleNamespace(tokens=[6])]]
 
     monkeypatch.setattr("sightline.training.reward.generate", listed)

@@ -17,9 +17,8 @@ from safetensors import SafetensorError
 from sightline.data.locate import data_folder, load_run_recipe
 from sightline.data.sources import Example, line_limit, read
 from sightline.data.target_lengths import TargetLengths
-from sightline.decoding.batch import Told
 from sightline.decoding.ensemble import Ensemble, Mean, check_alike
-from sightline.decoding.phrases import Phrases
+from sightline.decoding.request import Phrases, Request
 from sightline.decoding.scoring import attention_to_source, stream_losses
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.labels import Confusion, count_unknown_labels
@@ -40,9 +39,8 @@ from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe, Risk
 from sightline.recipe.recipe import carries, check_replacing, without_adapters
 from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
-from sightline.tasks.base import Prediction, Score, Task, build_task
+from sightline.tasks.base import Incomplete, Prediction, Score, Task, build_task
 from sightline.tasks.classification import ClassificationTask, Probabilities
-from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.tasks.tagging import TaggingTask
@@ -243,7 +241,7 @@ class Run:
         first, device_ = members[0], members[0].device
         for other in members[1:]:
             check_alike(first, other)
-        model = Ensemble([each.task.writer() for each in members], weights=weights, mean=mean).eval()
+        model = Ensemble([each.task.search_model for each in members], weights=weights, mean=mean).eval()
         together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
         together.members = members
         together.precision = next((each.precision for each in members if each.precision != "float32"), "float32")
@@ -298,18 +296,37 @@ class Run:
         first: int = 0,
         phrases: Sequence[Phrases] | None = None,
         scored: bool = True,
-        told: Told | None = None,
+        on_done: Callable[[int], None] | None = None,
         **changes: Any,
     ) -> list[list[Prediction]]:
         """For each text its best outputs, best first; `phrases` say what each must or must not contain.
 
         Keywords change the recipe's decoding as in `predict`, e.g. `beam=5, nbest=5`; or `options` are all of it.
-        Without scores (they may be NaN then) a greedy search is faster. `told` hears how many more texts are done.
+        Without scores (they may be NaN then) a greedy search is faster. `on_done` is called with how many more texts
+        are done.
         """
         check_texts("predict_nbest", texts)
         options = self._chosen("predict_nbest", options, changes)
-        how: Any = {"prefixes": prefixes, "first": first, "phrases": phrases, "scored": scored, "told": told}
-        return self.task.answer(texts, options, **how)
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise ValueError(
+                f"predict_nbest has {len(texts)} texts and {len(prefixes)} prefixes; give one for each text"
+            )
+        if phrases is not None and len(phrases) != len(texts):
+            raise ValueError(
+                f"predict_nbest has {len(texts)} texts and {len(phrases)} phrases; give them for each text"
+            )
+        requests = [
+            Request(
+                text,
+                options,
+                prefix_text=None if prefixes is None else prefixes[index],
+                phrases=None if phrases is None else phrases[index],
+                number=first + index,
+                scored=scored,
+            )
+            for index, text in enumerate(texts)
+        ]
+        return self.task.predict(requests, on_done)
 
     def _chosen(self, method: str, options: Decoding | None, changes: dict[str, Any]) -> Decoding:
         """The decoding that a call asks for: all of it, some changed keys, or that of the recipe."""
@@ -520,13 +537,13 @@ class Run:
         """The outputs for each source of a test set, best first."""
         done = 0
 
-        def tell(more: int) -> None:
+        def count(more: int) -> None:
             nonlocal done
             done += more
             if progress is not None:
                 progress(f"decoding {test.name}", done, len(test.sources))
 
-        return self.predict_nbest(test.sources, options, scored=False, told=tell)
+        return self.predict_nbest(test.sources, options, scored=False, on_done=count)
 
     def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
         lowercase = self.recipe.evaluation.lowercase
@@ -569,9 +586,9 @@ class Run:
         """By what the model thinks of every reference, each beside its source."""
         assert isinstance(self.task, Seq2SeqTask)  # models of text and menders are measured otherwise
         pairs = test.source_reference_pairs()
-        judged = self.task.judge([source for source, _ in pairs], [target for _, target in pairs])
-        losses = np.array([-told.score for (told,) in judged])
-        tokens = [len(told.tokens) + 1 for (told,) in judged]
+        scored = self.task.score_outputs([source for source, _ in pairs], [target for _, target in pairs])
+        losses = np.array([-output.score for (output,) in scored])
+        tokens = [len(output.tokens) + 1 for (output,) in scored]
         return measure_perplexity(losses, tokens, copied=self.recipe.copies_unknown)
 
     def _mended(self, test: TestSet) -> DenoisingScores:

@@ -17,7 +17,7 @@ import sightline
 from sightline.cli import errors
 from sightline.cli.app import app
 from sightline.data.sources import Example
-from sightline.decoding.phrases import Phrases
+from sightline.decoding.request import Phrases
 from sightline.evaluation import test_set
 from sightline.recipe.decoding import Sampling
 from sightline.run import Run

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from sightline.layers.layout import Layout
 
+_NOTHING = -1  # before the first token of a sentence that joined later
 Rule = Callable[[int, list[int]], dict[int, float]]  # first source token, words so far → probability of each next word
 
 
@@ -27,6 +29,11 @@ class ScriptState:
 
     def keep(self, sentences: Tensor) -> ScriptState:
         return ScriptState(self.sentences[sentences], self.said[sentences])
+
+    def append(self, other: ScriptState) -> ScriptState:
+        longest = max(self.said.shape[2], other.said.shape[2])
+        said = [pad(each.said, (longest - each.said.shape[2], 0), value=_NOTHING) for each in (self, other)]
+        return ScriptState(torch.cat([self.sentences, other.sentences]), torch.cat(said))
 
 
 class Script(nn.Module):
@@ -53,7 +60,7 @@ class Script(nn.Module):
         features = torch.full((len(tokens), 1, self.vocabulary), float("-inf"))
         pairs = zip(state.sentences.flatten().tolist(), said.flatten(0, 1).tolist(), strict=True)
         for row, (sentence, words) in enumerate(pairs):
-            for word, probability in self.rule(sentence, words[1:]).items():
+            for word, probability in self.rule(sentence, [w for w in words if w != _NOTHING][1:]).items():
                 features[row, 0, word] = torch.tensor(probability).log()
         return features, replace(state, said=said)
 

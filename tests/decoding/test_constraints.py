@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding import banks
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Constraints, Request
-from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
+from sightline.decoding import beam as beams
+from sightline.decoding.engine import decode
+from sightline.decoding.processors import ForbiddenPhrases, MinLength, RequiredPhrases
+from sightline.decoding.request import Demands, Edges, make_requests
 from sightline.decoding.scoring import log_probabilities
 from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Decoding
@@ -70,8 +70,7 @@ def best(model: Seq2Seq, source: list[int], wanted: Callable[[list[int]], bool],
 
 
 def constrained(model: Any, sources: list[list[int]], demands: Sequence[Demands], options: Decoding) -> list[Any]:
-    constraints = Constraints(demands, NOTHING)
-    found = generate(model, Request(sources, constraints=constraints), options)
+    found = decode(model, make_requests(sources, demands=demands, edges=NOTHING), options)
     return [[h.tokens for h in beams] for beams in found]
 
 
@@ -96,7 +95,7 @@ def test_a_narrow_beam_says_all_that_it_must(tiny: Seq2Seq, beam: int) -> None:
 
 def test_sentences_without_demands_are_searched_as_ever_among_others_with_some(tiny: Seq2Seq) -> None:
     options = Decoding(beam=4, nbest=4, max_length=9)
-    plain = [[h.tokens for h in beams] for beams in generate(tiny, Request(SOURCES), options)]
+    plain = [[h.tokens for h in beams] for beams in decode(tiny, make_requests(SOURCES), options)]
     free = Demands()
     assert constrained(tiny, SOURCES, [free, DEMANDS[1], free], options)[::2] == plain[::2]
     assert constrained(tiny, SOURCES, [free, DEMANDS[5], free], options)[::2] == plain[::2]
@@ -141,7 +140,7 @@ def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any])
     for edges, expected in ((NOTHING, True), (Edges(within, goes_on), False)):
         edges = Edges(edges.within[:12], edges.goes_on[:12])
         options = Decoding(beam=4, max_length=6)
-        found = generate(script(rule), Request([[5]], constraints=Constraints(demands, edges)), options)
+        found = decode(script(rule), make_requests([[5]], demands=demands, edges=edges), options)
         assert contains(found[0][0].tokens, [6, 7]) is expected
         assert 6 in found[0][0].tokens
 
@@ -152,8 +151,8 @@ def edges_of(within: Sequence[int], goes_on: Sequence[int]) -> Edges:
 
 
 def said_with(model: Any, sources: list[list[int]], demands: list[Demands], edges: Edges, **options: Any) -> list[Any]:
-    request = Request(sources, constraints=Constraints(demands, edges))
-    found = generate(model, request, Decoding.model_validate({"beam": 4, "max_length": 8, **options}))
+    request = make_requests(sources, demands=demands, edges=edges)
+    found = decode(model, request, Decoding.model_validate({"beam": 4, "max_length": 8, **options}))
     return [[h.tokens for h in beams] for beams in found]
 
 
@@ -188,14 +187,14 @@ def test_a_word_that_begins_two_phrases_is_offered_once_and_counts_once(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[list[int]] = []
-    in_turn = banks.in_turn
+    in_turn = beams.in_turn
 
     def watched(totals: torch.Tensor, banks: torch.Tensor, count: int, most: int) -> torch.Tensor:
         alive = totals > float("-inf")
         counted.append(sorted(banks[alive].tolist(), reverse=True))
         return in_turn(totals, banks, count, most)
 
-    monkeypatch.setattr(banks, "in_turn", watched)
+    monkeypatch.setattr(beams, "in_turn", watched)
     shares = {**dict.fromkeys(range(5, 12), 0.13), 4: 0.01, END: 0.08}
     demands = [Demands(required=((4, 5), (4, 6)))]
     said_with(script(lambda first, said: shares), [[5]], demands, edges_of([], []), beam=2)
@@ -205,30 +204,29 @@ def test_a_word_that_begins_two_phrases_is_offered_once_and_counts_once(
 def test_banks_take_turns_and_what_there_is_not_has_none() -> None:
     never = float("-inf")
     totals = torch.tensor([[-1.0, -2.0, never, -3.0, -4.0], [-5.0, -1.0, -2.0, -3.0, -4.0]])
-    found = banks.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
+    found = beams.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
     assert found.tolist() == [[0, 1, 3, 4], [3, 4, 1, 0]]
 
 
 def test_an_output_begins_as_if_a_space_stood_before_it() -> None:
     edges = Edges(*(torch.zeros(12, dtype=torch.bool) for _ in range(2)), space=5)
-    required = Required.of([Demands(required=((5, 6),))], edges, "cpu")
-    assert required is not None
+    required = RequiredPhrases.of([Demands(required=((5, 6),))], edges, "cpu")
     said = torch.tensor([[[START], [5], [6]]])
     assert required.begun(said)[0, :, 0].tolist() == [[True, True], [True, True], [True, False]]
 
 
 def test_a_phrase_that_is_asked_for_twice_is_one() -> None:
-    required = Required.of([Demands(required=((4, 5), (6,), (4, 5)))], NOTHING, "cpu")
-    assert required is not None and required.lengths.tolist() == [[2, 1]]
+    required = RequiredPhrases.of([Demands(required=((4, 5), (6,), (4, 5)))], NOTHING, "cpu")
+    assert required.lengths.tolist() == [[2, 1]]
 
 
 def test_those_who_stay_in_a_batch_keep_their_own_rules() -> None:
     demands = [Demands(forbidden=((4, 5),)), Demands(apart=((6,),))]
-    rules = Rules(torch.tensor([7, 9]), 2, Forbidden.of(demands, NOTHING, "cpu")).keep(torch.tensor([1]))
-    alone = Forbidden.of(demands[1:], NOTHING, "cpu")
-    assert rules.shortest is not None and rules.shortest.tolist() == [9] and rules.no_repeat == 2
-    assert rules.forbidden is not None and alone is not None
-    for ours, theirs in ((rules.forbidden.lasts, alone.lasts), (rules.forbidden.apart, alone.apart)):
+    least = MinLength(torch.tensor([7, 9])).keep(torch.tensor([1]))
+    kept = ForbiddenPhrases.of(demands, NOTHING, "cpu").keep(torch.tensor([1]))
+    alone = ForbiddenPhrases.of(demands[1:], NOTHING, "cpu")
+    assert least.least.tolist() == [9]
+    for ours, theirs in ((kept.lasts, alone.lasts), (kept.apart, alone.apart)):
         assert ours.tolist() == theirs.tolist()
 
 
@@ -244,14 +242,14 @@ def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> 
     model = script(lambda first, said: {7: 0.9, 6: 0.1} if len(said) < 3 else {END: 1.0})
     demands = [Demands(apart=((7,),))]
     edges = Edges(within, torch.zeros(12, dtype=torch.bool))
-    (found,) = generate(model, Request([[5]], constraints=Constraints(demands, edges)), Decoding(beam=1))
+    (found,) = decode(model, make_requests([[5]], demands=demands, edges=edges), Decoding(beam=1))
     assert found[0].tokens == [6, 7, 7]  # not at the beginning, where no word stands before it
 
 
 def test_a_forced_prefix_is_above_the_rules(tiny: Seq2Seq) -> None:
     options = Decoding(beam=3, max_length=9, no_repeat=1, min_length=5)
-    constraints = Constraints([Demands(forbidden=((8,),))], NOTHING)
-    (found,) = generate(tiny, Request(SOURCES[:1], prefixes=[[8, 8]], constraints=constraints), options)
+    demands = [Demands(forbidden=((8,),))]
+    (found,) = decode(tiny, make_requests(SOURCES[:1], [[8, 8]], demands=demands, edges=NOTHING), options)
     assert found[0].tokens[:2] == [8, 8] and 8 not in found[0].tokens[2:]
     assert torch.isfinite(torch.tensor(found[0].score))
 
@@ -269,9 +267,9 @@ WAYS = [
 def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: int) -> None:
     sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(12)]
     shape = {"max_length": 16, "min_length": 9 if count > 1 else 0, **changes}
-    found = generate(tiny, Request(sources), Decoding.model_validate({**shape, "no_repeat": count}))
+    found = decode(tiny, make_requests(sources), Decoding.model_validate({**shape, "no_repeat": count}))
     assert not any(repeats(h.tokens, count) for beams in found for h in beams)
-    plain = generate(tiny, Request(sources), Decoding.model_validate(shape))
+    plain = decode(tiny, make_requests(sources), Decoding.model_validate(shape))
     assert count == 3 or any(repeats(h.tokens, count) for beams in plain for h in beams)  # else it would show nothing
 
 
@@ -279,7 +277,7 @@ def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: 
 def test_without_repeats_and_with_a_least_length_it_is_an_exhaustive_search(tiny: Seq2Seq, count: int) -> None:
     exhaustive = {"length_penalty": 1.0, "stopping": "bound"}
     options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2, **exhaustive)
-    (found,) = generate(tiny, Request(SOURCES[:1]), options)
+    (found,) = decode(tiny, make_requests(SOURCES[:1]), options)
     wanted = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
     assert [h.tokens for h in found] == wanted[:6]
 
@@ -289,7 +287,7 @@ def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: 
     """Nor than what the source's length alone would allow: a source of one token may become 13 otherwise."""
     model = script(lambda first, said: {END: 0.9, 6: 0.06, 7: 0.04})
     options = {"max_length": 30, "max_ratio": 1.0, **changes}
-    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "min_length": 20}))
+    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "min_length": 20}))
     assert {len(h.tokens) for beams in found for h in beams} & {20} and all(
         len(h.tokens) >= 20 for beams in found for h in beams
     )
@@ -298,14 +296,14 @@ def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: 
 def test_an_output_that_has_nothing_left_to_say_ends(script: type[Any]) -> None:
     model = script(lambda first, said: {6: 0.6, 7: 0.3, END: 0.1})
     options = Decoding(beam=1, no_repeat=1, min_length=5, max_length=9)
-    (found,) = generate(model, Request([[5]]), options)
+    (found,) = decode(model, make_requests([[5]]), options)
     assert found[0].tokens == [6, 7]
 
 
 def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any]) -> None:
     model = script(lambda first, said: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
     options = Decoding(beam=2, min_length=3, max_length=8, length_penalty=0.0)
-    found = generate(model, Request(prefixes=[[7, 7], [8]]), options)
+    found = decode(model, make_requests(prefixes=[[7, 7], [8]]), options)
     assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]
 
 
@@ -316,8 +314,6 @@ def test_no_repeat_goes_with_words_that_only_a_sentence_since_done_could_copy() 
     recipe = ModelConfig.model_validate({"width": 8, "encoder": encoder, "decoder": decoder, "copying": True})
     model = CopyingSeq2Seq(recipe, 13).eval()
     options = Decoding(beam=3, no_repeat=1, max_length=6, max_ratio=0.1)
-    request = Request([[16], [4]], prefixes=[[], [5, 6, 7]])
-    both = generate(model, request, options)
-    assert [both[0][0].tokens, both[1][0].tokens] == [
-        generate(model, request.take([number]), options)[0][0].tokens for number in (0, 1)
-    ]
+    request = make_requests([[16], [4]], prefixes=[[], [5, 6, 7]])
+    both = decode(model, request, options)
+    assert [both[0][0].tokens, both[1][0].tokens] == [decode(model, [one], options)[0][0].tokens for one in request]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.engine import decode
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, model_limits
+from sightline.decoding.request import make_requests
 from sightline.decoding.scoring import attention_to_source, log_probabilities, strongest_links
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
@@ -62,14 +62,14 @@ def average(models: list[Seq2Seq], source: list[int], past: list[int], weights: 
 
 @pytest.mark.parametrize("changes", WAYS)
 def test_an_ensemble_of_one_is_the_model_itself(model: Seq2Seq, changes: dict[str, Any]) -> None:
-    one, itself = (generate(each, Request(SOURCES), options(**changes)) for each in (Ensemble([model]), model))
+    one, itself = (decode(each, make_requests(SOURCES), options(**changes)) for each in (Ensemble([model]), model))
     assert one == itself
 
 
 @pytest.mark.parametrize(("changes", "mean"), [(WAYS[1], "probabilities"), (WAYS[3], "logs")])
 def test_an_ensemble_of_equals_is_any_of_them(model: Seq2Seq, changes: dict[str, Any], mean: Any) -> None:
-    both = generate(Ensemble([model, model], mean=mean), Request(SOURCES), options(**changes))
-    alone = generate(model, Request(SOURCES), options(**changes))
+    both = decode(Ensemble([model, model], mean=mean), make_requests(SOURCES), options(**changes))
+    alone = decode(model, make_requests(SOURCES), options(**changes))
     assert [[h.tokens for h in beams] for beams in both] == [[h.tokens for h in beams] for beams in alone]
     for ours, theirs in zip(both, alone, strict=True):
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-5)
@@ -79,7 +79,7 @@ def test_an_ensemble_of_equals_is_any_of_them(model: Seq2Seq, changes: dict[str,
 def test_different_models_are_averaged_word_by_word(mixed: list[Seq2Seq], logs: bool) -> None:
     weights = [0.5, 0.3, 0.2]
     together = Ensemble(mixed, weights=[5, 3, 2], mean="logs" if logs else "probabilities")
-    for source, (found,) in zip(SOURCES, generate(together, Request(SOURCES), options(beam=1)), strict=True):
+    for source, (found,) in zip(SOURCES, decode(together, make_requests(SOURCES), options(beam=1)), strict=True):
         total, past = 0.0, list[int]()
         for word in [*found.tokens, END]:
             shares = average(mixed, source, past, weights, logs)
@@ -110,7 +110,7 @@ def test_coverage_is_the_mean_over_the_models_that_look(mixed: list[Seq2Seq]) ->
     """The Transformer has two layers that look and the LSTM one, and both count the same."""
     together = Ensemble(mixed)
     chosen = options(beam=4, nbest=4, coverage_penalty=0.4, length_penalty=0.7, max_length=6)
-    for guess in generate(together, Request(SOURCES[:1]), chosen)[0]:
+    for guess in decode(together, make_requests(SOURCES[:1]), chosen)[0]:
         covered = np.mean([looked(model, SOURCES[0], guess.tokens) for model in mixed[:2]], axis=0).sum(0)
         penalty = 0.4 * np.log(np.minimum(covered, 1.0)).sum()
         wanted = guess.log_probability / ((5 + len(guess.tokens) + 1) / 6) ** 0.7 + penalty
@@ -144,13 +144,13 @@ def test_where_an_ensemble_looked_is_the_mean_of_those_that_look(mixed: list[Seq
 def test_what_an_ensemble_writes_does_not_depend_on_the_batch(mixed: list[Seq2Seq], changes: dict[str, Any]) -> None:
     sources = SOURCES * 4
     one, all_ = (
-        generate(Ensemble(mixed), Request(sources), options(**changes, batch_tokens=size)) for size in (1, 9999)
+        decode(Ensemble(mixed), make_requests(sources), options(**changes, batch_tokens=size)) for size in (1, 9999)
     )
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
 def test_prefixes_hold_for_all_models(mixed: list[Seq2Seq]) -> None:
-    found = generate(Ensemble(mixed), Request(SOURCES, prefixes=[[8, 8], [], [4], [9]]), options(beam=3))
+    found = decode(Ensemble(mixed), make_requests(SOURCES, prefixes=[[8, 8], [], [4], [9]]), options(beam=3))
     assert found[0][0].tokens[:2] == [8, 8]
     assert found[2][0].tokens[0] == 4 and found[3][0].tokens[0] == 9
 
@@ -164,7 +164,7 @@ def test_an_ensemble_has_no_more_room_than_any_of_its_models(
     ]
     both = [build_model(body, body) for body in bodies[:2]]
     alone = DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": bodies[2]}), 13)
-    assert rooms(Ensemble([*both, alone, *mixed])) == [(32, False), (20, False), (40, True)]
+    assert model_limits(Ensemble([*both, alone, *mixed])) == [(32, False), (20, False), (40, True)]
     assert Ensemble([*both, *mixed]).longest == 20
     assert Ensemble(mixed).longest is None
 

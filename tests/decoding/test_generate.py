@@ -12,11 +12,8 @@ import pytest
 import torch
 from made_sources import many_sources
 
-from sightline.decoding.batch import Hypothesis
-from sightline.decoding.generate import _threads, few_of, generate, on_tensor_cores, side_by_side
-from sightline.decoding.request import Constraints, Request, make_batch
-from sightline.decoding.rules import Demands, Edges, Ids
-from sightline.decoding.steps import size_for
+from sightline.decoding.engine import _threads, decode, few_of, on_tensor_cores, side_by_side, size_for
+from sightline.decoding.request import Demands, Edges, Hypothesis, Ids, make_requests
 from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -28,16 +25,16 @@ END = 3
 def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
     sources = many_sources(14)
     shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
-    one, all_ = (generate(model, Request(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
+    one, all_ = (decode(model, make_requests(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
 def test_a_beginning_that_leaves_a_model_no_room_is_refused_by_the_line(script: type[Any]) -> None:
     model = script(lambda first, said: {6: 0.6, END: 0.4})
     model.longest = 3
-    assert generate(model, Request([[5]], [[6, 6]]), Decoding(beam=2))[0][0].tokens == [6, 6]
+    assert decode(model, make_requests([[5]], [[6, 6]]), Decoding(beam=2))[0][0].tokens == [6, 6]
     with pytest.raises(ValueError, match="line 2 has a prefix of 3 tokens, and this model can write 2 there"):
-        generate(model, Request([[5], [5]], [[6], [6, 6, 6]]), Decoding(beam=2))
+        decode(model, make_requests([[5], [5]], [[6], [6, 6, 6]]), Decoding(beam=2))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +55,7 @@ def test_when_sentences_are_moved_together_changes_no_output(
     """At once, as on a CPU, as on a GPU, and never, so that some are long done beside others that go on."""
     chosen = Decoding.model_validate({"max_length": 12, "max_ratio": 1.0, **options})
     demands = [Demands(required=required[: number % 3]) for number in range(40)]
-    request = Request(many_sources(40), constraints=Constraints(demands, Edges.none(13)))
+    request = make_requests(many_sources(40), demands=demands, edges=Edges.none(13))
     policies = [
         lambda alive, size, device: alive,
         size_for,
@@ -67,8 +64,8 @@ def test_when_sentences_are_moved_together_changes_no_output(
     ]
     found = []
     for policy in policies:
-        monkeypatch.setattr("sightline.decoding.search.size_for", policy)
-        found.append([[each.tokens for each in several] for several in generate(model, request, chosen)])
+        monkeypatch.setattr("sightline.decoding.engine.size_for", policy)
+        found.append([[each.tokens for each in several] for several in decode(model, request, chosen)])
     assert all(each == found[0] for each in found)
 
 
@@ -86,11 +83,11 @@ def test_a_gpu_writes_what_a_cpu_writes(
     cuda: torch.device, model: Seq2Seq, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word for word, with factors that are not rounded."""
-    monkeypatch.setattr("sightline.decoding.generate.on_tensor_cores", lambda _: nullcontext())
+    monkeypatch.setattr("sightline.decoding.engine.on_tensor_cores", lambda _: nullcontext())
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     sources, options = many_sources(40), Decoding(beam=beam, max_length=12)
-    here = [found[0] for found in generate(model, Request(sources), options)]
-    there = [found[0] for found in generate(model.to(cuda), Request(sources), options, device=cuda)]
+    here = [found[0] for found in decode(model, make_requests(sources), options)]
+    there = [found[0] for found in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
     assert [h.tokens for h in there] == [h.tokens for h in here]
     assert [h.log_probability for h in there] == pytest.approx([h.log_probability for h in here], abs=1e-3)
 
@@ -103,8 +100,8 @@ def test_with_rounded_factors_few_words_change_places(cuda: torch.device, model:
     With factors cut to ten bits on a CPU, 4 of the 40 outputs change at most, and log-probabilities of others by 0.03.
     """
     sources, options = many_sources(40), Decoding(beam=beam, max_length=12)
-    here = [found[0] for found in generate(model, Request(sources), options)]
-    there = [found[0] for found in generate(model.to(cuda), Request(sources), options, device=cuda)]
+    here = [found[0] for found in decode(model, make_requests(sources), options)]
+    there = [found[0] for found in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
     alike = [(h, t) for h, t in zip(here, there, strict=True) if h.tokens == t.tokens]
     assert len(alike) >= 32
     for first, second in alike:
@@ -113,11 +110,11 @@ def test_with_rounded_factors_few_words_change_places(cuda: torch.device, model:
 
 @pytest.mark.parametrize("tokens", [60, 8_192])
 def test_every_sentence_is_told_of_once_when_it_is_done(model: Seq2Seq, tokens: int) -> None:
-    """Those that their batch gave up, when they are decoded with others; empty ones need no decoding."""
+    """Those that were set aside, too; empty ones need no decoding."""
     sources, told = [*many_sources(40), []], list[int]()
-    generate(model, Request(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), told=told.append)
+    decode(model, make_requests(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), on_done=told.append)
     assert sum(told) == 40
-    assert len(told) > 3 if tokens == 60 else told[0] == 40
+    assert tokens == 8_192 or len(told) > 3
 
 
 def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
@@ -125,51 +122,34 @@ def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
     assert {Decoding(batch_tokens=77).tokens_at_once(device) for device in ("cpu", "cuda")} == {77}
 
 
+def runs_on(first: int, said: list[int]) -> dict[int, float]:
+    """Sentence 5 says thirty tokens more than all others."""
+    return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
+
+
 @pytest.mark.parametrize("beam", [1, 2])
-def test_what_is_given_up_as_the_last_of_its_batch_is_decoded_with_others(
-    script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four batches of ten; in each, one sentence says thirty words more than all others."""
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)  # several would even the batches out
-    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
+def test_the_last_of_each_batch_go_on_together(script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four batches of ten; one sentence of each runs on."""
+    monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)  # several would even the batches out
+    sources, model, done = [[5 if number % 10 == 3 else 6] for number in range(40)], script(runs_on), list[int]()
     options = Decoding(beam=beam, batch_tokens=20 * beam, max_ratio=50.0)  # a word and an end each
-    found = generate(model, Request(sources), options)
+    found = decode(model, make_requests(sources), options, on_done=done.append)
     assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
-    assert len(model.rows) < 4 * 33  # steps
+    assert len(model.rows) <= 4 * 3 + 30  # steps; one batch after the other would take 4 · 33
+    assert done == [9, 9, 9, 9, 4]
 
 
-def test_what_is_given_up_is_told_of_when_it_is_done(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
-    sources, told = [[5 if number % 10 == 3 else 6] for number in range(40)], list[int]()
-    generate(script(rule), Request(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0), told=told.append)
-    assert told == [9, 9, 9, 9, 4]
-
-
-@pytest.mark.parametrize(("threads", "few"), [(1, [1, 1, 1, 1]), (2, [0, 1, 1, 1])])
-def test_the_last_batches_have_nobody_to_give_their_last_to(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch, threads: int, few: list[int]
+def test_when_many_have_been_set_aside_they_go_on_before_the_next_batch(
+    script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, make = list[int](), make_batch
-
-    def watched(*asked: Any, few: int, **how: Any) -> Any:
-        given.append(few)
-        return make(*asked, few=few, **how)
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: threads)
-    monkeypatch.setattr("sightline.decoding.generate.make_batch", watched)
-    model = script(lambda first, said: {END: 1.0} if said else {4: 1.0})
-    generate(model, Request([[6]] * 40), Decoding(beam=1, batch_tokens=20))
-    assert sorted(given) == few
+    monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)
+    sources, model = [[5 if number % 10 == 3 else 6] for number in range(200)], script(runs_on)
+    found = decode(model, make_requests(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0))
+    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
+    assert max(model.rows) == 10
 
 
-def test_what_a_slow_batch_gives_up_is_decoded_though_all_others_are_long_done(
+def test_a_slow_batch_is_decoded_though_all_others_are_long_done(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rule(first: int, said: list[int]) -> dict[int, float]:
@@ -177,9 +157,9 @@ def test_what_a_slow_batch_gives_up_is_decoded_though_all_others_are_long_done(
             time.sleep(0.005)
         return {END: 1.0} if len(said) == (30 if first == 5 else 2) else {4: 1.0}
 
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 2)
+    monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 2)
     sources = [[5, 6], *[[6, 6]] * 15, *[[6]] * 24]  # the longest come first
-    found = generate(script(rule), Request(sources), Decoding(beam=1, batch_tokens=48, max_ratio=50.0))
+    found = decode(script(rule), make_requests(sources), Decoding(beam=1, batch_tokens=48, max_ratio=50.0))
     assert [len(beams[0].tokens) for beams in found] == [30, *[2] * 39]
 
 
@@ -190,43 +170,24 @@ def test_all_hypotheses_count_among_the_tokens_of_a_batch(
     script: type[Any], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], rows: int
 ) -> None:
     """Two sentences of a word and an end, two or four hypotheses each (a beam begins with one)."""
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
+    monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)
     model = script(lambda first, said: {END: 1.0})
-    generate(model, Request([[5]] * 6), Decoding.model_validate(options))
+    decode(model, make_requests([[5]] * 6), Decoding.model_validate(options))
     assert model.rows[0] == rows
 
 
 def test_where_there_are_no_sources_nothing_is_gone_on_with_too(script: type[Any]) -> None:
     model = script(lambda first, said: {4: 0.9, 5: 0.1} if len(said) < 2 else {END: 1.0})
-    found = generate(model, Request(prefixes=[[], [5]]), Decoding(beam=2))
+    found = decode(model, make_requests(prefixes=[[], [5]]), Decoding(beam=2))
     assert [beams[0].tokens for beams in found] == [[4, 4], [5, 4]]
 
 
 def test_a_sentence_without_an_output_is_searched_and_told_of_once(script: type[Any]) -> None:
     model, told = script(lambda first, said: {4: 0.5, END: 0.5}), list[int]()
-    request = Request([[5]], constraints=Constraints([Demands(required=((7, 8),))], Edges.none(12)))
-    assert generate(model, request, Decoding(beam=2, max_length=4), told=told.append) == [[]]
+    request = make_requests([[5]], demands=[Demands(required=((7, 8),))], edges=Edges.none(12))
+    assert decode(model, request, Decoding(beam=2, max_length=4), on_done=told.append) == [[]]
     assert told == [1]
     assert model.rows[0] == 1 and model.rows.count(1) == 1  # a search begins with one hypothesis
-
-
-def test_only_one_sentence_can_be_watched_at_a_time(model: Seq2Seq) -> None:
-    with pytest.raises(ValueError, match="only one sentence can be heard at a time, not 2"):
-        generate(model, Request([[5], [6]]), Decoding(beam=2), watch=lambda considered: None)
-
-
-def test_who_ends_a_little_later_than_others_is_not_given_up(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four batches of ten; in each, one sentence says five words more than all others: no word is said twice."""
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == (7 if first == 5 else 2) else {4: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: 1)
-    sources, model = [[5 if number % 10 == 3 else 6] for number in range(40)], script(rule)
-    generate(model, Request(sources), Decoding(beam=1, batch_tokens=20))
-    assert len(model.rows) == 4 * 8  # steps
 
 
 @pytest.mark.parametrize(
@@ -244,7 +205,7 @@ def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:
 
     sources = [[first] * length for first, length in [(5, 2), (9, 7), (4, 1), (8, 7), (6, 30), (4, 3)]]
     for beam in (1, 3):
-        found = generate(script(rule), Request(sources), Decoding(beam=beam, batch_tokens=20))
+        found = decode(script(rule), make_requests(sources), Decoding(beam=beam, batch_tokens=20))
         assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
 
 
@@ -254,7 +215,7 @@ def test_finished_sentences_leave_the_batch(script: type[Any], beam: int) -> Non
         return {END: 1.0} if len(said) == first - 4 else {4: 1.0}
 
     model = script(rule)
-    generate(model, Request([[first] for first in range(4, 12)]), Decoding(beam=beam))  # 0 to 7 words
+    decode(model, make_requests([[first] for first in range(4, 12)]), Decoding(beam=beam))  # 0 to 7 words
     alive = [sum(first - 4 >= step for first in range(4, 12)) for step in range(8)]  # 8, 7, ... 1
     width = [1, *[beam] * 7]
     assert model.rows == [rows * wide for rows, wide in zip(alive, width, strict=True)]
@@ -276,19 +237,19 @@ def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any
         return {4: 1.0} if len(said) < 6 else {END: 1.0}
 
     options = Decoding(beam=2, nbest=2, length_penalty=2.0, stopping="count")
-    (alone,) = generate(script(rule), Request([[5]]), options)
+    (alone,) = decode(script(rule), make_requests([[5]]), options)
     assert sorted(h.tokens for h in alone) == [[], [6]]
-    found = generate(script(rule), Request([[5], *[[9]] * 30]), options)[0]
+    found = decode(script(rule), make_requests([[5], *[[9]] * 30]), options)[0]
     assert [h.tokens for h in found] == [h.tokens for h in alone]
 
 
 def test_an_empty_source_gives_an_empty_output_without_any_decoding(script: type[Any]) -> None:
     model = script(lambda first, said: {END: 1.0} if said else {6: 1.0})
-    found = generate(model, Request([[], [5], []]), Decoding(beam=2))
+    found = decode(model, make_requests([[], [5], []]), Decoding(beam=2))
     assert [[h.tokens for h in beams] for beams in found] == [[[]], [[6]], [[]]]
     assert model.rows[0] == 1
-    assert generate(model, Request([[], []]), Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
-    assert generate(model, Request([]), Decoding()) == []
+    assert decode(model, make_requests([[], []]), Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
+    assert decode(model, make_requests([]), Decoding()) == []
 
 
 # --- side by side ------------------------------------------------------------------------------------------------
@@ -307,10 +268,10 @@ def two_threads() -> Iterator[None]:
 def test_batches_decoded_side_by_side_come_out_as_one_after_the_other(model: Seq2Seq, options: dict[str, Any]) -> None:
     sources = [[word] * length for word in (5, 8, 11) for length in (1, 2, 3)]
     chosen = Decoding.model_validate({**options, "max_length": 8, "batch_tokens": 12})
-    together = generate(model, Request(sources), chosen)
+    together = decode(model, make_requests(sources), chosen)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
-    alone = generate(model, Request(sources), chosen)
+    alone = decode(model, make_requests(sources), chosen)
     assert [[h.tokens for h in beams] for beams in together] == [[h.tokens for h in beams] for beams in alone]
 
 
@@ -322,10 +283,10 @@ def test_several_batches_have_a_core_each_and_one_alone_has_all(script: type[Any
         cores.add(torch.get_num_threads())
         return {END: 1.0}
 
-    generate(script(rule), Request([[5]] * 2), Decoding(beam=1, batch_tokens=2))
+    decode(script(rule), make_requests([[5]] * 2), Decoding(beam=1, batch_tokens=2))
     assert cores == {1}
     cores.clear()
-    generate(script(rule), Request([[5]] * 2), Decoding(beam=1))
+    decode(script(rule), make_requests([[5]] * 2), Decoding(beam=1))
     assert cores == {2}
     other = Thread(target=lambda: cores.add(10 * torch.get_num_threads()))
     other.start()
@@ -335,8 +296,9 @@ def test_several_batches_have_a_core_each_and_one_alone_has_all(script: type[Any
 
 @pytest.mark.usefixtures("two_threads")
 def test_who_counts_where_a_model_looks_hears_one_batch_after_the_other(model: Seq2Seq) -> None:
-    assert _threads(model, "cpu", Decoding()) == 2
-    assert _threads(model, "cpu", Decoding(coverage_penalty=0.1)) == _threads(model, "cuda", Decoding()) == 1
+    plain, covered = (make_requests([[5]], options=Decoding(coverage_penalty=beta)) for beta in (0.0, 0.1))
+    assert _threads(model, "cpu", plain) == 2
+    assert _threads(model, "cpu", covered) == _threads(model, "cuda", plain) == 1
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -367,7 +329,7 @@ def test_who_listens_hears_one_batch_after_the_other() -> None:
     heard: list[Tapped] = []
     model = Heard()
     with on_taps(model, heard.append):
-        generate(model, Request([[5]] * 4), Decoding(beam=1, batch_tokens=1))
+        decode(model, make_requests([[5]] * 4), Decoding(beam=1, batch_tokens=1))
     assert order == ["begin", "end"] * 4
     assert len(heard) == 4
 
@@ -393,26 +355,3 @@ def test_all_the_work_is_done_once(threads: int) -> None:
     done: list[int] = []
     side_by_side(done.append, range(20), threads=threads)
     assert sorted(done) == list(range(20))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("beam", [1, 3])
-def test_the_last_of_a_batch_are_decoded_with_the_last_of_others(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch, beam: int, threads: int
-) -> None:
-    """One of each batch says many more words than the others."""
-    words = {4: 4, 5: 5, 11: 50}
-
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == words[first] else {first: 1.0}
-
-    monkeypatch.setattr("sightline.decoding.generate._FEW", 4)
-    monkeypatch.setattr("sightline.decoding.generate._threads", lambda *_: threads)
-    sources = [[first] for first in [5, 4, 11, 4, 5, 5, 11, 4, 4, 5, 5, 11, 11, 4, 5, 4]]
-    model, options = script(rule), Decoding(beam=beam, batch_tokens=8 * beam, max_ratio=100)  # four a batch
-    found = generate(model, Request(sources), options)
-    assert [beams[0].tokens for beams in found] == [source * words[source[0]] for source in sources]
-    alone = script(rule)
-    for start in range(0, 16, 4):
-        generate(alone, Request(sources[start : start + 4]), options)
-    assert threads == 2 or len(model.rows) < len(alone.rows)  # with two, it depends on who is first

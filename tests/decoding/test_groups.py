@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding.generate import generate
-from sightline.decoding.groups import GroupedBeam, those_taken
-from sightline.decoding.request import Request
+from sightline.decoding.beam import DiverseBeam, those_taken
+from sightline.decoding.engine import decode
+from sightline.decoding.request import make_requests
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -60,7 +60,7 @@ def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversit
 def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
     shape = {"beam": beam, "groups": groups, "diversity": diversity, "nbest": beam, "max_length": 5}
     options = Decoding(stopping="count", length_penalty=1.0, **shape)
-    for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
+    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
         wanted = by_lists(model, source, beam, groups, diversity, 5)[:beam]
         assert [h.tokens for h in found] == [past for _, past in wanted]
         assert [h.log_probability for h in found] == pytest.approx([total for total, _ in wanted], abs=5e-5)
@@ -69,21 +69,22 @@ def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_one_group_is_beam_search(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch, alpha: float) -> None:
     options = Decoding(beam=4, nbest=4, groups=1, diversity=0.7, max_length=9, length_penalty=alpha)
-    plain = generate(model, Request(SOURCES), options)
-    monkeypatch.setattr("sightline.decoding.search.Beam", GroupedBeam)
-    assert generate(model, Request(SOURCES), options) == plain
+    plain = decode(model, make_requests(SOURCES), options)
+    monkeypatch.setattr("sightline.decoding.engine.Beam", DiverseBeam)
+    assert decode(model, make_requests(SOURCES), options) == plain
 
 
 def test_a_high_penalty_makes_first_words_differ(script: type[Any]) -> None:
     shares = {4: 0.4, 5: 0.3, 6: 0.2, 7: 0.1}
     model = script(lambda first, said: shares if not said else {END: 1.0})
     plain, diverse = (
-        generate(model, Request([[5]]), Decoding(beam=4, nbest=4, groups=groups, diversity=9.0))[0] for groups in (1, 4)
+        decode(model, make_requests([[5]]), Decoding(beam=4, nbest=4, groups=groups, diversity=9.0))[0]
+        for groups in (1, 4)
     )
     assert [h.tokens for h in diverse] == [h.tokens for h in plain] == [[4], [5], [6], [7]]
-    narrow = generate(model, Request([[5]]), Decoding(beam=2, nbest=2, groups=2, diversity=0.0))[0]
+    narrow = decode(model, make_requests([[5]]), Decoding(beam=2, nbest=2, groups=2, diversity=0.0))[0]
     assert [h.tokens for h in narrow] == [[4]]  # both groups say the same, which is told once
-    fewer = generate(model, Request([[5]]), Decoding(beam=4, nbest=2, groups=2, diversity=0.0))[0]
+    fewer = decode(model, make_requests([[5]]), Decoding(beam=4, nbest=2, groups=2, diversity=0.0))[0]
     assert [h.tokens for h in fewer] == [[4], [5]]  # what is told once leaves room for others
 
 
@@ -91,16 +92,16 @@ def test_a_high_penalty_makes_first_words_differ(script: type[Any]) -> None:
 def test_groups_do_not_depend_on_the_batch(model: Seq2Seq, diversity: float) -> None:
     sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(8)]
     shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": diversity, "max_length": 10}
-    one, all_ = (generate(model, Request(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
+    one, all_ = (decode(model, make_requests(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
     assert [[h.tokens for h in beams] for beams in one] == [[h.tokens for h in beams] for beams in all_]
 
 
 def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
     shape = {"beam": 4, "nbest": 4, "groups": 2, "diversity": 0.5, "max_length": 6, "length_penalty": 1.0}
     options = Decoding(coverage_penalty=0.2, stopping="count", **shape)  # no rule that looks at scores
-    plain = generate(looking_model, Request(SOURCES), options.model_copy(update={"coverage_penalty": 0.0}))
+    plain = decode(looking_model, make_requests(SOURCES), options.model_copy(update={"coverage_penalty": 0.0}))
     lower = 0
-    for covered, free in zip(generate(looking_model, Request(SOURCES), options), plain, strict=True):
+    for covered, free in zip(decode(looking_model, make_requests(SOURCES), options), plain, strict=True):
         scores = {tuple(h.tokens): h.score for h in free}
         assert {tuple(h.tokens) for h in covered} == set(scores)  # it ranks, and chooses no word
         assert all(h.score <= scores[tuple(h.tokens)] + 1e-5 for h in covered)
@@ -117,5 +118,5 @@ def test_what_there_is_not_is_not_taken() -> None:
 
 def test_groups_may_be_wider_than_a_vocabulary(script: type[Any]) -> None:
     model = script(lambda first, said: {4: 0.6, 5: 0.4} if not said else {END: 1.0}, 6)
-    (found,) = generate(model, Request([[5]]), Decoding(beam=8, nbest=8, groups=2, diversity=0.0))
+    (found,) = decode(model, make_requests([[5]]), Decoding(beam=8, nbest=8, groups=2, diversity=0.0))
     assert [h.tokens for h in found] == [[4], [5]]

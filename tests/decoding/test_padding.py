@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.decoding.padding import length_batches, pad_tokens
+from sightline.decoding.request import length_batches, pad_tokens
 
 
 @pytest.mark.parametrize(("tokens", "fewest"), [(1, 8), (7, 7), (40, 2), (1000, 1)])

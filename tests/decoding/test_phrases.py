@@ -9,18 +9,9 @@ from typing import Any
 
 import pytest
 
-from sightline.decoding.batch import Hypothesis
-from sightline.decoding.generate import generate
-from sightline.decoding.phrases import (
-    PhraseCutter,
-    Phrases,
-    PhraseWarning,
-    _Asked,
-    _changed,
-    generate_with_phrases,
-    occurrences,
-)
-from sightline.decoding.request import Request
+from sightline.decoding.engine import decode
+from sightline.decoding.phrases import PhraseCutter, PhraseWarning, _changed, decode_with_phrases, occurrences
+from sightline.decoding.request import Hypothesis, Phrases, make_requests
 from sightline.recipe import Decoding
 from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, START, Tokenizer
@@ -60,12 +51,13 @@ def written(
     model: Any, kind: str, phrases: Phrases, *, given: list[int] | None = None, **options: Any
 ) -> tuple[str, list[str]]:
     """The best output for one source and the warnings that came with it."""
-    request = Request([[5]], prefixes=None if given is None else [given]).counted_from(6)
     shape = {"beam": 6, "max_length": 60, "max_ratio": 60.0, "length_penalty": 1.0, **options}
     chosen = Decoding.model_validate(shape)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = generate_with_phrases(model, request, chosen, cutter(kind), [phrases])
+        prefixes = None if given is None else [given]
+        requests = make_requests([[5]], prefixes, first=6, options=chosen, phrases=phrases)
+        found = decode_with_phrases(model, requests, cutter(kind))
     return cutter(kind).tokenizer.decode(found[0][0].tokens), [str(each.message) for each in told]
 
 
@@ -93,7 +85,7 @@ def test_a_phrase_stands_in_a_text_as_whole_words(phrase: str, text: str, count:
 def test_what_is_forbidden_is_not_said(script: type[Any], kind: str, beam: int) -> None:
     text = "the cat and the dog (cat)"
     model = parrot(script, kind, text)
-    plain = generate(model, Request([[5]]), Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
+    plain = decode(model, make_requests([[5]]), Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
     assert occurrences("cat", cutter(kind).tokenizer.decode(plain))
     found, told = written(model, kind, Phrases(forbidden=("cat",)), beam=beam)
     assert not occurrences("cat", found) and "the dog" in found and not told
@@ -162,23 +154,25 @@ def test_phrases_are_taken_as_the_tokenizer_sees_text(script: type[Any]) -> None
         return {**dict.fromkeys(range(4, own.tokenizer.size), 0.01), wish[min(len(said), 3)]: 0.5}
 
     options = Decoding(beam=4, forbid=("SAT",), max_length=9, length_penalty=1.0)
-    phrases = [Phrases(required=("  DOG ", " "), forbidden=("Cat", " "))]
+    phrases = Phrases(required=("  DOG ", " "), forbidden=("Cat", " "))
     model = script(rule, own.tokenizer.size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = generate_with_phrases(model, Request([[5]]), options, own, phrases)
+        found = decode_with_phrases(model, make_requests([[5]], options=options, phrases=phrases), own)
     words = own.tokenizer.decode(found[0][0].tokens).split()
     assert "dog" in words and not {"cat", "sat"} & set(words)
+    requests = make_requests([[5]], options=options, phrases=Phrases(required=("Sat",)))
     with pytest.raises(ValueError, match="'sat' is required and forbidden"):
-        generate_with_phrases(model, Request([[5]]), options, own, [Phrases(required=("Sat",))])
+        decode_with_phrases(model, requests, own)
 
 
 def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None:
     encode = cutter("character").tokenizer.encode
     guesses = [Hypothesis(encode(text), 0.0, 0.0) for text in ("the cat", "the cats")]
-    asked = _Asked(6, Phrases(required=("cat",)), cutter("character").demands(Phrases(required=("cat",)))[0])
+    phrases = Phrases(required=("cat",))
+    request = make_requests(number=6, phrases=phrases, demands=cutter("character").demands(phrases)[0])
     with pytest.warns(PhraseWarning, match="line 7: the output does not contain 'cat' as words of its own"):
-        assert _changed(cutter("character"), asked, guesses, 0, last=False) is None
+        assert _changed(cutter("character"), request, guesses, last=False) is None
 
 
 def test_after_the_last_round_what_is_said_all_the_same_is_told(
@@ -192,7 +186,7 @@ def test_after_the_last_round_what_is_said_all_the_same_is_told(
 
 def test_a_sentence_that_is_searched_again_is_told_of_once(script: type[Any]) -> None:
     told, options = list[int](), Decoding(beam=6, forbid=("cat",), max_length=60, max_ratio=60.0)
-    generate_with_phrases(speller(script), Request([[5]]), options, cutter("bpe"), None, told=told.append)
+    decode_with_phrases(speller(script), make_requests([[5]], options=options), cutter("bpe"), on_done=told.append)
     assert told == [1]
 
 
@@ -289,7 +283,7 @@ def test_what_cannot_be_said_in_the_last_round_is_searched_for_without_it(
 
 def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
-    found = generate_with_phrases(model, Request([[5], [6], []]), options, cutter("word"), None)
+    found = decode_with_phrases(model, make_requests([[5], [6], []], options=options), cutter("word"))
     texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in found])
     assert texts[0] == texts[1] and "the" in texts[0] and not occurrences("cat", texts[0])
     assert texts[2] == ""
@@ -299,9 +293,9 @@ def test_what_is_drawn_with_rules_does_not_depend_on_how_the_input_is_cut(script
     model = parrot(script, "bpe", "the cat sat")
     options = Decoding.model_validate({"forbid": ["cat"], "sample": {"seed": 4}, "max_length": 9})
     sources = [[5], [6], [7], [8]]
-    whole = generate_with_phrases(model, Request(sources), options, cutter("bpe"), None)
+    whole = decode_with_phrases(model, make_requests(sources, options=options), cutter("bpe"))
     parts = [
-        generate_with_phrases(model, Request([each]).counted_from(n), options, cutter("bpe"), None)
+        decode_with_phrases(model, make_requests([each], first=n, options=options), cutter("bpe"))
         for n, each in enumerate(sources)
     ]
     assert whole == [guesses for part in parts for guesses in part]
@@ -310,7 +304,7 @@ def test_what_is_drawn_with_rules_does_not_depend_on_how_the_input_is_cut(script
 def test_greedy_search_keeps_to_phrases_without_scores_too(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat sat"), Decoding(beam=1, forbid=("cat",), max_length=9)
     plain, quick = (
-        generate_with_phrases(model, Request([[5], [6]], scored=scored), options, cutter("word"), None)
+        decode_with_phrases(model, make_requests([[5], [6]], scored=scored, options=options), cutter("word"))
         for scored in (True, False)
     )
     assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
@@ -321,7 +315,8 @@ def test_contradictions_are_refused(script: type[Any]) -> None:
     model = parrot(script, "word", "the cat")
 
     def ask(phrases: Phrases, **options: Any) -> None:
-        generate_with_phrases(model, Request([[5]]), Decoding.model_validate(options), cutter("word"), [phrases])
+        requests = make_requests([[5]], options=Decoding.model_validate(options), phrases=phrases)
+        decode_with_phrases(model, requests, cutter("word"))
 
     with pytest.raises(ValueError, match="line 1: 'cat' is required and forbidden"):
         ask(Phrases(required=("cat",)), forbid=("cat",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from sightline.decoding.batch import Hypothesis
-from sightline.decoding.risk import UTILITIES, Utility, least_risk
+from sightline.decoding.mbr import UTILITIES, least_risk
+from sightline.decoding.request import Hypothesis
 from sightline.recipe import Decoding
-from sightline.tasks.base import chosen
+from sightline.tasks.base import as_predictions
 
-SCORERS: dict[Utility, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
+CHRF_UTILITY = partial(UTILITIES["chrf"], section=None)
+SCORERS: dict[str, Any] = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}
 TEXTS = [
     "The cat sat on the mat.",
     "The cat sat on a mat.",
@@ -32,30 +34,30 @@ TEXTS = [
 LINES = st.lists(st.text(alphabet="ab c.,é", max_size=12), min_size=1, max_size=7)
 
 
-def pairwise(texts: list[str], utility: Utility) -> np.ndarray:
+def pairwise(texts: list[str], utility: str) -> np.ndarray:
     score = SCORERS[utility].sentence_score
     return np.array([[score(ours, [theirs]).score for theirs in texts] for ours in texts])
 
 
 @pytest.mark.parametrize("utility", list(UTILITIES))
-def test_all_pairs_at_once_are_what_sacrebleu_says_of_each(utility: Utility) -> None:
+def test_all_pairs_at_once_are_what_sacrebleu_says_of_each(utility: str) -> None:
     np.testing.assert_allclose(UTILITIES[utility](TEXTS), pairwise(TEXTS, utility), atol=1e-9)
 
 
 @pytest.mark.parametrize("utility", list(UTILITIES))
 @given(texts=LINES)
-def test_so_they_are_for_any_texts(utility: Utility, texts: list[str]) -> None:
+def test_so_they_are_for_any_texts(utility: str, texts: list[str]) -> None:
     np.testing.assert_allclose(UTILITIES[utility](texts), pairwise(texts, utility), atol=1e-9)
 
 
 @pytest.mark.parametrize("utility", list(UTILITIES))
 @given(texts=LINES)
-def test_the_choice_is_that_of_a_double_loop(utility: Utility, texts: list[str]) -> None:
+def test_the_choice_is_that_of_a_double_loop(utility: str, texts: list[str]) -> None:
     """Over all outputs, repeated ones too, each against all others."""
     pairs = pairwise(texts, utility)
     others = max(1, len(texts) - 1)
     expected = [sum(pairs[i, j] for j in range(len(texts)) if j != i) / others for i in range(len(texts))]
-    found = least_risk(texts, utility)
+    found = least_risk(texts, partial(UTILITIES[utility], section=None))
     assert {texts[place] for place, _ in found} == set(texts) and len(found) == len(set(texts))
     assert [worth for _, worth in found] == pytest.approx([expected[place] for place, _ in found], abs=1e-8)
     assert [worth for _, worth in found] == sorted((worth for _, worth in found), reverse=True) or found[0][
@@ -67,13 +69,13 @@ def test_the_choice_is_that_of_a_double_loop(utility: Utility, texts: list[str])
 @pytest.mark.parametrize("utility", list(UTILITIES))
 @given(outputs=st.lists(st.tuples(st.text(alphabet="ab c.,é", max_size=12), st.floats(-60, 0)), min_size=1, max_size=7))
 def test_weighed_by_probability_it_is_that_of_the_sum_written_out(
-    utility: Utility, outputs: list[tuple[str, float]]
+    utility: str, outputs: list[tuple[str, float]]
 ) -> None:
     """Σ_j p(y_j) u(y_i, y_j) over all outputs, with p renormalised over them."""
     texts, logs = [text for text, _ in outputs], [log for _, log in outputs]
     pairs, total = pairwise(texts, utility), sum(math.exp(log) for log in logs)
     expected = [sum(math.exp(logs[j]) / total * pairs[i, j] for j in range(len(texts))) for i in range(len(texts))]
-    found = least_risk(texts, utility, logs)
+    found = least_risk(texts, partial(UTILITIES[utility], section=None), logs)
     assert sorted(place for place, _ in found) == sorted({texts.index(text) for text in texts})
     assert [worth for _, worth in found] == pytest.approx([expected[place] for place, _ in found], abs=1e-8)
     assert expected[found[0][0]] == pytest.approx(max(expected), abs=1e-8)
@@ -81,20 +83,20 @@ def test_weighed_by_probability_it_is_that_of_the_sum_written_out(
 
 def test_equal_probabilities_weigh_as_often_as_an_output_came() -> None:
     texts = ["abc", "abd", "abc", "xyz"]
-    ((_, once), *_), pairs = least_risk(texts, "chrf", [-1e4] * 4), pairwise(texts, "chrf")  # far below any float
+    ((_, once), *_), pairs = least_risk(texts, CHRF_UTILITY, [-1e4] * 4), pairwise(texts, "chrf")  # far below any float
     assert once == pytest.approx(pairs[0].mean(), abs=1e-9)
 
 
 def test_a_likely_output_draws_the_choice_to_what_is_like_it() -> None:
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]
-    assert least_risk(texts, "chrf")[0][0] == 2
-    assert least_risk(texts, "chrf", [math.log(p) for p in (0.8, 0.05, 0.05, 0.05, 0.05)])[0][0] == 0
+    assert least_risk(texts, CHRF_UTILITY)[0][0] == 2
+    assert least_risk(texts, CHRF_UTILITY, [math.log(p) for p in (0.8, 0.05, 0.05, 0.05, 0.05)])[0][0] == 0
 
 
 def test_of_two_that_differ_by_the_rounding_of_a_sum_the_first_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     nearly = np.array([[100.0, 50.0], [50.0 + 1e-12, 100.0]])
     monkeypatch.setitem(UTILITIES, "chrf", lambda texts, section: nearly)
-    assert [place for place, _ in least_risk(["b", "a"], "chrf")] == [0, 1]
+    assert [place for place, _ in least_risk(["b", "a"], CHRF_UTILITY)] == [0, 1]
 
 
 def test_only_the_outputs_of_a_beam_are_weighed() -> None:
@@ -102,13 +104,13 @@ def test_only_the_outputs_of_a_beam_are_weighed() -> None:
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]
     for weights, first in (("uniform", 2), ("probability", 0)):
         options = Decoding.model_validate({"beam": 5, "mbr": {"candidates": 5, "weights": weights}})
-        (best,) = chosen(texts, found, options)
+        (best,) = as_predictions(texts, found, options)
         assert (best.text, best.tokens) == (texts[first], found[first].tokens)
 
 
 def test_an_output_that_came_often_counts_so_often() -> None:
-    assert least_risk(["xyz", "abc", "abc", "abd"], "chrf")[0][0] == 1
-    assert least_risk(["abc", "xyz", "xyz", "xyz"], "chrf")[0][0] == 1
+    assert least_risk(["xyz", "abc", "abc", "abd"], CHRF_UTILITY)[0][0] == 1
+    assert least_risk(["abc", "xyz", "xyz", "xyz"], CHRF_UTILITY)[0][0] == 1
 
 
 @pytest.mark.parametrize(

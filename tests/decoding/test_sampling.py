@@ -10,10 +10,10 @@ import pytest
 import torch
 from made_sources import many_sources
 
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.engine import decode
+from sightline.decoding.greedy import finished
+from sightline.decoding.request import make_requests
 from sightline.decoding.scoring import log_probabilities
-from sightline.decoding.search import _walks
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -42,7 +42,7 @@ def chi_square(counts: Counter[Any], shares: dict[Any, float]) -> float:
 
 def test_the_same_seed_draws_the_same_and_another_one_another(model: Seq2Seq) -> None:
     sources = many_sources(12)
-    one, same, other = (tokens(generate(model, Request(sources), options(3, seed=seed))) for seed in (1, 1, 2))
+    one, same, other = (tokens(decode(model, make_requests(sources), options(3, seed=seed))) for seed in (1, 1, 2))
     assert one == same
     assert one != other
 
@@ -53,28 +53,28 @@ def test_what_is_drawn_does_not_depend_on_the_batch(model: Seq2Seq, nbest: int) 
     sources = many_sources(10)
     limits = {"max_length": 30, "max_ratio": 1.0}
     one, all_ = (
-        tokens(generate(model, Request(sources), options(nbest, **limits, batch_tokens=size))) for size in (1, 9999)
+        tokens(decode(model, make_requests(sources), options(nbest, **limits, batch_tokens=size))) for size in (1, 9999)
     )
     assert one == all_
 
 
 def test_what_is_drawn_does_not_depend_on_how_the_input_is_cut_into_calls(model: Seq2Seq) -> None:
     sources = many_sources(10)
-    whole = generate(model, Request(sources), options(2))
+    whole = decode(model, make_requests(sources), options(2))
     parts = [
-        *generate(model, Request(sources[:4]), options(2)),
-        *generate(model, Request(sources[4:]).counted_from(4), options(2)),
+        *decode(model, make_requests(sources[:4]), options(2)),
+        *decode(model, make_requests(sources[4:], first=4), options(2)),
     ]
     assert tokens(whole) == tokens(parts)
 
 
 def test_equal_sentences_are_drawn_differently(model: Seq2Seq) -> None:
-    found = tokens(generate(model, Request([[5, 6]] * 8), options(1)))
+    found = tokens(decode(model, make_requests([[5, 6]] * 8), options(1)))
     assert len({tuple(beams[0]) for beams in found}) > 1
 
 
 def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> None:
-    found = generate(constant(script), Request([[5]] * 1000), options(4, max_length=2))
+    found = decode(constant(script), make_requests([[5]] * 1000), options(4, max_length=2))
     counts = Counter(beams[w].tokens[0] if beams[w].tokens else END for beams in found for w in range(4))
     assert sum(counts.values()) == 4000
     assert chi_square(counts, SHARES) < 24.3  # 7 degrees of freedom: less in 999 of 1000 draws; the seed is fixed
@@ -83,14 +83,14 @@ def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> Non
 def test_the_words_of_one_output_are_drawn_independently(script: type[Any]) -> None:
     words = {4: 0.5, 5: 0.3, 6: 0.2}
     model = script(lambda first, said: words if len(said) < 2 else {END: 1.0})
-    found = generate(model, Request([[5]] * 1000), options(2))
+    found = decode(model, make_requests([[5]] * 1000), options(2))
     counts = Counter(tuple(h.tokens) for beams in found for h in beams)
     shares = {(a, b): words[a] * words[b] for a in words for b in words}
     assert chi_square(counts, shares) < 26.1  # 8 degrees of freedom, as above
 
 
 def test_temperature_sharpens_the_distribution(script: type[Any]) -> None:
-    found = generate(constant(script), Request([[5]] * 2000), options(1, max_length=2, temperature=0.5))
+    found = decode(constant(script), make_requests([[5]] * 2000), options(1, max_length=2, temperature=0.5))
     counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
     total = sum(share**2 for share in SHARES.values())
     assert chi_square(counts, {word: share**2 / total for word, share in SHARES.items()}) < 24.3
@@ -98,8 +98,8 @@ def test_temperature_sharpens_the_distribution(script: type[Any]) -> None:
 
 def test_a_low_temperature_is_greedy(model: Seq2Seq) -> None:
     sources = many_sources(12)
-    greedy = generate(model, Request(sources), Decoding(beam=1, max_length=12))
-    assert tokens(generate(model, Request(sources), options(1, temperature=1e-4))) == tokens(greedy)
+    greedy = decode(model, make_requests(sources), Decoding(beam=1, max_length=12))
+    assert tokens(decode(model, make_requests(sources), options(1, temperature=1e-4))) == tokens(greedy)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_low_temperature_is_greedy(model: Seq2Seq) -> None:
 def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
     script: type[Any], cut: dict[str, Any], nucleus: set[int]
 ) -> None:
-    found = generate(constant(script), Request([[5]] * 400), options(1, max_length=2, **cut))
+    found = decode(constant(script), make_requests([[5]] * 400), options(1, max_length=2, **cut))
     counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
     assert set(counts) == nucleus
     total = sum(SHARES[word] for word in nucleus)
@@ -128,7 +128,7 @@ def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
 
 def test_a_drawn_output_has_the_models_own_probability_whatever_the_temperature(model: Seq2Seq) -> None:
     sources = many_sources(8)
-    found = generate(model, Request(sources), options(3, temperature=0.7, top_k=5))
+    found = decode(model, make_requests(sources), options(3, temperature=0.7, top_k=5))
     for source, beams in zip(sources, found, strict=True):
         logs = log_probabilities(model, [source] * 3, [h.tokens for h in beams])
         # some ten float32 log-probabilities near −3, added in two orders
@@ -136,7 +136,7 @@ def test_a_drawn_output_has_the_models_own_probability_whatever_the_temperature(
 
 
 def test_several_samples_come_best_first(script: type[Any]) -> None:
-    (found,) = generate(constant(script), Request([[5]]), options(6))
+    (found,) = decode(constant(script), make_requests([[5]]), options(6))
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
     for hypothesis in found:
         logs = sum(math.log(SHARES[word]) for word in hypothesis.tokens) + math.log(SHARES[END])
@@ -145,25 +145,26 @@ def test_several_samples_come_best_first(script: type[Any]) -> None:
 
 def test_the_best_is_so_by_its_score_not_by_its_probability() -> None:
     tokens = torch.tensor([[[4, END, 0, 0, 0, 0, 0], [4, 5, 4, 5, 4, 5, END]]])
-    (found,) = _walks(tokens, torch.tensor([[-2.0, -2.25]]), Decoding(length_penalty=1.0), scored=True)
+    (found,) = finished(tokens, torch.tensor([[-2.0, -2.25]]), Decoding(length_penalty=1.0), scored=True)
     assert [(len(walk.tokens), walk.log_probability) for walk in found] == [(6, -2.25), (1, -2.0)]
 
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_every_token_is_heard_as_it_is_chosen(model: Seq2Seq, drawn: bool) -> None:
     chosen = options(2, seed=5) if drawn else Decoding(beam=1, max_length=12)
-    heard: list[Any] = []
-    request = Request([[5, 6, 7]], prefixes=[[8, 9]])
-    found = generate(model, request, chosen, heard=lambda newest: heard.append(newest.clone()))
-    said = torch.stack(heard, dim=2)[0].tolist()  # (W, steps)
-    ended = sorted([token for token in row if token not in (0, END)] for row in said)
+    heard: dict[int, list[int]] = {}
+    request = make_requests(
+        [[5, 6, 7]], prefixes=[[8, 9]], on_token=lambda token, sample: heard.setdefault(sample, []).append(token)
+    )
+    found = decode(model, request, chosen)
+    said = list(heard.values())
+    assert all(row[-1] == END and END not in row[:-1] for row in said)
+    ended = sorted(row[:-1] for row in said)
     assert ended == sorted(hypothesis.tokens for hypothesis in found[0])
     assert all(row[:2] == [8, 9] for row in said)
-    assert tokens(found) == tokens(generate(model, request, chosen))
+    assert tokens(found) == tokens(decode(model, request, chosen))
 
 
-def test_a_beam_or_several_sentences_cannot_be_heard(model: Seq2Seq) -> None:
-    with pytest.raises(ValueError, match="a beam of 3 has no words to tell before its end"):
-        generate(model, Request([[5]]), Decoding(beam=3), heard=lambda newest: None)
-    with pytest.raises(ValueError, match="only one sentence can be heard at a time, not 2"):
-        generate(model, Request([[5], [6]]), options(), heard=lambda newest: None)
+def test_a_beam_has_no_tokens_to_report_before_its_end(model: Seq2Seq) -> None:
+    with pytest.raises(ValueError, match="a beam of 3 has no tokens to report before its end"):
+        decode(model, make_requests([[5]], on_token=lambda token, sample: None), Decoding(beam=3))

@@ -39,7 +39,7 @@ def test_the_log_probability_is_the_sum_over_words_and_the_end(model: Seq2Seq) -
 def test_a_pair_that_is_too_long_is_named_by_its_number_in_the_whole_input(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "rooms", lambda model: [(8, True)])
+    monkeypatch.setattr(scoring, "model_limits", lambda model: [(8, True)])
     with pytest.raises(ValueError, match="pair 2050 has 9 tokens, marks included, and this model takes 8"):
         log_probabilities(model, SOURCES, TARGETS, first=2048)
 
@@ -48,7 +48,7 @@ def test_only_a_source_that_stands_before_its_target_takes_its_room(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limits in ([(9, True)], [(8, False), (9, True)]):  # the longest has 9 with its marks
-        monkeypatch.setattr(scoring, "rooms", lambda model, limits=limits: limits)
+        monkeypatch.setattr(scoring, "model_limits", lambda model, limits=limits: limits)
         assert len(log_probabilities(model, SOURCES, TARGETS)) == 4
 
 

@@ -13,15 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_sources import many_sources
 
-from sightline.decoding.batch import Hypothesis
-from sightline.decoding.generate import generate
-from sightline.decoding.padding import pad_tokens
+from sightline.decoding.engine import decode, staying
 from sightline.decoding.ranking import coverage_penalty, normalized
-from sightline.decoding.request import Constraints, Request, make_batch
-from sightline.decoding.rules import Demands, Edges
+from sightline.decoding.request import Demands, Edges, Hypothesis, make_requests, pad_tokens
 from sightline.decoding.scoring import log_probabilities
-from sightline.decoding.search import beam_search, search, walk
-from sightline.decoding.steps import staying
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
@@ -86,7 +81,7 @@ def assert_same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_a_beam_wide_enough_is_an_exhaustive_search(model: Seq2Seq, alpha: float) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=alpha, max_length=3)  # 1 + 10 + 100 outputs
-    for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
+    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
         assert_same(found, exhaustive(model, source, 3, alpha)[:10])
 
 
@@ -95,7 +90,7 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
     body = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
     model = build_model(body, body, seed=seed)
     options = Decoding(beam=1111, nbest=20, length_penalty=1.5, max_length=4)
-    (found,) = generate(model, Request(SOURCES[:1]), options)
+    (found,) = decode(model, make_requests(SOURCES[:1]), options)
     assert_same(found, exhaustive(model, SOURCES[0], 4, 1.5)[:20])
 
 
@@ -103,7 +98,7 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
 def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alpha: float) -> None:
     prefixes = [[7, UNK], [9], []]
     options = Decoding(beam=111, nbest=6, length_penalty=alpha, max_length=3)
-    results = generate(model, Request(SOURCES, prefixes=prefixes), options)
+    results = decode(model, make_requests(SOURCES, prefixes=prefixes), options)
     for source, prefix, found in zip(SOURCES, prefixes, results, strict=True):
         wanted = exhaustive(model, source, 3, alpha, prefix)[:6]
         assert_same(found, wanted)
@@ -112,7 +107,7 @@ def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alp
 
 def test_with_a_coverage_penalty_too(looking_model: Seq2Seq) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=0.8, coverage_penalty=0.4, max_length=3)
-    (found,) = generate(looking_model, Request(SOURCES[:1]), options)
+    (found,) = decode(looking_model, make_requests(SOURCES[:1]), options)
     wanted = exhaustive(looking_model, SOURCES[0], 3, 0.8, beta=0.4)
     assert_same(found, wanted[:10])
     plain = exhaustive(looking_model, SOURCES[0], 3, 0.8)
@@ -170,7 +165,7 @@ def test_a_narrow_beam_is_the_one_written_with_lists(
     model: Seq2Seq, beam: int, count: int, alpha: float, rule: Any
 ) -> None:
     options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9, stopping=rule)
-    for source, found in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
+    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
         assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count, rule))
 
 
@@ -180,14 +175,16 @@ def test_a_narrow_beam_is_the_one_written_with_lists(
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_a_beam_of_one_is_greedy(model: Seq2Seq, alpha: float) -> None:
     options = Decoding(beam=1, length_penalty=alpha, max_length=12)
-    batch = make_batch(Request(many_sources(24)), options, "cpu")
-    for ours, theirs in zip(beam_search(model, batch, options), walk(model, batch, options), strict=True):
+    recorded = make_requests(many_sources(24), on_step=lambda step: None)  # by a beam
+    for ours, theirs in zip(
+        decode(model, recorded, options), decode(model, make_requests(many_sources(24)), options), strict=True
+    ):
         assert_same(ours, theirs)
 
 
 def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
     options = Decoding(beam=1, max_length=9)
-    for source, (found,) in zip(SOURCES, generate(model, Request(SOURCES), options), strict=True):
+    for source, (found,) in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
         past = [START]
         while past[-1] != END and len(past) < 9:
             (logs,) = next_logs(model, source, [past])
@@ -202,7 +199,7 @@ def test_greedy_without_scores_says_the_same_words(
 ) -> None:
     options, sources = Decoding(beam=1, max_length=12, batch_tokens=40, **more), many_sources(24)
     plain, quick = (
-        generate(model, Request(sources, prefixes=prefixes, scored=scored), options) for scored in (True, False)
+        decode(model, make_requests(sources, prefixes=prefixes, scored=scored), options) for scored in (True, False)
     )
     assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
     assert all(math.isnan(found.score) and math.isnan(found.log_probability) for (found,) in quick)
@@ -211,20 +208,22 @@ def test_greedy_without_scores_says_the_same_words(
 def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
     heard: list[Tapped] = []
     with on_taps(model, heard.append, points=("logits",)):
-        generate(model, Request(SOURCES, scored=False), Decoding(beam=1, max_length=8))
+        decode(model, make_requests(SOURCES, scored=False), Decoding(beam=1, max_length=8))
     assert heard and all(tapped.tensor.isfinite().all() for tapped in heard)
 
 
 def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
     options = Decoding(nbest=3, sample={"seed": 5}, max_length=8)
-    assert generate(model, Request(SOURCES, scored=False), options) == generate(model, Request(SOURCES), options)
+    assert decode(model, make_requests(SOURCES, scored=False), options) == decode(
+        model, make_requests(SOURCES), options
+    )
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
     sources = many_sources(10)
     options = Decoding(beam=beam, nbest=beam, max_length=10)
-    found = generate(model, Request(sources), options)
+    found = decode(model, make_requests(sources), options)
     pairs = [(source, hypothesis) for source, beams in zip(sources, found, strict=True) for hypothesis in beams]
     logs = log_probabilities(model, [source for source, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs])
     for (_, hypothesis), log in zip(pairs, logs, strict=True):
@@ -240,7 +239,7 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"sample": {"seed": 3}, "nbest": 4}])
 def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
-    for beams in generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": 8})):
+    for beams in decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": 8})):
         assert all(word in (6, 7) for hypothesis in beams for word in hypothesis.tokens)
 
 
@@ -249,7 +248,7 @@ def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]
 def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str, Any], limit: int) -> None:
     """The end mark counts, and its probability is part of the output's even where it was forced."""
     model = script(lambda first, said: {6: 0.6, 7: 0.39, END: 0.01})
-    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": limit}))
+    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": limit}))
     for hypothesis in (hypothesis for beams in found for hypothesis in beams):
         assert len(hypothesis.tokens) <= limit - 1
         logs = [math.log(0.6 if word == 6 else 0.39) for word in hypothesis.tokens]
@@ -261,7 +260,7 @@ def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str
 def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: int) -> None:
     """At most max_ratio tokens for each of the source (its end counted), plus ten."""
     model = script(lambda first, said: {6: 0.5, 7: 0.3, 8: 0.1, 9: 0.09, END: 0.01})  # no beam of three takes the end
-    found = generate(model, Request([[5], [5] * 9, [5] * 3]), Decoding(beam=beam, max_ratio=1.5))
+    found = decode(model, make_requests([[5], [5] * 9, [5] * 3]), Decoding(beam=beam, max_ratio=1.5))
     assert [len(beams[0].tokens) + 1 for beams in found] == [3 + 10, 15 + 10, 6 + 10]
 
 
@@ -269,7 +268,7 @@ def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: in
 def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {6: 0.6, 7: 0.39, 8: 0.005, 9: 0.004, END: 0.001})
     model.longest = 4
-    found = generate(model, Request([[5], [6, 6]]), Decoding.model_validate(options))
+    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate(options))
     assert {len(beams[0].tokens) for beams in found} == {3}  # and the end
     assert len(model.rows) == 4  # the start and three words were given
 
@@ -278,8 +277,8 @@ def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options
 def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, said: {6: 0.9, 8: 0.001, END: 0.099})
     prefixes = [[8, 8, 8, 8], [], [8]]
-    found = generate(
-        model, Request([[5], [5], [5]], prefixes=prefixes), Decoding.model_validate({**options, "max_length": 3})
+    found = decode(
+        model, make_requests([[5], [5], [5]], prefixes=prefixes), Decoding.model_validate({**options, "max_length": 3})
     )
     for beams, prefix in zip(found, prefixes, strict=True):
         for hypothesis in beams:
@@ -298,8 +297,8 @@ def test_a_forced_prefix_may_hold_marks_that_no_output_of_its_own_does(
     script: type[Any], options: dict[str, Any]
 ) -> None:
     model = script(lambda first, said: {4: 0.6, END: 0.3, 6: 0.1})
-    request = Request([[5]], prefixes=[[4, 6, 4]], marks=1)
-    (found, *_) = generate(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
+    request = make_requests([[5]], prefixes=[[4, 6, 4]], marks=1)
+    (found, *_) = decode(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
     assert found.tokens[:3] == [4, 6, 4] and 4 not in found.tokens[3:]
     assert found.log_probability <= 2 * math.log(0.6) + math.log(0.1)
 
@@ -313,9 +312,9 @@ def test_scores_that_are_no_numbers_are_refused_by_the_line(
         return dict.fromkeys(range(12), math.nan) if first == 8 and len(said) == 1 else {5: 0.8, END: 0.2}
 
     model, chosen = script(rule), Decoding.model_validate({"max_length": 5, "min_length": 1, **options})
-    assert all(generate(model, Request([[6], [7]], scored=scored), chosen))
+    assert all(decode(model, make_requests([[6], [7]], scored=scored), chosen))
     with pytest.raises(ValueError, match=r"line 12: the scores of the model are no numbers \(NaN\)"):
-        generate(model, Request([[6], [8], [7]], scored=scored).counted_from(10), chosen)
+        decode(model, make_requests([[6], [8], [7]], scored=scored, first=10), chosen)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +347,10 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
     options = Decoding(beam=4, nbest=4, length_penalty=0.7, coverage_penalty=0.3, max_length=8)
     if not model.cross_attention_paths:
         with pytest.raises(ValueError, match="coverage_penalty needs a decoder with attention"):
-            generate(model, Request(SOURCES), options)
+            decode(model, make_requests(SOURCES), options)
         return
     sources = many_sources(12)
-    for source, beams in zip(sources, generate(model, Request(sources), options), strict=True):
+    for source, beams in zip(sources, decode(model, make_requests(sources), options), strict=True):
         penalties = coverages(model, source, [hypothesis.tokens for hypothesis in beams], 0.3)
         for hypothesis, penalty in zip(beams, penalties, strict=True):
             wanted = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
@@ -360,15 +359,15 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
 
 def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(looking_model: Seq2Seq) -> None:
     """What one sentence must say is searched for by a beam, and greedy search knows of no coverage."""
-    constraints = Constraints([Demands(required=((7,),)), Demands()], Edges.none(13))
+    demands = [Demands(required=((7,),)), Demands()]
     options = Decoding(beam=1, coverage_penalty=0.5, max_length=6)
-    request = Request(SOURCES[:2], constraints=constraints)
-    assert_same(generate(looking_model, request, options)[1], generate(looking_model, request.take([1]), options)[0])
+    requests = make_requests(SOURCES[:2], demands=demands, edges=Edges.none(13))
+    assert_same(decode(looking_model, requests, options)[1], decode(looking_model, requests[1:], options)[0])
 
 
 def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
     options = Decoding(beam=2, coverage_penalty=0.3 if model.cross_attention_paths else 0.0, max_length=4)
-    generate(model, Request(SOURCES), options)
+    decode(model, make_requests(SOURCES), options)
     assert not any(getattr(part, "heard", False) for part in model.modules())
 
 
@@ -382,7 +381,7 @@ def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
 
     for beam, wanted in ((1, [6, 8]), (2, [7, 8])):
         options = Decoding(beam=beam)
-        (beams,) = search(script(rule), make_batch(Request([[5]]), options, "cpu"), options)
+        (beams,) = decode(script(rule), make_requests([[5]]), options)
         assert beams[0].tokens == wanted
 
 
@@ -392,7 +391,7 @@ def test_a_beam_goes_on_while_a_longer_output_could_still_be_the_best(script: ty
     def rule(first: int, said: list[int]) -> dict[int, float]:
         return {END: 0.6, 6: 0.4} if not said else {6: 1.0} if len(said) < 6 else {END: 1.0}
 
-    (found,) = generate(script(rule), Request([[5]]), Decoding(beam=2, length_penalty=2.0))
+    (found,) = decode(script(rule), make_requests([[5]]), Decoding(beam=2, length_penalty=2.0))
     assert found[0].tokens == [6] * 6
 
 

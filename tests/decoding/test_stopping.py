@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from sightline.decoding import beam as beam_module
-from sightline.decoding import groups as groups_module
-from sightline.decoding.batch import Considered, Hypothesis
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Constraints, Request
-from sightline.decoding.rules import Demands, Edges
-from sightline.decoding.stopping import Progress, is_over
+from sightline.decoding.engine import decode
+from sightline.decoding.ranking import Progress, is_over
+from sightline.decoding.request import BeamStep, Demands, Edges, Hypothesis, make_requests
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
@@ -49,7 +46,7 @@ def near_certain(first: int, said: list[int]) -> dict[int, float]:
 
 
 def searched(model: Any, options: Decoding, **request: Any) -> list[Hypothesis]:
-    return generate(model, Request([[5]], **request), options)[0]
+    return decode(model, make_requests([[5]], **request), options)[0]
 
 
 class Followed:
@@ -60,7 +57,7 @@ class Followed:
         self.beginnings: list[list[int]] = [[]]
         self.lost = False
 
-    def __call__(self, step: Considered) -> None:
+    def __call__(self, step: BeamStep) -> None:
         words, parents = step.words[0].tolist(), step.parents[0].tolist()
         grown = [[*self.beginnings[parent], word] for word, parent in zip(words, parents, strict=True)]
         for place, finished in enumerate(step.finished[0].tolist()):
@@ -75,7 +72,7 @@ class Followed:
 def pruned(model: Any, options: Decoding, greedy: list[int], **request: Any) -> bool:
     """Whether the output of greedy search fell out of the beam, because enough other beginnings were more likely."""
     follow = Followed(greedy)
-    generate(model, Request([[5]], **request), options, watch=follow)
+    decode(model, make_requests([[5]], on_step=follow, **request), options)
     return follow.lost
 
 
@@ -130,13 +127,13 @@ def test_groups_follow_the_same_rule(script: type[Any], changes: dict[str, Any],
 @pytest.mark.parametrize("phrase", [[], [6], [7, 5]], ids=str)
 @pytest.mark.parametrize(("seed", "beam"), [(seed, 2 + 2 * (seed % 2)) for seed in range(8)])
 def test_required_phrases_follow_the_same_rule(script: type[Any], seed: int, beam: int, phrase: list[int]) -> None:
-    constraints = Constraints([Demands(required=(tuple(phrase),) if phrase else ())], Edges.none(9))
+    demands = [Demands(required=(tuple(phrase),) if phrase else ())]
     model = script(random_rule(seed), 9)
-    greedy = searched(model, Decoding(beam=1, max_length=9), constraints=constraints)[0]
+    greedy = searched(model, Decoding(beam=1, max_length=9), demands=demands, edges=Edges.none(9))[0]
     options = Decoding(beam=beam, stopping="bound", max_length=9)
-    found = searched(model, options, constraints=constraints)[0]
+    found = searched(model, options, demands=demands, edges=Edges.none(9))[0]
     if found.score < greedy.score - CLOSE:
-        assert pruned(model, options, greedy.tokens, constraints=constraints)
+        assert pruned(model, options, greedy.tokens, demands=demands, edges=Edges.none(9))
 
 
 # --- against a search that never ends before its limit ---------------------------------------------------------------
@@ -172,11 +169,10 @@ def test_nor_with_a_coverage_penalty(
 ) -> None:
     shape: dict[str, Any] = {"length_normalization": form, "length_penalty": alpha, "groups": groups}
     options = Decoding(beam=4, nbest=2, stopping="bound", coverage_penalty=0.3, max_length=8, **shape)
-    request = Request([[5, 9, 4], [6], [12, 8, 5, 7, 10]])
-    found, longer = generate(looking_model, request, options), []
-    for module in (beam_module, groups_module):
-        monkeypatch.setattr(module, "is_over", endless)
-    longer = generate(looking_model, request, options)
+    request = make_requests([[5, 9, 4], [6], [12, 8, 5, 7, 10]])
+    found, longer = decode(looking_model, request, options), []
+    monkeypatch.setattr(beam_module, "is_over", endless)
+    longer = decode(looking_model, request, options)
     for ours, theirs in zip(found, longer, strict=True):
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=CLOSE)
 

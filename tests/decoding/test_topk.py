@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.decoding.topk import top_k
+from sightline.decoding.ranking import top_k
 
 
 @pytest.mark.parametrize("size", [7, 64, 256, 640, 641, 703, 1000, 8000])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sightline.data.target_lengths import TargetLengths
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request, capped, source_limits
+from sightline.decoding.engine import decode
+from sightline.decoding.request import capped, make_requests, source_limits
 from sightline.recipe import Decoding
 from sightline.text.tokenizer import END
 
@@ -29,7 +29,9 @@ def counting(first: int, said: list[int]) -> dict[int, float]:
 @pytest.mark.parametrize("options", SEARCHES, ids=str)
 def test_only_outputs_that_would_have_gone_on_are_truncated(script: type[Any], options: dict[str, Any]) -> None:
     """An output that fills its limit to the last token and ends there by itself is whole."""
-    found = generate(script(counting, vocabulary=20), Request([[6], [7], [8], [12]]), Decoding(**options, max_length=4))
+    found = decode(
+        script(counting, vocabulary=20), make_requests([[6], [7], [8], [12]]), Decoding(**options, max_length=4)
+    )
     assert [{each.truncated for each in guesses} for guesses in found] == [{False}, {False}, {True}, {True}]
     assert [len(guesses[0].tokens) for guesses in found] == [2, 3, 3, 3]
 
@@ -39,25 +41,24 @@ def test_sentences_that_leave_the_batch_do_not_mix_up_which_are_truncated(
     script: type[Any], options: dict[str, Any]
 ) -> None:
     sources = [[4 + length] for length in (1, 9, 2, 8, 1, 7, 5, 3, 6, 1, 2, 9, 4, 4, 1, 1, 2, 6, 3, 9)]
-    found = generate(script(counting, vocabulary=20), Request(sources), Decoding(**options, max_length=7))
+    found = decode(script(counting, vocabulary=20), make_requests(sources), Decoding(**options, max_length=7))
     wanted = [source[0] - 4 > 6 for source in sources]
     assert [guesses[0].truncated for guesses in found] == wanted
 
 
 def test_a_required_phrase_does_not_hide_that_an_output_is_truncated(script: type[Any]) -> None:
-    from sightline.decoding.request import Constraints
-    from sightline.decoding.rules import Demands, Edges
+    from sightline.decoding.request import Demands, Edges
 
-    request = Request([[6], [12]], constraints=Constraints([Demands(((7,),))] * 2, Edges.none(20)))
-    found = generate(script(counting, vocabulary=20), request, Decoding(beam=3, max_length=5))
+    request = make_requests([[6], [12]], demands=[Demands(((7,),))] * 2, edges=Edges.none(20))
+    found = decode(script(counting, vocabulary=20), request, Decoding(beam=3, max_length=5))
     assert [guesses[0].truncated for guesses in found] == [False, True]
 
 
 def test_without_limits_of_its_own_a_request_has_those_of_the_training_text(script: type[Any]) -> None:
     lengths = TargetLengths(((2, 2), (4, 6)))
-    request = Request([[12], [12, 5, 5]], lengths=lengths)
+    request = make_requests([[12], [12, 5, 5]], lengths=lengths)
     model = script(lambda first, said: {6: 0.99, END: 0.01}, vocabulary=20)
-    found = generate(model, request, Decoding(beam=1))
+    found = decode(model, request, Decoding(beam=1))
     assert [len(guesses[0].tokens) + 1 for guesses in found] == lengths.limits([2, 4]).tolist() == [13, 19]
     assert all(guesses[0].truncated for guesses in found)
 
@@ -92,5 +93,5 @@ def test_a_cap_leaves_lower_limits_in_force() -> None:
 
 def test_of_a_continuation_the_length_that_is_asked_for_is_the_limit(script: type[Any]) -> None:
     model = script(lambda first, said: {6: 0.9, 5: 0.09, END: 0.01})
-    (found,) = generate(model, Request(prefixes=[[5, 5]]), Decoding(beam=1, max_length=3))
+    (found,) = decode(model, make_requests(prefixes=[[5, 5]]), Decoding(beam=1, max_length=3))
     assert found[0].tokens == [5, 5, 6, 6, 6] and found[0].truncated

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.sources import Example
+from sightline.decoding.request import Request
 from sightline.decoding.scoring import attention_to_source, strongest_links
 from sightline.decoding.unknown_words import (
     Pairings,
     Translation,
     learn_dictionary,
     read_dictionary,
+    replace_unknown,
     write_dictionary,
-    write_out,
 )
 from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
@@ -27,7 +28,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.data import WordTokenizer
 from sightline.run_folder import RunError
-from sightline.tasks.base import Task, build_task
+from sightline.tasks.base import Prediction, Task, build_task
 from sightline.text.tokenizer import END, UNK, Tokenizer
 from sightline.text.vocabulary import Vocabulary
 
@@ -189,8 +190,13 @@ def answerer(dictionary: dict[str, str] | None = None, lowercase: bool = False, 
     return build_task(recipe(**decoding), words, Pointer(words), torch.device("cpu"), dictionary)
 
 
+def predicted(asked: Task, texts: list[str], prefixes: list[str] | None = None) -> list[list[Prediction]]:
+    pairs = zip(texts, prefixes or [None] * len(texts), strict=True)
+    return asked.predict([Request(text, asked.recipe.decoding, prefix_text=prefix) for text, prefix in pairs])
+
+
 def answers(asked: Task, texts: list[str], **more: Any) -> list[list[str]]:
-    return [[guess.text for guess in found] for found in asked.answer(texts, asked.recipe.decoding, **more)]
+    return [[guess.text for guess in found] for found in predicted(asked, texts, **more)]
 
 
 TEXTS = ["der Hund", "", "Gerät sieht die Züricher Katze", "Ampère", "die  Züricher sieht (Gerät) der Hund Gerät"]
@@ -230,7 +236,7 @@ def test_copying_does_not_look_into_the_dictionary() -> None:
 def test_every_one_of_the_best_has_its_own_unknown_words() -> None:
     asked = answerer({"Hund": "hound"}, replace_unknown="dictionary", beam=4, nbest=4, length_penalty=0.0)
     texts = ["Katze", "der Hund", "Gerät der"]
-    found = asked.answer(texts, asked.recipe.decoding)
+    found = predicted(asked, texts)
     assert {guess.text for guess in found[1]} == {"dog the", "hound the", "dog der", "hound der"}
     assert found[1][0].text == "dog the"
     assert [guess.text for guess in found[0]][:2] == ["cat", "Katze"]
@@ -247,7 +253,7 @@ def test_the_unknown_words_of_a_given_beginning_are_its_own() -> None:
 
 def test_of_a_text_that_was_cut_only_what_was_read_is_looked_at() -> None:
     words = vocabulary()
-    found = write_out(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
+    found = replace_unknown(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
     assert found == ["Hund"]
 
 

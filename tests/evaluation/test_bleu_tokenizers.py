@@ -11,7 +11,7 @@ import sacrebleu
 
 from sightline.comparison.scoring import choose_scoring, resolve_tokenization
 from sightline.comparison.systems import ComparedRun
-from sightline.decoding.risk import UTILITIES
+from sightline.decoding.mbr import UTILITIES
 from sightline.evaluation import test_set
 from sightline.evaluation.metrics import measure, score
 from sightline.recipe import Recipe

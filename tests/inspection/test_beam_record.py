@@ -12,10 +12,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from sightline.decoding.batch import Considered, Hypothesis
-from sightline.decoding.generate import generate
+from sightline.decoding.engine import decode
 from sightline.decoding.phrases import occurrences
-from sightline.decoding.request import Request
+from sightline.decoding.request import BeamStep, Hypothesis, Request, make_requests
 from sightline.inspection.beam import BeamRecord, Fate, Node, record_beam
 from sightline.models.build import build_model
 from sightline.plots.beam import draw_beam
@@ -57,7 +56,7 @@ def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[s
     if name == "decoder-only" and "coverage_penalty" in changes:
         pytest.skip("it has no attention to the source alone")
     run, options = untrained(name), search(name, **changes)
-    (real,) = generate(run.model, Request(run.encode_sources([text])), options)
+    (real,) = decode(run.model, make_requests(run.encode_sources([text])), options)
     data = json.loads(json.dumps(record_beam(run, text, options).to_dict()))
     nodes = [Node(**node) for node in data["nodes"]]
     rebuilt = BeamRecord(data["beam"], data["nbest"], data["groups"], nodes).nbest()
@@ -108,11 +107,11 @@ def test_the_recorded_beam_is_the_one_that_predictions_come_from(
 def test_what_is_forbidden_is_in_no_recorded_output_and_of_several_searches_the_last_is_recorded(
     word: int, searches: int
 ) -> None:
-    run, steps = untrained("transformer"), list[Considered]()
+    run, steps = untrained("transformer"), list[BeamStep]()
     (free,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4))
     forbidden = free[0].text.split()[word]
     options = search("transformer", beam=4, nbest=4, forbid=[forbidden])
-    predicted = run.task.answer(TEXTS[:1], options, watch=steps.append)[0]
+    predicted = run.task.predict([Request(TEXTS[0], options, on_step=steps.append)])[0]
     assert sum(step.step == 0 for step in steps) == searches  # the last word is put together again of other pieces
     record = record_beam(run, TEXTS[0], options)
     same(record, predicted, run.vocabulary.target)
@@ -171,8 +170,9 @@ def test_of_least_risk_all_candidates_are_recorded() -> None:
 
 def test_watching_changes_nothing() -> None:
     run, options, steps = untrained("transformer"), search("transformer", beam=4, nbest=4), []
-    request = Request(run.encode_sources(TEXTS[:1]))
-    assert generate(run.model, request, options, watch=steps.append) == generate(run.model, request, options)
+    sources = run.encode_sources(TEXTS[:1])
+    recorded = make_requests(sources, on_step=steps.append)
+    assert decode(run.model, recorded, options) == decode(run.model, make_requests(sources), options)
     assert steps
 
 
@@ -252,7 +252,7 @@ def test_a_picture_says_for_which_steps_it_has_no_room(steps: int, told: str | N
 
 def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:
     run = untrained("transformer")
-    with pytest.raises(ValueError, match="no beam to watch where words are drawn"):
+    with pytest.raises(ValueError, match="no beam to record where tokens are drawn"):
         record_beam(run, TEXTS[0], run.options(sample={"seed": 1}))
     with pytest.raises(ValueError, match="empty text"):
         record_beam(run, "")
@@ -260,6 +260,4 @@ def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:
         record_beam(untrained("tagger"), "a b")
     with pytest.raises(ValueError, match="the record has no hypotheses"):
         draw_beam(BeamRecord(1, 1), tmp_path / "a.png")
-    with pytest.raises(ValueError, match="one by one"):
-        generate(run.model, Request(run.encode_sources(TEXTS)), search("transformer", beam=2), watch=lambda told: None)
     assert BeamRecord(2, 1).nbest() == list[Hypothesis]()

@@ -140,7 +140,7 @@ def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> N
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
     """log p of what was written after a text, by the model as a search is given it, and how many tokens that is."""
     assert isinstance(run.task, LanguageModelTask)
-    writer, new = run.task.writer(), len(tokens) - len(run.encode_sources([text])[0])
+    writer, new = run.task.search_model, len(tokens) - len(run.encode_sources([text])[0])
     with torch.inference_mode():
         state = writer.begin(writer.encode(torch.tensor([[END]]), Padded.of([1])))
         logs = writer.logits(writer.advance(torch.tensor([[START, *tokens[:-1]]]), state)[0]).log_softmax(-1)

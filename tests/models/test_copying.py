@@ -12,9 +12,9 @@ from random_beams import joined_at_random
 from torch import Tensor
 
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
+from sightline.decoding.engine import decode
 from sightline.decoding.ensemble import Ensemble
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.request import make_requests
 from sightline.decoding.scoring import log_probabilities
 from sightline.layers.copying import Copies, mixed_log_probabilities
 from sightline.layers.layout import Padded
@@ -220,7 +220,7 @@ def test_under_autocast_the_mixture_is_in_float32() -> None:
 def test_what_every_search_finds_has_the_score_it_says(copier: CopyingSeq2Seq, changes: dict[str, Any]) -> None:
     options = Decoding.model_validate({"max_length": 8, **changes})
     sources = [source[:-1] for source in SOURCES]
-    for source, guesses in zip(sources, generate(copier, Request(sources), options), strict=True):
+    for source, guesses in zip(sources, decode(copier, make_requests(sources), options), strict=True):
         for guess in guesses:
             (own,) = log_probabilities(copier, [source], [guess.tokens])
             assert guess.log_probability == pytest.approx(own, abs=1e-3)
@@ -235,7 +235,7 @@ def test_nothing_is_copied_twice_in_a_row_of_words_and_no_output_is_too_short(
         copier.copying.gate.bias.fill_(-9.0)  # so that nearly all is copied
     options = Decoding(beam=beam, max_length=8, no_repeat=1, min_length=3)
     sources = [source[:-1] for source in SOURCES]
-    for guesses in generate(copier, Request(sources), options):
+    for guesses in decode(copier, make_requests(sources), options):
         tokens = guesses[0].tokens
         assert len(tokens) >= 3 and len(set(tokens)) == len(tokens)
 
@@ -243,9 +243,9 @@ def test_nothing_is_copied_twice_in_a_row_of_words_and_no_output_is_too_short(
 def test_a_source_is_searched_the_same_alone_and_beside_others(copier: CopyingSeq2Seq) -> None:
     options = Decoding(beam=3, max_length=8)
     sources = [source[:-1] for source in SOURCES]
-    together = generate(copier, Request(sources), options)
+    together = decode(copier, make_requests(sources), options)
     for source, (best, *_) in zip(sources, together, strict=True):
-        assert generate(copier, Request([source]), options)[0][0].tokens == best.tokens
+        assert decode(copier, make_requests([source]), options)[0][0].tokens == best.tokens
 
 
 def test_copiers_write_together_as_an_ensemble() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from random_beams import joined_at_random
 
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.engine import decode
+from sightline.decoding.request import make_requests
 from sightline.decoding.scoring import log_probabilities, stream_losses
 from sightline.models.ngram import CountedModel, NgramModel
 from sightline.recipe import Decoding
@@ -66,7 +66,7 @@ def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:
 def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
     """Of all continuations of up to three tokens by trying them all; the beam is as wide as there are."""
     options = Decoding(beam=300, nbest=3, max_length=3, length_penalty=0.0)
-    (found,) = generate(model, Request(prefixes=[[4]]), options)
+    (found,) = decode(model, make_requests(prefixes=[[4]]), options)
     every = [[4, *rest] for length in range(4) for rest in product([1, 4, 5, 6, 7, 8], repeat=length)]
     totals = np.array([logs.sum() for logs in model.trained.log_probabilities(every)])
     best = np.argsort(-totals, kind="stable")[:3]
@@ -80,9 +80,9 @@ def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
 def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, options: dict[str, Any]) -> None:
     decoding = Decoding.model_validate({"max_length": 6, **options})
     prefixes = [[4], [], [7, 8, 7], [4, 5]]
-    together = generate(model, Request(prefixes=prefixes), decoding)
+    together = decode(model, make_requests(prefixes=prefixes), decoding)
     for number, prefix in enumerate(prefixes):
-        (single,) = generate(model, Request(prefixes=[prefix]).counted_from(number), decoding)
+        (single,) = decode(model, make_requests(prefixes=[prefix]).counted_from(number), decoding)
         assert together[number] == single
         assert all(guess.tokens[: len(prefix)] == prefix for guess in single)
         assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)

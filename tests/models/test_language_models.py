@@ -18,8 +18,8 @@ from silent_parameters import silent_parameters
 from torch import Tensor
 
 from shared_models import shared
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request
+from sightline.decoding.engine import decode
+from sightline.decoding.request import make_requests
 from sightline.decoding.scoring import log_probabilities
 from sightline.layers.layout import Packed, Padded
 from sightline.models.language_model import DecoderOnly, LanguageModel
@@ -249,9 +249,9 @@ SEARCHES: dict[str, dict[str, Any]] = {
 def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly, options: dict[str, Any]) -> None:
     decoding = Decoding.model_validate({"max_length": 7, **options})
     sources = [source[:-1] for source in SOURCES] + [[7, 7, 7], [11]]
-    together = generate(translator, Request(sources), decoding)
+    together = decode(translator, make_requests(sources), decoding)
     for number, source in enumerate(sources):
-        (single,) = generate(translator, Request([source]).counted_from(number), decoding)
+        (single,) = decode(translator, make_requests([source]).counted_from(number), decoding)
         assert [guess.tokens for guess in together[number]] == [guess.tokens for guess in single]
         scores = [[guess.log_probability for guess in guesses] for guesses in (together[number], single)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
@@ -260,7 +260,7 @@ def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly,
 def test_what_a_search_finds_is_worth_what_the_whole_sequence_says(translator: DecoderOnly) -> None:
     sources = [source[:-1] for source in SOURCES]
     targets = [target[1:] for target in TARGETS]
-    found = generate(translator, Request(sources), Decoding(beam=3, max_length=7))
+    found = decode(translator, make_requests(sources), Decoding(beam=3, max_length=7))
     best = [guesses[0].tokens for guesses in found]
     for outputs in (best, targets):
         wanted = []
@@ -288,7 +288,7 @@ def endless(request: pytest.FixtureRequest) -> Iterator[DecoderOnly]:
 @pytest.mark.parametrize("beam", [1, 3])
 def test_learned_positions_end_source_and_output_together(endless: DecoderOnly, beam: int) -> None:
     lengths = [28, 3, *range(1, 21)]  # so many that some that have ended stand beside those that go on
-    found = generate(endless, Request([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
+    found = decode(endless, make_requests([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
     # the source and its end mark, the start mark, the output; its own end mark is not read
     assert [len(guesses[0].tokens) for guesses in found] == [32 - length - 2 for length in lengths]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,15 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.decoding.batch import Hypothesis
-from sightline.decoding.phrases import Phrases
-from sightline.decoding.risk import least_risk
+from sightline.decoding.mbr import UTILITIES, least_risk
+from sightline.decoding.request import Hypothesis, Phrases, Request
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.data import CharacterTokenizer, WordTokenizer
-from sightline.tasks.base import Asked, Task, TooLong, chosen, one_line
+from sightline.tasks.base import Task, TooLong, as_predictions, one_line
 from sightline.tasks.classification import ClassificationTask
 from sightline.tasks.denoising import DenoisingTask
-from sightline.tasks.language_model import LanguageModelTask, _Beginning, _Growing
+from sightline.tasks.language_model import LanguageModelTask, _FromBeginning, _Growing
 from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.tasks.seq2seq import check_written
 from sightline.tasks.tagging import TaggingTask
@@ -95,21 +95,23 @@ def test_what_cannot_be_written_to_its_end_is_refused_by_the_line() -> None:
 )
 def test_phrases_are_refused_where_nothing_is_searched_for(who: type[Task], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        task(recipe(None, None), who)._answers(Asked(["a"], phrases=[Phrases()]), Decoding())
+        task(recipe(None, None), who).predict([Request("a", phrases=Phrases())])
 
 
 @pytest.mark.parametrize("who", [MaskedLMTask, DenoisingTask, ClassificationTask, TaggingTask, LanguageModelTask])
 def test_beginnings_are_refused_where_there_are_none(who: type[Task]) -> None:
     with pytest.raises(ValueError, match=r"begin|prefixes"):
-        task(recipe(None, None), who)._answers(Asked(["a"], prefixes=["a"]), Decoding())
+        task(recipe(None, None), who).predict([Request("a", prefix_text="a")])
 
 
 def test_outputs_are_weighed_by_their_log_probability_and_cut_to_the_n_best() -> None:
     texts = ["a cat sat", "a cat sits", "dogs ran", "dogs run"]
     found = [Hypothesis([n], score, log) for n, (score, log) in enumerate([(0, -9), (-1, -8), (-2, -1), (-3, -2)])]
     options = Decoding.model_validate({"beam": 4, "nbest": 2, "mbr": {**MBR, "weights": "probability"}})
-    wanted = least_risk(texts, "chrf", [each.log_probability for each in found])[:2]
-    assert [(guess.tokens, guess.score) for guess in chosen(texts, found, options)] == [([n], u) for n, u in wanted]
+    wanted = least_risk(texts, partial(UTILITIES["chrf"], section=None), [each.log_probability for each in found])[:2]
+    assert [(guess.tokens, guess.score) for guess in as_predictions(texts, found, options)] == [
+        ([n], u) for n, u in wanted
+    ]
     assert wanted[0][0] == 2
 
 
@@ -124,7 +126,7 @@ def test_a_character_is_handed_over_when_all_its_bytes_have_come() -> None:
     shown: list[str] = []
     growing = _Growing(lambda ids: texts[tuple(ids)], shown.append)
     for token in (5, 6, 7, END):
-        growing.hear(torch.tensor([[token]]))
+        growing.add(token)
     assert shown == ["a", "€"]
     growing.show([5, 6, 7, 6], whole=True)  # no more will come
     assert shown == ["a", "€", "\ufffd"]
@@ -139,7 +141,7 @@ def test_a_text_begins_behind_an_end_mark(start: bool) -> None:
         return tokens, state
 
     inner = SimpleNamespace(cross_attention_paths=(), longest=9, begin=lambda memory: None, advance=advance)
-    model = _Beginning(inner, start=start)
+    model = _FromBeginning(inner, start=start)
     state = model.begin(SimpleNamespace(states=torch.zeros(2, 1, 4)))  # type: ignore[arg-type]
     model.advance(torch.tensor([[START], [7]]), state)
     assert read == [*([[[START], [START]]] if start else []), [[END], [7]]]
@@ -163,7 +165,7 @@ def labels_of(who: type[ClassificationTask], logs: Any) -> Any:
 def test_a_classifier_tells_its_labels_by_their_names_tokens_and_log_probabilities() -> None:
     made = labels_of(ClassificationTask, [0.2, 0.5, 0.3])
     for nbest, wanted in ((2, ["y", "z"]), (9, ["y", "z", "x"])):
-        (found,) = made.answer(["ab"], Decoding(beam=9, nbest=nbest))
+        (found,) = made.predict([Request("ab", Decoding(beam=9, nbest=nbest))])
         assert [guess.text for guess in found] == wanted
     assert [guess.tokens for guess in found] == [[5], [6], [4]]
     assert [guess.score for guess in found] == pytest.approx(np.log([0.5, 0.3, 0.2]))
@@ -171,6 +173,6 @@ def test_a_classifier_tells_its_labels_by_their_names_tokens_and_log_probabiliti
 
 def test_a_tagger_tells_what_is_said_at_the_first_piece_of_each_word_and_the_sum_of_it() -> None:
     made = labels_of(TaggingTask, [[0.2, 0.5, 0.3], [0.8, 0.1, 0.1], [0.1, 0.2, 0.7]])
-    ((found,),) = made.answer(["ab  c"], Decoding())  # too many spaces make no word
+    ((found,),) = made.predict([Request("ab  c")])  # too many spaces make no word
     assert (found.text, found.tokens) == ("y z", [5, 6])
     assert found.score == pytest.approx(np.log(0.5 * 0.7))

@@ -11,9 +11,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sightline.decoding.request import Request
 from sightline.layers.layout import Padded
 from sightline.models.build import build_model
-from sightline.recipe import Decoding, Recipe
+from sightline.recipe import Recipe
 from sightline.tasks.base import build_task
 from sightline.text.tokenizer import PAD, UNK, TokenizerError
 from sightline.text.vocabulary import Vocabulary
@@ -95,7 +96,7 @@ def test_every_word_gets_one_label_whatever_it_is_made_of(kind: str, sentences: 
     pieces = vocabulary(kind).encode_words(texts)
     assert [len(each) for each in pieces] == [len(words) for words in sentences]
     assert all(word for each in pieces for word in each)  # a word always has a piece to put its label on
-    answers = tagger(kind).answer(texts, Decoding())
+    answers = tagger(kind).predict([Request(text) for text in texts])
     known = {"DET", "NOUN", "VERB", "ADP", "PUNCT"}
     for words, (found,) in zip(sentences, answers, strict=True):
         labels = found.text.split(" ") if found.text else []
@@ -137,7 +138,9 @@ def test_a_word_of_which_nothing_is_left_is_unknown() -> None:
 
 
 def test_a_sentence_without_words_gets_no_label_and_too_many_spaces_make_no_words() -> None:
-    empty, spaces, wide, narrow = tagger("bpe").answer(["", "   ", "  the   cat ", "the cat"], Decoding())
+    empty, spaces, wide, narrow = tagger("bpe").predict(
+        [Request(text) for text in ("", "   ", "  the   cat ", "the cat")]
+    )
     assert [each[0].text for each in (empty, spaces)] == ["", ""]
     assert wide[0].text == narrow[0].text
     assert len(wide[0].text.split(" ")) == 2
@@ -145,7 +148,7 @@ def test_a_sentence_without_words_gets_no_label_and_too_many_spaces_make_no_word
 
 def test_a_label_is_what_the_model_says_at_the_first_piece() -> None:
     answerer = tagger("character")
-    (found,) = answerer.answer(["cat sat"], Decoding())[0]
+    (found,) = answerer.predict([Request("cat sat")])[0]
     ids = answerer.vocabulary.encode_words(["cat sat"])[0]
     tokens = torch.tensor([list(chain.from_iterable(ids))])
     with torch.no_grad():

@@ -22,8 +22,8 @@ from sightline.data.collate import (
     seq2seq_ids,
     tagging_ids,
 )
-from sightline.decoding.request import Request, make_batch
-from sightline.recipe import Decoding, Recipe
+from sightline.decoding.request import make_requests
+from sightline.recipe import Recipe
 
 PAD, START, END = 0, 2, 3
 SOURCE, TARGET = [5, 6, 7], [8, 9]
@@ -65,10 +65,11 @@ def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only(
 
 
 def test_a_decoder_alone_is_given_in_training_what_a_search_gives_it() -> None:
-    batch = make_batch(Request([SOURCE]), Decoding(), "cpu")
+    (request,) = make_requests([SOURCE])
     (trained,) = rows(decoder_only_ids(both(SOURCE), both(TARGET)).decoder_input) or []
-    assert batch.source[0].tolist() == trained[: batch.source.shape[1]]
-    assert trained[batch.source.shape[1]] == START  # which every search begins with
+    read = request.encoder_input
+    assert read == trained[: len(read)]
+    assert trained[len(read)] == START  # which every search begins with
 
 
 def test_a_classifier_reads_the_source_and_answers_once() -> None:

@@ -304,7 +304,7 @@ class Shortfalls:
     """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
 
     def __init__(self, task: Task, options: Decoding, *, unit: str = "line") -> None:
-        from sightline.tasks.incomplete import Incomplete
+        from sightline.tasks.base import Incomplete
 
         self.task, self.options, self.unit = task, options, unit
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0

@@ -430,12 +430,12 @@ def _answers(
 
     if beside.targets is not None and isinstance(run.task, Seq2SeqTask):
         targets = beside.targets.next(len(window), done)
-        judged = run.task.judge(window, targets, first=done)  # it refuses what is too long, by its line
+        judged = run.task.score_outputs(window, targets, first=done)  # it refuses what is too long, by its line
         for text, target in zip(window, targets, strict=True):
             beside.unknown.add(run.task.unknown_in(target, text))
         return judged
     phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
     scored = asked.nbest is not None or asked.as_json
     return run.predict_nbest(
-        window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored, told=more
+        window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored, on_done=more
     )

@@ -15,7 +15,7 @@ from sightline.recipe.tasks import TaskSpec
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
-    from sightline.decoding.phrases import Phrases
+    from sightline.decoding.request import Phrases
     from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
 
@@ -210,7 +210,7 @@ class PhraseFiles:
 
     def next(self, count: int, done: int) -> list[Phrases]:
         """Those of the next lines."""
-        from sightline.decoding.phrases import Phrases
+        from sightline.decoding.request import Phrases
 
         taken = {name: self._take(name, count, done) for name in ("require", "forbid")}
         return [Phrases(*pair) for pair in zip(taken["require"], taken["forbid"], strict=True)]

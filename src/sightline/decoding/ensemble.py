@@ -23,7 +23,7 @@ Mean = Literal["probabilities", "logs"]
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """Where each model stands."""
+    """The state of each model."""
 
     parts: tuple[Any, ...]
 
@@ -115,7 +115,7 @@ class Ensemble(nn.Module):
         self.cross_attention_paths: tuple[str, ...] = tuple(
             path for paths in self.member_cross_attention_paths for path in paths
         )
-        self.longest: int | None = min((longest for longest, _ in rooms(self)), default=None)
+        self.longest: int | None = min((longest for longest, _ in model_limits(self)), default=None)
 
     def encode(self, source: Tensor, layout: Layout) -> tuple[Any, ...]:
         return tuple(model.encode(source, layout) for model in self.members())
@@ -146,9 +146,9 @@ class Ensemble(nn.Module):
         return list(self.models)
 
 
-def rooms(model: Any) -> list[tuple[int, bool]]:
+def model_limits(model: Any) -> list[tuple[int, bool]]:
     """The limits of a model, or of each of an ensemble: the most tokens it takes, and whether the source counts."""
     if isinstance(model, Ensemble):
-        return [room for each in model.members() for room in rooms(each)]
+        return [limit for each in model.members() for limit in model_limits(each)]
     longest = getattr(model, "longest", None)
     return [] if longest is None else [(longest, isinstance(model, DecoderOnly))]

@@ -11,30 +11,19 @@ import re
 import unicodedata
 import warnings
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
-from sightline.decoding.batch import Hypothesis, Stepper, Told, Watch
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Constraints, Request
-from sightline.decoding.rules import Demands, Edges, Ids
-from sightline.recipe import Decoding
+from sightline.decoding.engine import decode
+from sightline.decoding.request import DecodableModel, Demands, Edges, Hypothesis, Ids, Phrases, Request
 from sightline.text.sentences import UNSPACED, unspaced
 from sightline.text.tokenizer import SPACE, SPECIALS, START, UNK, Tokenizer
 
 ROUNDS = 12  # how often a sentence is searched again for what it should not say
 _LETTER = re.compile(rf"(?![{UNSPACED}])\w")
 _CLOSING = frozenset(",.;:!?…%")
-
-
-@dataclass(frozen=True)
-class Phrases:
-    """What one output must contain, and what it must not."""
-
-    required: tuple[str, ...] = ()
-    forbidden: tuple[str, ...] = ()
 
 
 class PhraseWarning(UserWarning):
@@ -101,101 +90,87 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
     return tokenizer.pieces(range(tokenizer.size))
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What is asked of one output so far."""
-
-    number: int  # its line in the whole input
-    phrases: Phrases
-    demands: Demands
-
-    def warn(self, what: str) -> None:
-        warnings.warn(PhraseWarning(f"line {self.number + 1}: {what}"), stacklevel=5)
-
-
-def generate_with_phrases(
-    model: Stepper,
-    request: Request,
-    options: Decoding,
+def decode_with_phrases(
+    model: DecodableModel,
+    requests: Sequence[Request],
     cutter: PhraseCutter,
-    phrases: Sequence[Phrases] | None,
     *,
     device: torch.device | str = "cpu",
-    watch: Watch | None = None,
-    told: Told | None = None,
+    on_done: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """`generate` with phrases for each sentence, beside `options.forbid` for all.
+    """`decode` with the phrases of each request, and those of `decoding.forbid`.
 
-    Every output has its required phrases wherever `max_length` leaves room for them. A sentence that says what is
-    forbidden, put together from other pieces, is searched again without them, up to `ROUNDS` times. What cannot be had
-    is a `PhraseWarning` that names the line. `watch` is told of every search, one after the other, `told` of the first.
+    Every output has its required phrases wherever `max_length` leaves room for them. A sentence that has what is
+    forbidden, put together from other pieces, is searched again without these, up to `ROUNDS` times. A `PhraseWarning`
+    names the line where an output cannot be as required. `on_done` is called in the first round.
     """
-    asked = _ask(cutter, options, phrases or [Phrases()] * len(request), request.numbered())
-    if options.sample is not None and any(each.demands.required for each in asked):
-        raise ValueError("required phrases are searched for, and sample draws; leave one of them out")
-    if options.groups > 1 and any(each.demands.required for each in asked):
-        raise ValueError(
-            f"required phrases and groups ({options.groups}) both share out the beam; leave one of them out"
-        )
-    results: list[list[Hypothesis]] = [[] for _ in asked]
-    given = [len(prefix) for prefix in request.begun()]
-    waiting, turn = list(range(len(asked))), 0
+    requests = _constrained(cutter, requests)
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    waiting, turn = list(range(len(requests))), 0
     while waiting:
-        constrained = replace(request, constraints=Constraints([each.demands for each in asked], cutter.edges))
-        tell = told if turn == 0 else None
-        found = generate(model, constrained.take(waiting), options, device=device, watch=watch, told=tell)
+        found = decode(model, [requests[index] for index in waiting], device=device, on_done=None if turn else on_done)
         again = []
-        for index, guesses in zip(waiting, found, strict=True):
-            results[index] = guesses
-            changed = _changed(cutter, asked[index], guesses, given[index], last=turn >= ROUNDS)
+        for index, hypotheses in zip(waiting, found, strict=True):
+            results[index] = hypotheses
+            changed = _changed(cutter, requests[index], hypotheses, last=turn >= ROUNDS)
             if changed is not None:
-                asked[index] = changed
+                requests[index] = changed
                 again.append(index)
         waiting, turn = again, turn + 1
     return results
 
 
-def _ask(cutter: PhraseCutter, options: Decoding, phrases: Sequence[Phrases], numbers: Sequence[int]) -> list[_Asked]:
-    """Phrases in the tokenizer's own spelling, and in token ids."""
-    normalize, asked = cutter.tokenizer.normalize, []
-    everywhere = tuple(normalize(phrase) for phrase in options.forbid)
+def _constrained(cutter: PhraseCutter, requests: Sequence[Request]) -> list[Request]:
+    """The requests with their phrases in the tokenizer's own spelling, and in token ids."""
+    normalize, constrained = cutter.tokenizer.normalize, []
     known: dict[Phrases, tuple[Demands, list[str]]] = {}
-    for number, each in zip(numbers, phrases, strict=True):
-        required = tuple(filter(None, map(normalize, each.required)))
-        forbidden = tuple(filter(None, [*everywhere, *map(normalize, each.forbidden)]))
+    for request in requests:
+        phrases, options = request.phrases or Phrases(), request.options
+        required = tuple(filter(None, map(normalize, phrases.required)))
+        forbidden = tuple(filter(None, map(normalize, (*options.forbid, *phrases.forbidden))))
         own = Phrases(required, forbidden)
         if both := set(required) & set(forbidden):
-            raise ValueError(f"line {number + 1}: {both.pop()!r} is required and forbidden; choose")
+            raise ValueError(f"line {request.number + 1}: {both.pop()!r} is required and forbidden; choose")
         if own not in known:
             known[own] = cutter.demands(own)
         demands, unknown = known[own]
-        asked.append(_Asked(number, Phrases(tuple(p for p in required if p not in unknown), forbidden), demands))
+        if demands.required and options.sample is not None:
+            raise ValueError("required phrases are searched for, and sample draws; leave one of them out")
+        if demands.required and options.groups > 1:
+            raise ValueError(
+                f"required phrases and groups ({options.groups}) both share out the beam; leave one of them out"
+            )
         for phrase in unknown:
-            asked[-1].warn(f"the vocabulary cannot write {phrase!r}, so the output need not contain it")
-    return asked
+            _warn(request, f"the vocabulary cannot write {phrase!r}, so the output need not contain it")
+        phrases = Phrases(tuple(phrase for phrase in required if phrase not in unknown), forbidden)
+        constrained.append(replace(request, phrases=phrases, demands=demands, edges=cutter.edges))
+    return constrained
 
 
-def _changed(
-    cutter: PhraseCutter, asked: _Asked, guesses: list[Hypothesis], given: int, *, last: bool
-) -> _Asked | None:
-    """What to ask instead, if an output is not as it should be; else None, with a warning where nothing can be done."""
-    if not guesses:
-        shown = ", ".join(repr(phrase) for phrase in asked.phrases.required)
-        asked.warn(f"no output can contain {shown} (max_length, or what is forbidden, leaves no room); it need not")
-        return replace(asked, demands=replace(asked.demands, required=()), phrases=replace(asked.phrases, required=()))
-    spans, leaks = list[Ids](), dict[str, None]()
-    for phrase in asked.phrases.forbidden:
-        for guess in guesses:
-            if found := cutter.said(phrase, guess.tokens, given):
+def _changed(cutter: PhraseCutter, request: Request, hypotheses: list[Hypothesis], *, last: bool) -> Request | None:
+    """What to search for instead, if an output is not as required; else None, with a warning where it stays so."""
+    phrases, demands = request.phrases or Phrases(), request.demands or Demands()
+    if not hypotheses:
+        shown = ", ".join(map(repr, phrases.required))
+        _warn(request, f"no output can contain {shown} (max_length, or what is forbidden, leaves no room); it need not")
+        return replace(request, demands=replace(demands, required=()), phrases=replace(phrases, required=()))
+    spans: list[Ids] = []
+    leaks: dict[str, None] = {}
+    for phrase in phrases.forbidden:
+        for hypothesis in hypotheses:
+            if found := cutter.said(phrase, hypothesis.tokens, len(request.prefix)):
                 spans += found
                 leaks[phrase] = None
-    if spans and not last and (new := set(spans) - set(asked.demands.forbidden)):
-        forbidden = (*asked.demands.forbidden, *sorted(new))
-        return replace(asked, demands=replace(asked.demands, forbidden=forbidden))
+    if spans and not last and (new := set(spans) - set(demands.forbidden)):
+        return replace(request, demands=replace(demands, forbidden=(*demands.forbidden, *sorted(new))))
     for phrase in leaks:
-        asked.warn(f"the output contains {phrase!r} all the same; no other was found")
-    texts = cutter.tokenizer.decode_many([guess.tokens for guess in guesses])
-    for phrase in asked.phrases.required:
+        _warn(request, f"the output contains {phrase!r} all the same; no other was found")
+    texts = cutter.tokenizer.decode_many([hypothesis.tokens for hypothesis in hypotheses])
+    for phrase in phrases.required:
         if not all(occurrences(phrase, text) for text in texts):
-            asked.warn(f"the output does not contain {phrase!r} as words of its own")
+            _warn(request, f"the output does not contain {phrase!r} as words of its own")
     return None
+
+
+def _warn(request: Request, what: str) -> None:
+    warnings.warn(PhraseWarning(f"line {request.number + 1}: {what}"), stacklevel=5)

@@ -1,151 +1,210 @@
-"""What is asked of a search: outputs for some sentences, and what each must keep to. And the same as tensors."""
+"""One output to find, as it travels from a command, the Python API or the server to the search; and what comes back."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from sightline.data.target_lengths import TargetLengths, fixed_limits
-from sightline.decoding.batch import Batch
-from sightline.decoding.padding import pad_tokens
-from sightline.decoding.rules import Demands, Edges, Forbidden, Required, Rules
-from sightline.layers.layout import Padded
+from sightline.layers.layout import Layout
 from sightline.recipe import Decoding
 from sightline.terminal import plural
-from sightline.text.tokenizer import END
+from sightline.text.tokenizer import END, PAD, START
 
-Texts = Sequence[Sequence[int]]  # each in token ids, without marks
+Ids = tuple[int, ...]
+Limit = tuple[int, bool]  # the most tokens a model takes, and whether its source stands in the same positions
+
+
+class DecodableModel(Protocol):
+    """What a search needs of a model, or of an ensemble."""
+
+    cross_attention_paths: tuple[str, ...]
+    longest: int | None  # how many tokens its decoder can be given, where there is a limit
+
+    def encode(self, source: Tensor, layout: Layout) -> Any: ...
+    def begin(self, memory: Any) -> Any: ...
+    def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]: ...
+    def logits(self, features: Tensor) -> Tensor: ...  # a search may write to them, unless the model is recorded
 
 
 @dataclass(frozen=True)
-class Constraints:
-    """What each output must say, and what it must not."""
+class Hypothesis:
+    """One output: its tokens without start and end, and its score."""
 
-    demands: Sequence[Demands]
-    edges: Edges
-
-    def take(self, indices: Sequence[int]) -> Constraints:
-        """The same for some of the sentences."""
-        return Constraints([self.demands[index] for index in indices], self.edges)
+    tokens: list[int]
+    score: float  # log-probability over length penalty, of a beam plus coverage penalty: what hypotheses are ranked by
+    log_probability: float
+    truncated: bool = False  # a length limit ended it, where the model preferred another token
 
 
 @dataclass(frozen=True)
+class BeamStep:
+    """One step of the beam search for one request: N continuations of the W hypotheses, and what became of them."""
+
+    step: int  # 0: the search begins
+    totals: Tensor  # (1, N) log-probability; −∞: there is none
+    scores: Tensor  # (1, N) what they would be ranked by if they ended here
+    parents: Tensor  # (1, N) which hypothesis of the step before each continues
+    words: Tensor  # (1, N)
+    finished: Tensor  # (1, N) whether it is a finished output
+    slots: Tensor  # (1, W) which continuation is the hypothesis in each place of the next step ...
+    alive: Tensor  # (1, W) ... where there is one at all
+    done: Tensor  # (1,) whether the search ends here
+
+
+@dataclass(frozen=True)
+class Phrases:
+    """Text that one output must contain, and text that it must not."""
+
+    required: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Edges:
+    """How the pieces of a vocabulary join into words."""
+
+    within: Tensor  # (V,) whether a word can go on after this piece: it ends in a letter or a digit
+    goes_on: Tensor  # (V,) whether this piece continues the word before it
+    space: int = START  # the piece that is a space and nothing else; an output begins as if one stood before it
+
+    @staticmethod
+    def none(size: int) -> Edges:
+        """For pieces that are whole words."""
+        return Edges(torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool))
+
+    def to(self, device: torch.device | str) -> Edges:
+        return Edges(self.within.to(device), self.goes_on.to(device), self.space)
+
+
+@dataclass(frozen=True)
+class Demands:
+    """Phrases as token ids: what one output must contain, and what it must not."""
+
+    required: tuple[Ids, ...] = ()
+    forbidden: tuple[Ids, ...] = ()
+    apart: tuple[Ids, ...] = ()  # forbidden where a word may begin
+
+    def room(self) -> int:
+        """How many tokens all required phrases take, one after the other."""
+        return sum(map(len, self.required))
+
+
+@dataclass(frozen=True, eq=False)
 class Request:
-    """Outputs to write: one for each source or, without sources, for each prefix, which is gone on with."""
+    """One output to find, with its own decoding options.
 
-    sources: Texts | None = None
-    prefixes: Texts | None = None  # what each output begins with
-    numbers: Sequence[int] | None = None  # see `numbered`
-    constraints: Constraints | None = None  # an output that cannot be as they say is not written
-    marks: int = 0  # so many ids behind the specials are in no output: what noise put into texts
-    scored: bool = True  # whether anybody wants to know how probable outputs are; greedy search is faster without
-    known: int | None = None  # ids from here on may be in no output: what phrases cannot be looked for in
-    lengths: TargetLengths | None = None  # of the training text, from which the default limit of an output follows
+    Callers give the text; the task adds token ids. Without a `source`, the output continues its prefix.
+    """
 
-    def __len__(self) -> int:
-        return len(self.read)
+    text: str = ""
+    options: Decoding = field(default_factory=Decoding)
+    prefix_text: str | None = None  # what the output must begin with
+    phrases: Phrases | None = None  # what it must and must not contain
+    number: int = 0  # its place in the whole input: seeds sampling, and names the line in errors
+    scored: bool = True  # False: greedy search may skip the softmax; scores are NaN then
+    on_token: Callable[[int, int], None] | None = None  # called with every token as it is chosen and its sample (or 0)
+    on_step: Callable[[BeamStep], None] | None = None  # called after every step of a beam search
+    # --- token ids, without marks ---
+    source: Sequence[int] | None = None
+    prefix: Sequence[int] = ()
+    demands: Demands | None = None  # the phrases; a sentence where they cannot be met has no output
+    edges: Edges | None = None  # beside demands
+    marks: int = 0  # how many ids behind the specials no output may hold: the marks of noise
+    known: int | None = None  # no output holds ids from here on: pieces that phrases cannot be looked for in
+    lengths: TargetLengths | None = None  # of the training text; the default limit of an output follows from them
+    id: int = -1  # given by the engine
 
     @property
-    def read(self) -> Texts:
-        """What the model reads before it writes anything of its own: the sources, else the prefixes."""
-        return self.sources if self.sources is not None else self.prefixes or []
+    def read(self) -> Sequence[int]:
+        """What the model reads before its own first token: the source, else the prefix."""
+        return self.prefix if self.source is None else self.source
 
-    def counted_from(self, first: int) -> Request:
-        """The same, of sentences that begin at this one in the whole input: it may be cut into calls anywhere."""
-        return replace(self, numbers=range(first, first + len(self)))
+    @property
+    def encoder_input(self) -> list[int]:
+        """The source and its end mark; without a source, an end mark alone."""
+        return [*(self.source or ()), END]
 
-    def numbered(self) -> Sequence[int]:
-        """Which sentence of the whole input each is, by which sampling is seeded; the first is 0, unless said else."""
-        return range(len(self)) if self.numbers is None else self.numbers
+    @property
+    def empty(self) -> bool:
+        """Whether the source is empty: then so is the output, and nothing is decoded."""
+        return self.source is not None and not len(self.source)
 
-    def take(self, indices: Sequence[int]) -> Request:
-        """The same for some of the sentences."""
-        numbers = self.numbered()
-        return replace(
-            self,
-            sources=None if self.sources is None else [self.sources[index] for index in indices],
-            prefixes=None if self.prefixes is None else [self.prefixes[index] for index in indices],
-            numbers=[numbers[index] for index in indices],
-            constraints=None if self.constraints is None else self.constraints.take(indices),
-        )
+    @property
+    def given(self) -> int:
+        """How many tokens of the output do not count for its length: without a source, the prefix."""
+        return len(self.prefix) if self.source is None else 0
 
-    def ended(self) -> list[list[int]]:
-        """Each source and its end mark; without sources, end marks alone."""
-        return [[*source, END] for source in (self.sources or [[] for _ in self.read])]
+    @property
+    def width(self) -> int:
+        """How many hypotheses are kept: samples, or the beam."""
+        return self.options.candidates if self.options.sample is not None else self.options.beam
 
-    def begun(self) -> Texts:
-        """What each output begins with, be it nothing."""
-        return self.prefixes if self.prefixes is not None else [[] for _ in self.read]
+    def room(self, limits: Sequence[Limit]) -> int:
+        """The most tokens of the output that the learned positions of a model leave, END included."""
+        return min((longest - shared * len(self.encoder_input) for longest, shared in limits), default=sys.maxsize)
 
-    def gone_on_with(self) -> list[int]:
-        """How many tokens of each output are no part of its length: without sources, its prefix."""
-        return [0 if self.sources is not None else len(prefix) for prefix in self.begun()]
+    def limit(self, limits: Sequence[Limit] = ()) -> int:
+        """The most tokens of the output, END included.
 
-    def rooms(self, limits_of: Sequence[tuple[int, bool]]) -> list[int]:
-        """The most tokens of each output that the `limits_of` a model (see `ensemble.rooms`) leave, its end included.
-
-        That is what learned positions take, less the source and its end mark where it stands in the same positions.
+        A prefix without a source is continued by up to `max_length` tokens. Beside a source, required phrases and
+        `min_length` may go beyond the limit that follows from the source, never beyond `max_length`.
         """
-        return [
-            min((longest - in_one * len(row) for longest, in_one in limits_of), default=sys.maxsize)
-            for row in self.ended()
-        ]
+        options = self.options
+        if self.source is None:
+            limit = len(self.prefix) + options.new_tokens + 1
+        else:
+            phrases = 0 if self.demands is None else self.demands.room() + len(self.prefix)
+            (limit,) = source_limits([len(self.source) + 1], options, self.lengths)
+            limit = max(limit, max(options.min_length, phrases) + 1)
+            limit = min(options.max_length or limit, limit)
+        limit = min(limit, self.room(limits))
+        return max(limit, len(self.prefix) + 1) if self.prefix else limit
+
+    def check(self, limits: Sequence[Limit]) -> None:
+        """Refuse a prefix after which the learned positions of a model leave no room for END."""
+        if len(self.prefix) >= max(1, self.room(limits)) and not self.empty:
+            raise ValueError(
+                f"line {self.number + 1} has a prefix of {plural(len(self.prefix), 'token')}, and this model can write "
+                f"{max(0, self.room(limits) - 1):,} there (its learned positions); shorten it, or the source"
+            )
+
+    def check_min_length(self, limits: Sequence[Limit]) -> None:
+        """Refuse `min_length` where the learned positions of a model end before it."""
+        room = max(0, self.room(limits) - self.given - 1)
+        if self.options.min_length > room and not self.empty:
+            raise ValueError(
+                f"line {self.number + 1}: min_length ({self.options.min_length:,}) is more than the "
+                f"{plural(room, 'token')} this model can write there (its learned positions); lower "
+                f"decoding.min_length (--min-length)"
+            )
 
 
-def make_batch(
-    request: Request,
-    options: Decoding,
-    device: torch.device | str,
+def make_requests(
+    sources: Sequence[Sequence[int]] | None = None,
+    prefixes: Sequence[Sequence[int]] | None = None,
     *,
-    limits_of: Sequence[tuple[int, bool]] = (),
-    few: int = 0,
-) -> Batch:
-    """All that is asked as one batch to search; no output is longer than `limits_of` the model (see `rooms`).
-
-    When no more than `few` sentences are unfinished, they may be given up.
-    """
-    rows, begun, limits = request.ended(), request.begun(), _limits(request, options, limits_of)
-    return Batch(
-        pad_tokens(rows, device),
-        Padded.of([len(row) for row in rows], device),
-        torch.tensor(limits, device=device),
-        min(limits),
-        tuple(request.numbered()),
-        pad_tokens(begun, device) if any(begun) else None,
-        few,
-        _rules(request, options, device),
-        request.marks,
-        request.scored,
-        request.known,
-    )
-
-
-def _limits(request: Request, options: Decoding, limits_of: Sequence[tuple[int, bool]]) -> list[int]:
-    """The most tokens of each output, its end included.
-
-    Prefixes without sources are gone on with by up to `max_length` tokens and an end mark. Beside a source, what must
-    be said, or must be so long, may go beyond the limit that follows from the source, never beyond `max_length`.
-    """
-    begun = request.begun()
-    if request.sources is None:
-        limits = [len(prefix) + options.new_tokens + 1 for prefix in begun]
-    else:
-        said = [0] * len(request)
-        if request.constraints is not None:
-            asked = zip(request.constraints.demands, begun, strict=True)
-            said = [demands.room() + len(prefix) for demands, prefix in asked]
-        least = [max(options.min_length, room) + 1 for room in said]
-        by_source = source_limits([len(row) for row in request.ended()], options, request.lengths)
-        limits = [max(limit, each) for limit, each in zip(by_source, least, strict=True)]
-        limits = [min(options.max_length or limit, limit) for limit in limits]
-    limits = [min(limit, room) for limit, room in zip(limits, request.rooms(limits_of), strict=True)]
-    if any(begun):
-        limits = [max(limit, len(prefix) + 1) for limit, prefix in zip(limits, begun, strict=True)]
-    return limits
+    demands: Sequence[Demands] | None = None,
+    first: int = 0,
+    **shared: Any,
+) -> list[Request]:
+    """A request for each source or, without sources, for each prefix; `shared` fields are the same for all."""
+    count = len(sources if sources is not None else prefixes or ())
+    return [
+        Request(
+            source=None if sources is None else sources[index],
+            prefix=() if prefixes is None else prefixes[index],
+            demands=None if demands is None else demands[index],
+            number=first + index,
+            **shared,
+        )
+        for index in range(count)
+    ]
 
 
 def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLengths | None) -> list[int]:
@@ -154,8 +213,8 @@ def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLeng
     By `max_ratio` and `max_length`, or the one of them that is set; else derived from the lengths of the training text.
     """
     if options.max_ratio is None and options.max_length is None:
-        found: list[int] = (fixed_limits(sources) if lengths is None else lengths.limits(sources)).tolist()
-        return found
+        limits: list[int] = (fixed_limits(sources) if lengths is None else lengths.limits(sources)).tolist()
+        return limits
     most = options.max_length or sys.maxsize
     if options.max_ratio is None:
         return [most] * len(sources)
@@ -163,7 +222,7 @@ def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLeng
 
 
 def capped(options: Decoding, most: int, lengths: TargetLengths | None) -> Decoding:
-    """The options with no output of more than `most` tokens; the limit that was in force remains where it is lower."""
+    """The options with no output of more than `most` tokens; a lower limit stays in force."""
     changes: dict[str, Any] = {"max_length": min(options.max_length or most, most)}
     changes["min_length"] = min(options.min_length, changes["max_length"] - 1)
     if options.max_length is None and options.max_ratio is None and lengths is not None:
@@ -171,39 +230,40 @@ def capped(options: Decoding, most: int, lengths: TargetLengths | None) -> Decod
     return options.model_copy(update=changes)
 
 
-def check_least(request: Request, options: Decoding, limits_of: Sequence[tuple[int, bool]]) -> None:
-    """Refuse `min_length` where the learned positions of a model (see `rooms`) end before it, by the line."""
-    if not options.min_length:
-        return
-    outputs = zip(request.numbered(), request.read, request.gone_on_with(), request.rooms(limits_of), strict=True)
-    for number, read, given, most in outputs:
-        room = max(0, most - given - 1)  # an end mark behind all
-        if options.min_length > room and (request.sources is None or len(read)):  # for an empty source nothing is said
-            raise ValueError(
-                f"line {number + 1}: min_length ({options.min_length:,}) is more than the {plural(room, 'token')} "
-                f"this model can write there (its learned positions); lower decoding.min_length (--min-length)"
-            )
+# --- batches -----------------------------------------------------------------------------------------------------
 
 
-def check_begun(request: Request, limits_of: Sequence[tuple[int, bool]]) -> None:
-    """Refuse a beginning behind which the learned positions of a model (see `rooms`) leave no end mark, by the line."""
-    outputs = zip(request.numbered(), request.read, request.begun(), request.rooms(limits_of), strict=True)
-    for number, read, prefix, most in outputs:
-        if len(prefix) >= max(1, most) and (request.sources is None or len(read)):  # of an empty source nothing is said
-            raise ValueError(
-                f"line {number + 1} has a prefix of {plural(len(prefix), 'token')}, and this model can write "
-                f"{max(0, most - 1):,} there (its learned positions); shorten it, or the source"
-            )
+def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
+    """(B, longest), PAD behind shorter ones."""
+    longest = max(len(sequence) for sequence in sequences)
+    rows = [list(sequence) + [PAD] * (longest - len(sequence)) for sequence in sequences]
+    return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
-def _rules(request: Request, options: Decoding, device: torch.device | str) -> Rules | None:
-    """What the outputs must keep to, or None where all is free."""
-    forbidden = required = shortest = None
-    if (asked := request.constraints) is not None:
-        forbidden = Forbidden.of(asked.demands, asked.edges, device)
-        required = Required.of(asked.demands, asked.edges, device)
-    if options.min_length:
-        shortest = torch.tensor([given + options.min_length for given in request.gone_on_with()], device=device)
-    if shortest is None and not options.no_repeat and forbidden is None and required is None:
-        return None
-    return Rules(shortest, options.no_repeat, forbidden, required)
+def length_batches(lengths: Sequence[int], tokens: int, threads: int = 1) -> list[list[int]]:
+    """Indices in batches of at most so many padded tokens, longest sequences first.
+
+    Several batches are made a multiple of `threads`, as even as can be.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    batches = _cut(order, lengths, tokens)
+    wanted = -(-len(batches) // threads) * threads
+    if len(batches) > 1:
+        low, high = 0, tokens  # the smallest budget that gives no more batches
+        while high - low > max(1, tokens // 64):
+            middle = (low + high) // 2
+            if len(_cut(order, lengths, middle)) <= wanted:
+                high = middle
+            else:
+                low = middle
+        batches = _cut(order, lengths, high)
+    return batches
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    batches: list[list[int]] = []
+    for index in order:
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > tokens:
+            batches.append([])
+        batches[-1].append(index)
+    return batches

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from sightline.decoding.batch import Stepper
-from sightline.decoding.ensemble import Ensemble, rooms
-from sightline.decoding.padding import length_batches, pad_tokens
+from sightline.decoding.ensemble import Ensemble, model_limits
+from sightline.decoding.request import DecodableModel, length_batches, pad_tokens
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import END, START
 
 
-def begun(model: Stepper, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
+def begun(model: DecodableModel, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
     """Where a decoder stands that has read some sources (without end marks), and written nothing."""
     rows = [[*source, END] for source in sources]
     return model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
@@ -24,7 +23,7 @@ def begun(model: Stepper, sources: Sequence[Sequence[int]], device: torch.device
 
 @torch.inference_mode()
 def log_probabilities(
-    model: Stepper,
+    model: DecodableModel,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
@@ -39,7 +38,7 @@ def log_probabilities(
 
 @torch.inference_mode()
 def token_losses(
-    model: Stepper,
+    model: DecodableModel,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
@@ -49,7 +48,7 @@ def token_losses(
 ) -> list[np.ndarray]:
     """For each pair (T + 1,) −log p of each target token and the end mark, given the source and the tokens before."""
     found = [np.empty(0)] * len(sources)
-    for longest in (longest for longest, in_one in rooms(model) if in_one):
+    for longest in (longest for longest, in_one in model_limits(model) if in_one):
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), first + 1):
             if (count := len(source) + len(target) + 2) > longest:
                 raise ValueError(
@@ -68,7 +67,7 @@ def token_losses(
 
 @torch.inference_mode()
 def stream_losses(
-    model: Stepper,
+    model: DecodableModel,
     stream: np.ndarray,
     *,
     context: int,
@@ -118,7 +117,7 @@ def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, dev
     return losses
 
 
-def _nll(model: Stepper, features: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
+def _nll(model: DecodableModel, features: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
     """(B, T) −log p of the wanted tokens."""
     scores = model.logits(features).float().log_softmax(-1)  # (B, T, V), in half the time of logsumexp on a CPU
     losses: np.ndarray = -scores.gather(-1, wanted[..., None])[..., 0].cpu().double().numpy()
@@ -127,7 +126,7 @@ def _nll(model: Stepper, features: torch.Tensor, wanted: torch.Tensor) -> np.nda
 
 @torch.inference_mode()
 def attention_to_source(
-    model: Stepper, source: Sequence[int], target: Sequence[int], *, device: torch.device | str = "cpu"
+    model: DecodableModel, source: Sequence[int], target: Sequence[int], *, device: torch.device | str = "cpu"
 ) -> np.ndarray | None:
     """(T + 1, S + 1) mean attention over the heads, end marks included, or None for a model without attention.
 
@@ -141,7 +140,7 @@ def attention_to_source(
 
 @torch.inference_mode()
 def strongest_links(
-    model: Stepper,
+    model: DecodableModel,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
@@ -162,7 +161,10 @@ def strongest_links(
 
 
 def _attention(
-    model: Stepper, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: torch.device | str
+    model: DecodableModel,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    device: torch.device | str,
 ) -> torch.Tensor:
     """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
     if isinstance(model, Ensemble):

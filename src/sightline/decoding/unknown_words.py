@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from sightline.data.sources import Example
-from sightline.decoding.batch import Stepper
+from sightline.decoding.request import DecodableModel
 from sightline.decoding.scoring import strongest_links
 from sightline.files import write_atomically
 from sightline.run_folder import RunError
@@ -65,7 +65,7 @@ class Pairings:
 
 
 def learn_dictionary(
-    model: Stepper,
+    model: DecodableModel,
     vocabulary: Vocabulary,
     examples: Iterable[Example],
     *,
@@ -113,27 +113,28 @@ def read_dictionary(run: Path) -> dict[str, str] | None:
     return found
 
 
-def write_out(
-    model: Stepper,
+def replace_unknown(
+    model: DecodableModel,
     vocabulary: Vocabulary,
     texts: Sequence[str],
     outputs: Sequence[Sequence[int]],
     *,
     dictionary: Mapping[str, str],
-    begun: Sequence[str] | None = None,
+    prefixes: Sequence[str] | None = None,
     longest: int | None = None,
     device: torch.device | str = "cpu",
 ) -> list[str]:
     """The text of each output (token ids) of a text, no unknown word left in it.
 
-    An empty dictionary copies every word. Of an output whose beginning was given (`begun`), the unknown words of that
-    are its own. Of a text the first `longest` tokens were read.
+    An empty dictionary copies every word. Unknown words of a prefix are written as in the prefix. Of a text the first
+    `longest` tokens were read.
     """
     open_ones = [number for number, tokens in enumerate(outputs) if UNK in tokens]
     asked = [texts[number] for number in open_ones]
     sources, words = [ids[:longest] for ids in vocabulary.source.encode_many(asked)], vocabulary.source.written(asked)
     links = strongest_links(model, sources, [outputs[number] for number in open_ones], device=device)
-    given = [[] for _ in asked] if begun is None else vocabulary.target.written([begun[number] for number in open_ones])
+    begun = [prefixes[number] for number in open_ones] if prefixes is not None else []
+    given = vocabulary.target.written(begun) if begun else [[] for _ in asked]
     filled: dict[int, dict[int, str]] = {}
     for number, own, found, beginning in zip(open_ones, words, links, given, strict=True):
         filled[number] = {}

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.decoding.padding import length_batches, pad_tokens
+from sightline.decoding.request import length_batches, pad_tokens
 from sightline.decoding.scoring import begun
 from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, short_name
 from sightline.layers.tap import Tapped, on_taps

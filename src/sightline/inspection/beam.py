@@ -5,7 +5,7 @@
     rich.print(record.tree())
     draw_beam(record, Path("beam.png"))  # pictures/beam.py
 
-The search itself tells it (`watch` in decoding/search.py), and it is asked as predictions are: nothing is searched
+The search itself tells it (`on_step` of a request), and it is asked as predictions are: nothing is searched
 again here, and by nothing but the options of a prediction. Where a search is made again, because an output said what is
 forbidden, the last one is recorded.
 """
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.decoding.batch import Considered, Hypothesis
+from sightline.decoding.request import BeamStep, Hypothesis, Request
 from sightline.inspection.attention import LoadedRun
 from sightline.recipe import Decoding
 from sightline.tasks.seq2seq import Seq2SeqTask
@@ -64,10 +64,8 @@ class BeamRecord:
     places: list[int] = field(default_factory=list)  # the node in each place of the beam, after the last step
     steps: int = 0
 
-    def hear(self, told: Considered) -> None:
+    def add(self, told: BeamStep) -> None:
         """One step of a search over one sentence."""
-        if len(told.sentences) != 1:
-            raise ValueError(f"one sentence is recorded at a time, not {len(told.sentences)}")
         if told.step == 0:  # what was searched before did not keep to what is forbidden
             self.nodes, self.places, self.steps = [], [], 0
         done, before = bool(told.done[0]), self.places
@@ -195,7 +193,7 @@ def record_beam(run: LoadedRun, text: str, options: Decoding | None = None, *, p
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is {run.recipe.task_spec}")
     options = options or run.recipe.decoding
     record = BeamRecord(options.beam, options.candidates, options.groups)
-    run.task.answer([text], options, prefixes=None if prefix is None else [prefix], watch=record.hear)
+    run.task.predict([Request(text, options, prefix_text=prefix, on_step=record.add)])
     if not record.nodes:
         raise ValueError("nothing is searched for an empty text; give a sentence")
     target, source = run.vocabulary.target, run.task.read_source(text)

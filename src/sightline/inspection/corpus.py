@@ -18,7 +18,7 @@ from sightline.data.preparation import prepare_data
 from sightline.data.sources import Example
 from sightline.data.store import Store
 from sightline.data.text_files import DataError
-from sightline.decoding.padding import length_batches
+from sightline.decoding.request import length_batches
 from sightline.files import csv_text
 from sightline.recipe import Recipe
 from sightline.terminal import escape_newlines

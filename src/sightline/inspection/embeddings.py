@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.data.collate import collate_fn
-from sightline.decoding.padding import length_batches
+from sightline.decoding.request import length_batches
 from sightline.files import atomic_file, check_place
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, on_taps

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sightline.data.collate import collate_fn, padded_batch
+from sightline.decoding.request import Request
 from sightline.inspection.axes import BATCH, SOURCE, TARGET
 from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Trace
@@ -126,7 +127,7 @@ def _trace_translation(asked: Task, text: str, target: str | None, step: int | N
     vocabulary, model, device = asked.vocabulary, asked.model, asked.device
     (source,) = asked.encode([text])
     if target is None:
-        output = asked.answer([text], asked.recipe.decoding)[0][0].tokens
+        output = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens
     else:
         output = vocabulary.target.encode(target)
     wanted = _upto([*output, END], step)
@@ -201,7 +202,7 @@ def _trace_label(asked: Task, text: str, target: str | None, step: int | None) -
     if not source:
         raise ValueError("an empty text has no label; give one with words")
     if target is None:
-        label = asked.answer([text], asked.recipe.decoding)[0][0].tokens[0]
+        label = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens[0]
     else:
         label = label_id(asked.vocabulary.target, target)
     return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
@@ -215,7 +216,7 @@ def _trace_gaps(asked: Task, text: str, target: str | None, step: int | None) ->
     (source,), mark = asked.encode([text]), asked.vocabulary.source.mark(MASK)
     if mark not in source:
         raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be guessed")
-    (filled,) = asked.answer([text], asked.recipe.decoding)[0][:1]
+    (filled,) = asked.predict([Request(text, asked.recipe.decoding)])[0][:1]
     gaps = [False, *(token == mark for token in source), False]  # between the marks it is read between
     every = [filled.tokens[0], *filled.tokens, filled.tokens[-1]]
     wanted = [max(token, len(SPECIALS)) for token in every]  # outside the gaps nobody looks at it
@@ -236,7 +237,7 @@ def _trace_tags(asked: Task, text: str, target: str | None, step: int | None) ->
     if not pieces:
         raise ValueError("an empty text has no words to tag; give one with words")
     if target is None:
-        tags = asked.answer([text], asked.recipe.decoding)[0][0].tokens
+        tags = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens
     else:
         tags = [label_id(asked.vocabulary.target, tag) for tag in between_spaces(target)]
     if len(tags) != len(words):

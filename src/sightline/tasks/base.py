@@ -1,26 +1,27 @@
-"""A model that is asked in texts: what every task's has."""
+"""What every task has: a model that reads texts and makes predictions, and notes on predictions that are incomplete."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from sightline.data.target_lengths import TargetLengths
-from sightline.decoding.batch import Hypothesis, Told, Watch
-from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, rooms
-from sightline.decoding.generate import generate
-from sightline.decoding.phrases import PhraseCutter, Phrases, generate_with_phrases
-from sightline.decoding.request import Request, check_least
+from sightline.decoding.engine import decode
+from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, model_limits
+from sightline.decoding.phrases import PhraseCutter, decode_with_phrases
+from sightline.decoding.request import Hypothesis, Request
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Evaluation, Recipe
+from sightline.recipe.data import WHOLE_WORDS
 from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
+from sightline.terminal import plural
 from sightline.text.tokenizer import UNK
 from sightline.text.vocabulary import Vocabulary
 
@@ -89,19 +90,6 @@ def task_class(recipe: Recipe) -> type[Task]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Texts to answer, and what is settled of their answers beforehand."""
-
-    texts: Sequence[str]
-    prefixes: Sequence[str] | None = None  # what each begins with
-    first: int = 0  # the number of the first text in the whole input
-    phrases: Sequence[Phrases] | None = None  # what each must or must not contain
-    scored: bool = True  # whether scores are wanted too; a greedy search is faster without
-    watch: Watch | None = None  # is told of every step of the beam, where there is but one text
-    told: Told | None = None  # is told how many more texts are done, while others are not
-
-
-@dataclass(frozen=True)
 class Task:
     """A model that is asked in texts."""
 
@@ -131,12 +119,18 @@ class Task:
 
     def longest_output(self) -> int | None:
         """The most tokens of any output, where learned positions set a limit."""
-        return min((longest - 1 for longest, _ in rooms(self.writer())), default=None)
+        return min((longest - 1 for longest, _ in model_limits(self.search_model)), default=None)
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
         most = self.recipe.data.clean.truncate_source  # None: nothing is cut
         return self.checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
+
+    def encode_requests(self, requests: Sequence[Request]) -> list[list[int]]:
+        """The source ids of requests that follow one another in the whole input: given, or of their texts."""
+        if requests and all(request.source is not None for request in requests):
+            return [list(request.source or ()) for request in requests]
+        return self.encode([each.text for each in requests], first=requests[0].number if requests else 0)
 
     def cut_short(self, texts: Sequence[str]) -> int:
         """How many texts lose their end to data.clean.truncate_source."""
@@ -161,38 +155,23 @@ class Task:
                 raise TooLong(f"{self.unit} {number}", len(tokens), longest)
         return encoded
 
-    def answer(
-        self,
-        texts: Sequence[str],
-        options: Decoding,
-        *,
-        prefixes: Sequence[str] | None = None,
-        first: int = 0,
-        phrases: Sequence[Phrases] | None = None,
-        scored: bool = True,
-        watch: Watch | None = None,
-        told: Told | None = None,
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
     ) -> list[list[Prediction]]:
-        """For each text its best outputs, best first; `first` is the number of the first text in the whole input.
-
-        `phrases` say for each text what its output must or must not contain. Not `scored`, scores may be NaN. `watch`
-        is told of every step of the beam that is searched for a single text, `told` how many more texts are done.
-        """
-        return self._answers(Asked(texts, prefixes, first, phrases, scored, watch, told), options)
-
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+        """The best outputs for each request, best first; `on_done` is called with how many more are done."""
         raise NotImplementedError
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         """log p of each target given its text; a language model is given texts alone."""
         raise NotImplementedError
 
-    def writer(self) -> Any:
-        """The model as a search is given it."""
+    @cached_property
+    def search_model(self) -> Any:
+        """The model as a search calls it."""
         return self.model
 
     @property
-    def unsaid(self) -> int:
+    def banned_marks(self) -> int:
         """How many marks of noise its vocabulary has that no output may hold."""
         return len(self.vocabulary.target.marks)
 
@@ -200,27 +179,33 @@ class Task:
     def _cutter(self) -> PhraseCutter:
         return PhraseCutter(self.vocabulary.target)
 
-    def _search(
+    def encoded(
         self,
+        requests: Sequence[Request],
         sources: Sequence[Sequence[int]] | None,
-        options: Decoding,
-        asked: Asked,
         prefixes: Sequence[Sequence[int]] | None = None,
-        numbers: Sequence[int] | None = None,
-    ) -> list[list[Hypothesis]]:
-        """What the model writes, to choose from. `numbers`: which of the texts are searched for; by default all."""
-        scored = asked.scored or options.mbr is not None
-        known = self.vocabulary.target.size if asked.phrases is not None or options.forbid else None
-        request = Request(sources, prefixes, marks=self.unsaid, scored=scored, known=known, lengths=self.lengths)
-        numbers = range(len(request)) if numbers is None else numbers
-        request = replace(request, numbers=[asked.first + number for number in numbers])
-        writer = self.writer()
-        check_least(request, options, rooms(writer))
-        options = options.model_copy(update={"nbest": options.candidates})
-        how: Any = {"device": self.device, "watch": asked.watch, "told": asked.told}
-        if asked.phrases is None and not options.forbid:
-            return generate(writer, request, options, **how)
-        return generate_with_phrases(writer, request, options, self._cutter, asked.phrases, **how)
+    ) -> list[Request]:
+        """The requests with token ids, and with what a search must know of this model."""
+        encoded, limits = [], model_limits(self.search_model)
+        for index, request in enumerate(requests):
+            phrases = request.phrases is not None or bool(request.options.forbid)
+            changes: dict[str, Any] = {
+                "source": None if sources is None else sources[index],
+                "prefix": () if prefixes is None else prefixes[index],
+                "scored": request.scored or request.options.mbr is not None,
+                "marks": self.banned_marks,
+                "known": self.vocabulary.target.size if phrases else None,
+                "lengths": self.lengths,
+            }
+            encoded.append(replace(request, **changes))
+            encoded[-1].check_min_length(limits)
+        return encoded
+
+    def search(self, requests: Sequence[Request]) -> Callable[..., list[list[Hypothesis]]]:
+        """The search that finds the outputs of these encoded requests."""
+        if any(request.known is not None for request in requests):
+            return partial(decode_with_phrases, self.search_model, cutter=self._cutter, device=self.device)
+        return partial(decode, self.search_model, device=self.device)
 
     def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
         """The log-probabilities of an ensemble, from those of its members."""
@@ -230,12 +215,18 @@ class Task:
         return found
 
 
+def tokens_at_once(requests: Sequence[Request], device: torch.device) -> int:
+    """How many tokens a model reads at a time."""
+    options = requests[0].options if requests else Decoding()
+    return options.tokens_at_once(device.type)
+
+
 def one_line(text: str) -> str:
     """An output never breaks the line-by-line contract, whatever characters the vocabulary holds."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
-def chosen(
+def as_predictions(
     texts: Sequence[str],
     found: Sequence[Hypothesis],
     options: Decoding,
@@ -245,17 +236,108 @@ def chosen(
 ) -> list[Prediction]:
     """The outputs asked for: all there are, or those of the least risk, with their expected utility as score.
 
-    `unknown` is how often each text has <unk>; by default as often as its tokens. `section` says how the utility cuts
-    texts.
+    `unknown` is how often each text has <unk>; by default as often as its tokens. `section` configures the utility.
     """
     unknown = [each.tokens.count(UNK) for each in found] if unknown is None else unknown
     if options.mbr is None:
         parts = zip(texts, found, unknown, strict=True)
         return [Prediction(text, each.score, each.tokens, each.truncated, count) for text, each, count in parts]
-    from sightline.decoding.risk import least_risk
+    from sightline.decoding.mbr import UTILITIES, least_risk
 
-    weighed = options.mbr.weights == "probability"
-    logs = [each.log_probability for each in found] if weighed else None
-    order = least_risk(texts, options.mbr.utility, logs, section)
+    logs = [each.log_probability for each in found] if options.mbr.weights == "probability" else None
+    order = least_risk(texts, partial(UTILITIES[options.mbr.utility], section=section), logs)
     best = [(texts[place], worth, found[place], unknown[place]) for place, worth in order[: options.nbest]]
     return [Prediction(text, worth, each.tokens, each.truncated, count) for text, worth, each, count in best]
+
+
+# --- incomplete outputs --------------------------------------------------------------------------------------------
+
+_KEPT = 1_000  # lines that are remembered by their number
+_SHOWN = 8  # and shown to a person
+
+
+@dataclass
+class Lines:
+    """How many lines something is the matter with, and the numbers of the first ones, counted from 1."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, line: int) -> None:
+        self.count += 1
+        if len(self.first) < _KEPT:
+            self.first.append(line)
+
+    def __str__(self) -> str:
+        """`line 4`, `lines 4, 17, 20, …`."""
+        numbers = ", ".join(map(str, self.first[:_SHOWN])) + (", …" if self.count > _SHOWN else "")
+        return f"{'line' if self.count == 1 else 'lines'} {numbers}"
+
+
+@dataclass
+class Incomplete:
+    """What is missing from the best outputs of some lines, in the order of the lines."""
+
+    outputs: int = 0
+    truncated: Lines = field(default_factory=Lines)
+    unknown: Lines = field(default_factory=Lines)  # of outputs that have <unk> ...
+    tokens: int = 0  # ... so often, all together
+
+    @staticmethod
+    def of(answers: Sequence[Sequence[Prediction]]) -> Incomplete:
+        counts = Incomplete()
+        counts.add(answers)
+        return counts
+
+    def add(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """Count the best outputs of the next lines."""
+        for best, *_ in answers:
+            self.outputs += 1
+            if best.truncated:
+                self.truncated.add(self.outputs)
+            if best.unknown:
+                self.unknown.add(self.outputs)
+                self.tokens += best.unknown
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; nothing where all is complete."""
+        found: dict[str, Any] = {}
+        if self.truncated.count:
+            found |= {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
+        if self.unknown.count:
+            found |= {"outputs_with_unknown": self.unknown.count, "unknown_lines": self.unknown.first}
+        return found
+
+    def notes(self, task: Task, options: Decoding) -> list[str]:
+        """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
+        notes, every = [], plural(self.outputs, "output")
+        if self.truncated.count and not task.recipe.task_spec.continues_text:
+            reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
+            notes.append(f"{reached}; {_remedy(task, options)}")
+        if self.unknown.count:
+            said = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
+            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(task)}")
+        return notes
+
+
+def _other_vocabulary(task: Task) -> str:
+    """What to do against <unk>."""
+    recipe = task.recipe
+    if recipe.task_spec.maps_text and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
+        looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
+        return f"{looks}train with tokenizer.kind: bpe"
+    return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
+
+
+def _remedy(task: Task, options: Decoding) -> str:
+    """Which key to raise."""
+    given = {"max_length": options.max_length, "max_ratio": options.max_ratio}
+    keys = [f"decoding.{key} ({value:g})" for key, value in given.items() if value is not None]
+    if keys:
+        found = f"raise {' or '.join(keys)}"
+    elif task.lengths is not None:
+        found = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
+    else:
+        found = "set decoding.max_length (--max-length)"
+    longest = task.longest_output()
+    return found if longest is None else f"{found}; no output of this model can have more than {longest:,} tokens"

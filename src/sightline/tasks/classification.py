@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from sightline.data.collate import collate_fn, padded_batch
-from sightline.decoding.padding import length_batches
-from sightline.recipe import Decoding
-from sightline.tasks.base import Asked, Prediction, Score, Task
+from sightline.decoding.request import Request, length_batches
+from sightline.tasks.base import Prediction, Score, Task, tokens_at_once
 from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import label_id
 
@@ -20,30 +19,35 @@ Probabilities = dict[str, float]  # of each label, likeliest first
 class ClassificationTask(Task):
     """The label of each text; with n-best, the likeliest labels. A text without tokens has an empty output."""
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        refuse_constraints(asked)
-        sources = [np.asarray(ids, np.int64) for ids in self.encode(asked.texts, first=asked.first)]
-        found = [[Prediction("", 0.0, [])] for _ in sources]
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
+        refuse_constraints(requests)
+        predictions = [[Prediction("", 0.0, [])] for _ in requests]
+        sources = [np.asarray(ids, np.int64) for ids in self.encode_requests(requests)]
         filled = [number for number, ids in enumerate(sources) if len(ids)]
-        logs = self._logs([sources[number] for number in filled], options.tokens_at_once(self.device.type))
+        logs = self._logs([sources[number] for number in filled], tokens_at_once(requests, self.device))
         for number, row in zip(filled, logs, strict=True):
-            best = np.argsort(-row, kind="stable")[: options.nbest]
-            found[number] = [Prediction(self._label(int(k)), float(row[k]), [int(k) + len(SPECIALS)]) for k in best]
-        return found
+            best = np.argsort(-row, kind="stable")[: requests[number].options.nbest].tolist()
+            predictions[number] = [Prediction(self._label(k), float(row[k]), [k + len(SPECIALS)]) for k in best]
+        return predictions
 
-    def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:
-        """(labels,) log-probabilities for each text."""
-        sources = [np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)]
-        return self._logs(sources, options.tokens_at_once(self.device.type))
+    def _text_logs(self, texts: Sequence[str], tokens: int, *, first: int = 0) -> list[np.ndarray]:
+        """(labels,) log-probabilities for each text; so many tokens are read at a time."""
+        return self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], tokens)
+
+    @property
+    def _tokens(self) -> int:
+        return self.recipe.decoding.tokens_at_once(self.device.type)
 
     def probabilities(self, texts: Sequence[str]) -> list[Probabilities]:
         """The probability of every label, for each text."""
-        return [self._named(logs) for logs in self._text_logs(texts, self.recipe.decoding)]
+        return [self._named(logs) for logs in self._text_logs(texts, self._tokens)]
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         assert targets is not None
         numbers = self._numbers(targets)
-        logs = self._text_logs(texts, self.recipe.decoding)
+        logs = self._text_logs(texts, self._tokens)
         return [Score(float(own[number]), 1) for own, number in zip(logs, numbers, strict=True)]
 
     def _numbers(self, labels: Sequence[str]) -> list[int]:
@@ -79,9 +83,9 @@ class ClassificationTask(Task):
         return found
 
 
-def refuse_constraints(asked: Asked) -> None:
-    """Labels are chosen, not written: no prefixes, no phrases."""
-    if asked.prefixes is not None:
+def refuse_constraints(requests: Sequence[Request]) -> None:
+    """Refuse prefixes and phrases: labels are chosen, not written."""
+    if any(request.prefix_text is not None for request in requests):
         raise ValueError("labels have no beginnings to force; leave prefixes out")
-    if asked.phrases is not None:
+    if any(request.phrases is not None for request in requests):
         raise ValueError("labels contain no phrases; leave them out")

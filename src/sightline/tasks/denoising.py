@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sightline.decoding.phrases import PhraseWarning, occurrences
-from sightline.recipe import Decoding
-from sightline.tasks.base import Asked, Prediction, chosen, one_line
+from sightline.decoding.request import Hypothesis, Request
+from sightline.tasks.base import Prediction, as_predictions, one_line
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.infilling import MASK_TEXT, encode_masked, fill_spans, split_at_masks
 from sightline.text.tokenizer import UNK
@@ -23,8 +23,8 @@ class DenoisingTask(Seq2SeqTask):
         return [self.vocabulary.source.mark(mark) for mark in self.recipe.data.noise.marks]
 
     @property
-    def unsaid(self) -> int:
-        return 0 if self._names_gaps else super().unsaid
+    def banned_marks(self) -> int:
+        return 0 if self._names_gaps else super().banned_marks
 
     @property
     def _names_gaps(self) -> bool:
@@ -38,52 +38,49 @@ class DenoisingTask(Seq2SeqTask):
     def unknown(self, text: str) -> list[str]:
         return super().unknown(text.replace(MASK_TEXT, ""))
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        if asked.prefixes is not None or asked.phrases is not None:
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
+        if any(request.prefix_text is not None or request.phrases is not None for request in requests):
             raise ValueError("a text is mended as it stands: prefixes and phrases have no place; leave them out")
-        return self._restored(self.encode(asked.texts, first=asked.first), options, asked)
-
-    def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
-        """The same for texts as ids, with marks for gaps."""
-        return self._restored(sources, options, Asked(()))
-
-    def _restored(self, sources: Sequence[list[int]], options: Decoding, asked: Asked) -> list[list[Prediction]]:
-        found = self._search(sources, options, asked)
-        told = []
-        for source, guesses in zip(sources, found, strict=True):
-            whole = [
-                fill_spans(source, guess.tokens, self.marks) if self._names_gaps else guess.tokens for guess in guesses
-            ]
-            texts = self.vocabulary.target.decode_many(whole)
+        requests = self.encoded(requests, self.encode_requests(requests))
+        found = self.search(requests)(requests, on_done=on_done)
+        predictions = []
+        for request, hypotheses in zip(requests, found, strict=True):
+            whole = [self._whole(request.source or (), hypothesis) for hypothesis in hypotheses]
+            lines = [one_line(text) for text in self.vocabulary.target.decode_many(whole)]
             unknown = [tokens.count(UNK) for tokens in whole]
-            lines = [one_line(text) for text in texts]
-            told.append(chosen(lines, guesses, options, unknown, section=self.recipe.evaluation))
-        if self._names_gaps and options.forbid:
-            self._tell_forbidden(sources, told, options, asked.first)
-        return told
+            section = self.recipe.evaluation
+            predictions.append(as_predictions(lines, hypotheses, request.options, unknown, section=section))
+            if self._names_gaps:
+                self._warn_of_forbidden(request, predictions[-1])
+        return predictions
 
-    def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
+    def _whole(self, source: Sequence[int], hypothesis: Hypothesis) -> list[int]:
+        """The tokens of the whole text."""
+        return fill_spans(source, hypothesis.tokens, self.marks) if self._names_gaps else hypothesis.tokens
+
+    def score_outputs(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
         if self._names_gaps:
             raise ValueError(
                 "--target: this model writes what stood in each gap (data.noise.kind: span-corruption), and of a text "
                 "nobody knows which words those are; leave it out"
             )
-        return super().judge(texts, targets, first=first)
+        return super().score_outputs(texts, targets, first=first)
 
-    def _tell_forbidden(
-        self, sources: Sequence[list[int]], told: Sequence[list[Prediction]], options: Decoding, first: int
-    ) -> None:
-        """Warn of what the search could not know: phrases of the text around the gaps, alone or with what fills one.
+    def _warn_of_forbidden(self, request: Request, predictions: Sequence[Prediction]) -> None:
+        """Warn of phrases that the search could not see: in the text around the gaps, alone or with what fills one.
 
-        What the fillings themselves say all the same, the search has told already.
+        The search itself warns of phrases in the fillings.
         """
         target = self.vocabulary.target
-        for number, (source, guesses) in enumerate(zip(sources, told, strict=True), first + 1):
-            kept = target.decode_many(split_at_masks(source, self.marks))
-            for phrase in filter(None, map(target.normalize, options.forbid)):
-                if not any(occurrences(phrase, g.text) and not self._cutter.said(phrase, g.tokens, 0) for g in guesses):
-                    continue
-                stands = any(occurrences(phrase, text) for text in kept)
-                why = "it stands in the input" if stands else "a gap makes it together with the input beside it"
-                said = f"line {number}: the output contains {phrase!r} all the same: {why}, which is not changed"
-                warnings.warn(PhraseWarning(said), stacklevel=2)
+        kept = target.decode_many(split_at_masks(request.source or (), self.marks)) if request.options.forbid else []
+        for phrase in filter(None, map(target.normalize, request.options.forbid)):
+            if not any(occurrences(phrase, p.text) and not self._cutter.said(phrase, p.tokens, 0) for p in predictions):
+                continue
+            stands = any(occurrences(phrase, text) for text in kept)
+            why = "it stands in the input" if stands else "a gap makes it together with the input beside it"
+            what = (
+                f"line {request.number + 1}: the output contains {phrase!r} all the same: {why}, which is not changed"
+            )
+            warnings.warn(PhraseWarning(what), stacklevel=2)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sightline.decoding.ensemble import rooms
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request, check_least
+from sightline.decoding.request import Hypothesis, Request
 from sightline.decoding.scoring import token_losses
 from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
@@ -19,7 +17,7 @@ from sightline.models.protocol import Memory
 from sightline.recipe import Decoding
 from sightline.recipe.data import PlainSource
 from sightline.recipe.recipe import carries
-from sightline.tasks.base import Asked, Prediction, Score, Task, chosen
+from sightline.tasks.base import Prediction, Score, Task, as_predictions
 from sightline.text.tokenizer import END, START, UNK
 
 
@@ -53,46 +51,45 @@ class LanguageModelTask(Task):
         """Whether each training file was one text, so that the ends of documents were hardly ever seen."""
         return all(isinstance(source, PlainSource) and source.document == "file" for source in self.recipe.data.train)
 
-    def writer(self) -> Any:
-        return _Beginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
+    @cached_property
+    def search_model(self) -> Any:
+        return _FromBeginning(self.model, start=not carries(self.recipe)) if self.begins else self.model
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        if asked.prefixes is not None:
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
+        if any(request.prefix_text is not None for request in requests):
             raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
-        prompts = self.encode(asked.texts, first=asked.first)
+        prompts = self.encode_requests(requests)
         filled = [number for number, prompt in enumerate(prompts) if prompt]
-        found = [[Prediction("", 0.0, [])] for _ in prompts]
-        phrases = None if asked.phrases is None else [asked.phrases[number] for number in filled]
-        asked = replace(asked, phrases=phrases)
-        continued = self._continued([prompts[number] for number in filled], options, asked, filled)
-        for number, guesses in zip(filled, continued, strict=True):
-            found[number] = guesses
+        found = [[Prediction("", 0.0, [])] for _ in requests]
+        continued = [requests[number] for number in filled]
+        encoded = self.encoded(continued, None, [prompts[number] for number in filled])
+        hypotheses = self.search(encoded)(encoded, on_done=on_done) if encoded else []
+        for number, request, own in zip(filled, encoded, hypotheses, strict=True):
+            found[number] = self._predictions(request, own)
         return found
 
     def continuations(self, text: str, options: Decoding) -> list[Prediction]:
-        """One text, or nothing, with what may follow it: the best outputs, best first."""
-        (guesses,) = self._continued(self.encode([text]), options, Asked([text]), [0])
-        return guesses
+        """What may follow a text, or nothing: the best outputs, best first."""
+        requests = self.encoded([Request(text, options)], None, self.encode([text]))
+        (hypotheses,) = self.search(requests)(requests)
+        return self._predictions(requests[0], hypotheses)
 
-    def _continued(
-        self, prompts: Sequence[Sequence[int]], options: Decoding, asked: Asked, numbers: Sequence[int]
-    ) -> list[list[Prediction]]:
-        found = self._search(None, options, asked, prompts, numbers=numbers)
-        target, answers = self.vocabulary.target, []
-        for number, prompt, guesses in zip(numbers, prompts, found, strict=True):
-            if UNK in prompt:  # which is shown as it was given
-                pieces = target.surfaces(asked.texts[number])
-                texts = [target.decode_with(guess.tokens, pieces) for guess in guesses]
-            else:
-                texts = target.decode_many([guess.tokens for guess in guesses])
-            unknown = [guess.tokens[len(prompt) :].count(UNK) for guess in guesses]
-            answers.append(chosen(texts, guesses, options, unknown, section=self.recipe.evaluation))
-        return answers
+    def _predictions(self, request: Request, hypotheses: Sequence[Hypothesis]) -> list[Prediction]:
+        target, prompt = self.vocabulary.target, request.prefix
+        if UNK in prompt:  # which is shown as it was given
+            pieces = target.surfaces(request.text)
+            texts = [target.decode_with(each.tokens, pieces) for each in hypotheses]
+        else:
+            texts = target.decode_many([each.tokens for each in hypotheses])
+        unknown = [each.tokens[len(prompt) :].count(UNK) for each in hypotheses]
+        return as_predictions(texts, hypotheses, request.options, unknown, section=self.recipe.evaluation)
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         """log p of each text as the beginning of a document; its end counts where the model learned where texts end."""
         ids = self.encode(texts)
-        losses = token_losses(self.writer(), [[] for _ in ids], ids, device=self.device)
+        losses = token_losses(self.search_model, [[] for _ in ids], ids, device=self.device)
         own = [each[: len(tokens)] if self._whole else each for each, tokens in zip(losses, ids, strict=True)]
         return [Score(-float(each.sum()), len(each)) for each in own]
 
@@ -108,17 +105,14 @@ class LanguageModelTask(Task):
         options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
         pieces = self.vocabulary.target.surfaces(text)
         growing = _Growing(lambda tokens: self.vocabulary.target.decode_with(tokens, pieces), write)
-        (prompt,) = self.encode([text])
-        request, writer = Request(prefixes=[prompt], marks=self.unsaid), self.writer()
-        check_least(request, options, rooms(writer))
-        ((found, *_),) = generate(writer, request, options, device=self.device, heard=growing.hear)
-        growing.show(found.tokens, whole=True)
-        unknown = found.tokens[len(prompt) :].count(UNK)
-        text = growing.decode(found.tokens)
-        return Prediction(text, found.score, found.tokens, found.truncated, unknown)
+        requests = self.encoded([Request(text, options, on_token=growing.add)], None, self.encode([text]))
+        ((output, *_),) = self.search(requests)(requests)
+        growing.show(output.tokens, whole=True)
+        unknown = output.tokens[len(requests[0].prefix) :].count(UNK)
+        return Prediction(growing.decode(output.tokens), output.score, output.tokens, output.truncated, unknown)
 
 
-class _Beginning(nn.Module):
+class _FromBeginning(nn.Module):
     """A language model that writes from the beginning of a text on, not from its midst.
 
     Windows of the training text begin anywhere, so a start mark says nothing of what comes (and a model that reads on
@@ -164,8 +158,8 @@ class _Growing:
         self.tokens: list[int] = []
         self.shown = 0
 
-    def hear(self, newest: Tensor) -> None:
-        self.tokens.append(int(newest[0, 0]))
+    def add(self, token: int, sample: int = 0) -> None:
+        self.tokens.append(token)
         self.show(self.tokens)
 
     def show(self, tokens: Sequence[int], *, whole: bool = False) -> None:

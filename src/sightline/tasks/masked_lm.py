@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from sightline.data.collate import collate_fn, padded_batch
-from sightline.decoding.padding import length_batches
-from sightline.recipe import Decoding
+from sightline.decoding.request import Request, length_batches
 from sightline.recipe.data import MASK
-from sightline.tasks.base import Asked, Prediction, Task
+from sightline.tasks.base import Prediction, Task, tokens_at_once
 from sightline.text.infilling import MASK_TEXT, encode_masked
 from sightline.text.tokenizer import PAD, SPECIALS, UNK
 
@@ -34,21 +33,20 @@ class MaskedLMTask(Task):
     def unknown(self, text: str) -> list[str]:
         return super().unknown(text.replace(MASK_TEXT, ""))
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        if asked.prefixes is not None or asked.phrases is not None:
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
+        if any(request.prefix_text is not None or request.phrases is not None for request in requests):
             raise ValueError("gaps are filled piece by piece: there is nothing to begin with or to contain; leave it")
-        return self.answer_ids(self.encode(asked.texts, first=asked.first), options)
-
-    def answer_ids(self, sources: Sequence[list[int]], options: Decoding) -> list[list[Prediction]]:
-        """The same for texts as ids, with marks for gaps."""
+        sources = self.encode_requests(requests)
         gaps = [[place for place, token in enumerate(ids) if token == self._mark] for ids in sources]
-        logs = self._logs(sources, gaps, options.tokens_at_once(self.device.type))
+        logs = self._logs(sources, gaps, tokens_at_once(requests, self.device))
         return [
             [
                 self._filled(ids, places, chosen, score)
-                for chosen, score in best_fillings(own, options.nbest, self._first)
+                for chosen, score in best_fillings(own, request.options.nbest, self._first)
             ]
-            for ids, places, own in zip(sources, gaps, logs, strict=True)
+            for request, ids, places, own in zip(requests, sources, gaps, logs, strict=True)
         ]
 
     @property

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from sightline.decoding.batch import Hypothesis
+from sightline.decoding.request import Hypothesis, Request
 from sightline.decoding.scoring import log_probabilities
-from sightline.decoding.unknown_words import FILE, write_out
+from sightline.decoding.unknown_words import FILE, replace_unknown
 from sightline.recipe import Decoding
 from sightline.recipe.conflicts import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
-from sightline.tasks.base import Asked, Prediction, Score, Task, chosen, one_line
+from sightline.tasks.base import Prediction, Score, Task, as_predictions, one_line
 from sightline.terminal import plural
 from sightline.text.copying import CopyForms, ReadSource, bare, number_copied, read_sources
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK
@@ -33,50 +33,66 @@ def check_written(task: Task, outputs: Sequence[Sequence[int]], *, first: int, w
 class Seq2SeqTask(Task):
     """The target of each source. An empty text gives one empty output."""
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
         if self.recipe.copies_unknown:
-            return self._copied(asked, options)
-        sources = self.encode(asked.texts, first=asked.first)
-        forced = None if asked.prefixes is None else self.vocabulary.target.encode_many(list(asked.prefixes))
-        check_written(self, forced or (), first=asked.first, what="prefix")
-        found = self._search(sources, options, asked, forced)
-        texts_out = iter(self._written(asked, found, options))
-        known = options.replace_unknown != "none"  # what is unknown has been replaced
-        answers = []
-        for guesses in found:
-            texts = [one_line(next(texts_out)) for _ in guesses]
-            unknown = [0] * len(guesses) if known else None
-            answers.append(chosen(texts, guesses, options, unknown, section=self.recipe.evaluation))
-        return answers
+            self._check_copying(requests)
+        sources = self._read([request.text for request in requests], first=requests[0].number if requests else 0)
+        prefixes = self._prefixes(requests, sources)
+        requests = self.encoded(requests, [source.ids for source in sources], prefixes)
+        found = self.search(requests)(requests, on_done=on_done)
+        predictions = self._copied if self.recipe.copies_unknown else self._written
+        return predictions(requests, found, sources)
 
-    def _copied(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        """The same where words of a source may be copied that are in no vocabulary.
+    def _prefixes(self, requests: Sequence[Request], sources: Sequence[ReadSource]) -> list[list[int]] | None:
+        """What each output must begin with, as ids."""
+        if all(request.prefix_text is None for request in requests):
+            return None
+        prefixes = self._outputs([request.prefix_text or "" for request in requests], sources)
+        check_written(self, prefixes, first=requests[0].number, what="prefix")
+        return prefixes
+
+    def _written(
+        self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
+    ) -> list[list[Prediction]]:
+        """The predictions of hypotheses, with unknown words replaced where that is asked for."""
+        texts = iter(self._texts(requests, found))
+        predictions = []
+        for request, hypotheses in zip(requests, found, strict=True):
+            lines = [one_line(next(texts)) for _ in hypotheses]
+            unknown = None if request.options.replace_unknown == "none" else [0] * len(hypotheses)
+            section = self.recipe.evaluation
+            predictions.append(as_predictions(lines, hypotheses, request.options, unknown, section=section))
+        return predictions
+
+    def _check_copying(self, requests: Sequence[Request]) -> None:
+        """Refuse what does not go together with words that are copied from a source, and are in no vocabulary."""
+        if not copies_words(self.recipe.model, self.recipe.tokenizer):
+            return
+        for request in requests:
+            if request.phrases is not None:
+                raise ValueError(
+                    "phrases are made of words of the vocabulary, and model.copying: true with tokenizer.kind: word "
+                    "writes others too; leave --require and --forbid out, or cut words into pieces (tokenizer.kind: "
+                    "bpe)"
+                )
+            check_copied_words(request.options.replace_unknown, request.options.forbid)
+
+    def _copied(
+        self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
+    ) -> list[list[Prediction]]:
+        """The predictions of hypotheses that may hold words copied from their source.
 
         The tokens of a prediction are of the vocabulary: for what was copied, the piece of the source, or UNK.
         """
-        words = copies_words(self.recipe.model, self.recipe.tokenizer)
-        if asked.phrases is not None and words:
-            raise ValueError(
-                "phrases are made of words of the vocabulary, and model.copying: true with tokenizer.kind: word writes "
-                "others too; leave --require and --forbid out, or cut words into pieces (tokenizer.kind: bpe)"
-            )
-        if words:
-            check_copied_words(options.replace_unknown, options.forbid)
-        target = self.vocabulary.target
-        sources = self._read(asked.texts, first=asked.first)
-        forced = None
-        if asked.prefixes is not None:
-            ids = target.encode_many(list(asked.prefixes))
-            forced = number_copied(target, asked.prefixes, ids, sources, self._forms)
-        check_written(self, forced or (), first=asked.first, what="prefix")
-        found = self._search([source.ids for source in sources], options, asked, forced)
-        answers = []
-        for source, guesses in zip(sources, found, strict=True):
-            texts = [one_line(self._text(guess.tokens, source)) for guess in guesses]
-            unknown = [guess.tokens.count(UNK) for guess in guesses]
-            known = [replace(guess, tokens=source.known(guess.tokens, target.size)) for guess in guesses]
-            answers.append(chosen(texts, known, options, unknown, section=self.recipe.evaluation))
-        return answers
+        size, section, predictions = self.vocabulary.target.size, self.recipe.evaluation, []
+        for request, source, hypotheses in zip(requests, sources, found, strict=True):
+            texts = [one_line(self._text(each.tokens, source)) for each in hypotheses]
+            unknown = [each.tokens.count(UNK) for each in hypotheses]
+            known = [replace(each, tokens=source.known(each.tokens, size)) for each in hypotheses]
+            predictions.append(as_predictions(texts, known, request.options, unknown, section=section))
+        return predictions
 
     def _text(self, ids: Sequence[int], source: ReadSource) -> str:
         """The text of an output that may have been copied from a source."""
@@ -119,40 +135,50 @@ class Seq2SeqTask(Task):
             if number == UNK and each.text not in there
         ]
 
-    def judge(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
-        """Outputs that are told, not searched for, with what the model thinks of them: log p."""
+    def score_outputs(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
+        """Given outputs as predictions, their score log p(target | text)."""
         sources, size = self._read(texts, first=first), self.vocabulary.target.size
         outputs = self._outputs(targets, sources)
         check_written(self, outputs, first=first, what="target")
         scores = log_probabilities(
             self.model, [source.ids for source in sources], outputs, device=self.device, first=first
         )
-        told = zip(targets, scores.tolist(), outputs, sources, strict=True)
-        return [[Prediction(text, score, source.known(ids, size))] for text, score, ids, source in told]
+        scored = zip(targets, scores.tolist(), outputs, sources, strict=True)
+        return [[Prediction(text, score, source.known(ids, size))] for text, score, ids, source in scored]
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         assert targets is not None
-        return [Score(found.score, len(found.tokens) + 1) for (found,) in self.judge(texts, targets)]
+        return [Score(each.score, len(each.tokens) + 1) for (each,) in self.score_outputs(texts, targets)]
 
-    def _written(self, asked: Asked, found: Sequence[Sequence[Hypothesis]], options: Decoding) -> list[str]:
-        """The texts of all hypotheses, one after the other, unknown words replaced if that is asked for."""
-        outputs = [guess.tokens for guesses in found for guess in guesses]
-        if options.replace_unknown == "none":
-            return self.vocabulary.target.decode_many(outputs)
+    def _texts(self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]]) -> list[str]:
+        """The texts of all hypotheses, one after the other, unknown words replaced where that is asked for."""
+        outputs = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
+        owners = [request for request, hypotheses in zip(requests, found, strict=True) for _ in hypotheses]
+        texts = self.vocabulary.target.decode_many(outputs)
+        for how in {request.options.replace_unknown: request.options for request in requests}.values():
+            if how.replace_unknown == "none":
+                continue
+            self._check_replacing(how)
+            chosen = [n for n, owner in enumerate(owners) if owner.options.replace_unknown == how.replace_unknown]
+            prefixes = [owners[number].prefix_text or "" for number in chosen]
+            replaced = replace_unknown(
+                self.model,
+                self.vocabulary,
+                [owners[number].text for number in chosen],
+                [outputs[number] for number in chosen],
+                dictionary=(self.dictionary or {}) if how.replace_unknown == "dictionary" else {},
+                prefixes=prefixes if any(prefixes) else None,
+                longest=self.recipe.data.clean.truncate_source,
+                device=self.device,
+            )
+            for number, text in zip(chosen, replaced, strict=True):
+                texts[number] = text
+        return texts
+
+    def _check_replacing(self, options: Decoding) -> None:
         check_replacing([each.recipe for each in self.members or (self,)], options)
         if options.replace_unknown == "dictionary" and self.dictionary is None:
             raise ValueError(
                 f"this run has no {FILE} to replace unknown words by; make it with: sightline train RUN --resume "
                 f"decoding.replace_unknown=dictionary, or set decoding.replace_unknown (--replace-unknown) to copy"
             )
-        numbers = [number for number, guesses in enumerate(found) for _ in guesses]
-        return write_out(
-            self.model,
-            self.vocabulary,
-            [asked.texts[number] for number in numbers],
-            outputs,
-            dictionary=self.dictionary or {} if options.replace_unknown == "dictionary" else {},
-            begun=None if asked.prefixes is None else [asked.prefixes[number] for number in numbers],
-            longest=self.recipe.data.clean.truncate_source,
-            device=self.device,
-        )

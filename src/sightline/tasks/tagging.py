@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 import numpy as np
 
-from sightline.recipe import Decoding
-from sightline.tasks.base import Asked, Prediction, Score
+from sightline.decoding.request import Request
+from sightline.tasks.base import Prediction, Score, tokens_at_once
 from sightline.tasks.classification import ClassificationTask, Probabilities, refuse_constraints
 from sightline.terminal import plural
 from sightline.text.tokenizer import SPECIALS
@@ -20,22 +20,26 @@ class TaggingTask(ClassificationTask):
 
     unit = "sentence"  # which in a tagged file has a line for each word
 
-    def _answers(self, asked: Asked, options: Decoding) -> list[list[Prediction]]:
-        refuse_constraints(asked)
-        found = []
-        for own in self._text_logs(asked.texts, options, first=asked.first):
+    def predict(
+        self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
+    ) -> list[list[Prediction]]:
+        refuse_constraints(requests)
+        predictions = []
+        first = requests[0].number if requests else 0
+        texts, tokens = [request.text for request in requests], tokens_at_once(requests, self.device)
+        for own in self._text_logs(texts, tokens, first=first):
             best = own.argmax(-1)
             labels = [self._label(int(k)) for k in best]
             total = float(own[np.arange(len(best)), best].sum())
-            found.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
-        return found
+            predictions.append([Prediction(" ".join(labels), total, (best + len(SPECIALS)).tolist())])
+        return predictions
 
-    def _text_logs(self, texts: Sequence[str], options: Decoding, *, first: int = 0) -> list[np.ndarray]:
+    def _text_logs(self, texts: Sequence[str], tokens: int, *, first: int = 0) -> list[np.ndarray]:
         """(words, labels) log-probabilities for each text, each word's where its first piece is."""
         words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
         flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], first)
         filled = [number for number, ids in enumerate(flat) if ids]
-        logs = self._logs([np.asarray(flat[n]) for n in filled], options.tokens_at_once(self.device.type))
+        logs = self._logs([np.asarray(flat[n]) for n in filled], tokens)
         found = [np.empty((0, self.vocabulary.target.size - len(SPECIALS)), np.float32)] * len(texts)
         for number, own in zip(filled, logs, strict=True):
             found[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
@@ -43,12 +47,12 @@ class TaggingTask(ClassificationTask):
 
     def word_probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:
         """The probability of every label, for each word of each text."""
-        return [[self._named(word) for word in own] for own in self._text_logs(texts, self.recipe.decoding)]
+        return [[self._named(word) for word in own] for own in self._text_logs(texts, self._tokens)]
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         assert targets is not None
         found = []
-        logs = self._text_logs(texts, self.recipe.decoding)
+        logs = self._text_logs(texts, self._tokens)
         for number, (own, target) in enumerate(zip(logs, targets, strict=True)):
             tags = self._numbers(between_spaces(target))
             if len(tags) != len(own):

@@ -28,10 +28,8 @@ from torch import Tensor
 
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.data.target_lengths import TargetLengths
-from sightline.decoding.generate import generate
-from sightline.decoding.padding import length_batches
-from sightline.decoding.request import Request, make_batch
-from sightline.decoding.search import walk
+from sightline.decoding.engine import Engine, decode
+from sightline.decoding.request import length_batches, make_requests
 from sightline.evaluation.bleu import sentence_gleu
 from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.linear import linear
@@ -127,7 +125,7 @@ def expected_reward(
     section = recipe.training.reward
     assert section is not None
     options = sampling_options(section, ratio_of(recipe, lengths), recipe.seed, model.longest)
-    found = generate(model, Request(sources, marks=len(vocabulary.target.marks)), options, device=device)
+    found = decode(model, make_requests(sources, marks=len(vocabulary.target.marks)), options, device=device)
     scorer = RewardScorer(section, vocabulary)
     rewards = [
         float(scorer([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
@@ -196,14 +194,16 @@ class ExpectedReward(Objective):
         """N outputs for each source, and which of them the length limit cut off: those did not choose to end."""
         seed = int(torch.randint(2**62, ()))
         options = sampling_options(self.section, self.max_ratio, seed, model.longest)
-        batch = make_batch(Request(sources, marks=self.marks), options, self.device)
+        requests = make_requests(sources, marks=self.marks, options=options)
+        engine = Engine(model, device=self.device)
         model.eval()
         with autocast(self.precision, self.device):
-            found = walk(model, batch, options)
+            numbers = [engine.add(request) for request in requests]
+            found = engine.drain()
         model.train()
         nothing: list[list[int]] = [[]] * self.section.samples  # a model without finite scores; its loss will say so
-        outputs = [[guess.tokens for guess in guesses] or nothing for guesses in found]
-        limits = batch.limits.tolist()
+        outputs = [[guess.tokens for guess in found[number]] or nothing for number in numbers]
+        limits = [request.limit(engine.limits) for request in requests]
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
         return outputs, cut
 

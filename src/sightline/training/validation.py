@@ -16,17 +16,16 @@ from sightline.data.collate import collate_fn, padded_batch
 from sightline.data.noise import Corrupter
 from sightline.data.preparation import PreparedData
 from sightline.data.windows import token_stream
-from sightline.decoding.generate import generate
-from sightline.decoding.request import Request, capped
+from sightline.decoding.engine import decode
+from sightline.decoding.request import Request, capped, make_requests
 from sightline.decoding.scoring import stream_losses
 from sightline.evaluation.masked_lm import DenoisingScores, score_denoising
 from sightline.evaluation.metrics import METRICS, needs_outputs, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.recipe import carries
-from sightline.tasks.base import Prediction, build_task, task_class
+from sightline.tasks.base import Incomplete, Prediction, build_task, task_class
 from sightline.tasks.denoising import DenoisingTask
-from sightline.tasks.incomplete import Incomplete
 from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.terminal import truncate
 from sightline.text.tokenizer import END
@@ -146,7 +145,7 @@ class Validator:
     def _answers(self, model: nn.Module, texts: list[str], options: Decoding) -> list[Prediction]:
         vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
         task = build_task(self.recipe, vocabulary, model, self.device, lengths=lengths)
-        return [guesses[0] for guesses in task.answer(texts, options)]
+        return [guesses[0] for guesses in task.predict([Request(text, options) for text in texts])]
 
 
 class TextValidator(Validator):
@@ -185,8 +184,8 @@ class TextValidator(Validator):
         starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
         prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
         options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
-        request = Request(prefixes=prompts, marks=len(target.marks))
-        found = generate(model, request, options, device=self.device)  # type: ignore[arg-type]
+        requests = make_requests(prefixes=prompts, marks=len(target.marks))
+        found = decode(model, requests, options, device=self.device)  # type: ignore[arg-type]
         return [
             {
                 "source": target.decode(prompt),
@@ -232,7 +231,8 @@ class MendingValidator(Validator):
         read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
         mender = build_task(self.recipe, vocabulary, model, self.device)
         assert isinstance(mender, MaskedLMTask | DenoisingTask)
-        found = mender.answer_ids(read, self._options(beam=1))
+        options = self._options(beam=1)
+        found = mender.predict([Request(options=options, source=ids) for ids in read])
         decode = vocabulary.target.decode
         return [
             {"source": decode(ids), "reference": decode(window.tolist()), "output": guesses[0].text}

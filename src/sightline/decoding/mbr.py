@@ -2,7 +2,8 @@
 
 The expected utility of an output y is Σ_i w_i u(y, y_i) over outputs y_i of the model. Samples count alike, for they
 come as often as they are likely (Eikema and Aziz 2020); outputs of a beam count alike, too, or each by its probability
-among them (Kumar and Byrne 2004). All pairs are compared at once: what two texts share of n-grams is a matrix product.
+among them (Kumar and Byrne 2004). All pairs are compared at once: the n-grams that texts share are a matrix
+product.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from sightline.recipe.decoding import Evaluation
 from sightline.text.bleu_tokenizers import bleu_tokenizer, resolved
 
-Utility = Literal["chrf", "bleu"]
 _CHARACTERS, _WORDS = 6, 4  # the longest n-grams of chrF and of BLEU
 _BETA = 2  # how much more chrF cares for recall than for precision
 _PUNCTUATION = frozenset(string.punctuation)
@@ -100,24 +99,23 @@ def bleu(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
     return np.where(matched, brevity * np.exp(logs / np.maximum(orders, 1)), 0.0)
 
 
-UTILITIES: dict[Utility, Callable[[Sequence[str], Evaluation | None], np.ndarray]] = {"chrf": chrf, "bleu": bleu}
+UTILITIES: dict[str, Callable[..., np.ndarray]] = {"chrf": chrf, "bleu": bleu}
 
 
 def least_risk(
     texts: Sequence[str],
-    utility: Utility,
+    utility: Callable[[Sequence[str]], np.ndarray],
     log_probabilities: Sequence[float] | None = None,
-    section: Evaluation | None = None,
 ) -> list[tuple[int, float]]:
-    """Different outputs of one sentence, the least risk first: the index of each, and its expected utility.
+    """The different outputs of one sentence, least risk first: the index of each, and its expected utility.
 
-    Alike, each of the N is held against all others: Σ_{j ≠ i} u(y_i, y_j) / (N − 1). With log-probabilities, against
-    all, itself too: Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). A text that came several times counts so often.
-    `section` says how the utility cuts texts.
+    `utility` compares U texts: (U, U), each row against all as references. Without log-probabilities each of the N
+    outputs is compared with all others: Σ_{j ≠ i} u(y_i, y_j) / (N − 1). With them, with all, itself too:
+    Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). A text that came several times counts so often.
     """
     places = {text: place for place, text in reversed(list(enumerate(texts)))}  # where each came first
     different = sorted(places, key=places.__getitem__)
-    pairs = UTILITIES[utility](different, section)
+    pairs = utility(different)
     same = np.array([[text == other for other in texts] for text in different], np.float64)  # (U, N)
     if log_probabilities is None:
         expected = (pairs @ same.sum(1) - np.diag(pairs)) / max(1, len(texts) - 1)

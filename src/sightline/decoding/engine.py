@@ -1,0 +1,393 @@
+"""The engine: requests join a running search, advance one token a step, and leave when they are done.
+
+    engine = Engine(model)
+    number = engine.add(Request(source=[5, 6], options=Decoding(beam=4)))
+    while engine.unfinished:
+        engine.step()
+        outputs |= engine.collect()
+
+Each request has its own decoding options. Those that are searched alike share a batch; greedy search, beams and samples
+run beside one another. A server keeps an engine running: requests join as soon as there is room. `decode` drains one in
+`bulk`: a step for two sentences costs nearly as much as a step for fifty, so when few sentences of a batch are left
+they are set aside and go on together with the rest of other batches, and the next batch begins without them. (If they
+stayed, every sentence of the next batch would carry their past as padding.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from sightline.decoding.beam import Beam, ConstrainedBeam, DiverseBeam
+from sightline.decoding.ensemble import model_limits
+from sightline.decoding.greedy import Greedy
+from sightline.decoding.processors import processors_of
+from sightline.decoding.request import DecodableModel, Hypothesis, Limit, Request, length_batches, pad_tokens
+from sightline.decoding.search import Search
+from sightline.layers.layout import Padded
+from sightline.layers.tap import TapModule
+from sightline.recipe import Decoding
+
+Item = TypeVar("Item")
+_FEW = (
+    32  # one of so many sentences is few: a step for two costs as much as a step for fifty, since all weights are read
+)
+_ROWS = 8  # so many rows are hardly worth a step, however small the batch was
+
+
+def search_for(request: Request) -> type[Search]:
+    """The kind of search that finds the outputs of a request."""
+    if request.demands is not None and request.demands.required:
+        return ConstrainedBeam
+    if request.options.sample is None and (request.options.beam > 1 or request.on_step is not None):
+        return DiverseBeam if request.options.groups > 1 else Beam
+    return Greedy
+
+
+def shared_options(request: Request) -> Hashable:
+    """What requests of one batch have in common; limits, lengths, phrases and seeds are their own."""
+    options, kind = request.options, search_for(request)
+    rules = processors_of(request), options.no_repeat, request.marks, request.known
+    score = options.length_normalization, options.length_penalty
+    if kind is Greedy:
+        sample = options.sample and (options.sample.temperature, options.sample.top_k, options.sample.top_p)
+        return kind, request.width if sample else 1, sample, request.scored, score, rules
+    stopping = options.stopping, options.patience, options.candidates
+    groups = options.groups, options.diversity
+    return kind, request.width, groups, stopping, score, options.coverage_penalty, rules
+
+
+@dataclass(eq=False)
+class _Batch:
+    """Requests that are searched alike: those that wait, that advance, and that are set aside."""
+
+    waiting: deque[Request] = field(default_factory=deque)
+    running: Search | None = None
+    newest: Search | None = None  # joins the running ones after its first step
+    aside: Search | None = None
+    few: int = 0  # so many running rows are not worth a step while others wait
+    most: int = 0  # rows of the batch that began last
+
+    def searches(self) -> list[Search]:
+        return [each for each in (self.running, self.newest, self.aside) if each is not None]
+
+    def worth_a_step(self) -> bool:
+        """Whether there are enough running rows, or enough that have been set aside."""
+        running, aside = (0 if each is None else each.live for each in (self.running, self.aside))
+        return running > self.few or aside > self.most // 2
+
+    def set_aside(self) -> None:
+        """Put the running rows with the others that were set aside."""
+        if self.aside is None:
+            self.aside = self.running
+        elif self.running is not None:
+            self.aside.append(self.running)
+        self.running = None
+
+    def keep(self, search: Search, rows: Tensor) -> None:
+        """Go on with these rows of a search alone."""
+        if len(rows):
+            search.keep(rows)
+            return
+        self.running, self.newest, self.aside = (
+            None if each is search else each for each in (self.running, self.newest, self.aside)
+        )
+
+
+class Engine:
+    """Finds the outputs of requests: `add`, `step` until nothing is `unfinished`, `collect`; `cancel` at any time."""
+
+    def __init__(self, model: DecodableModel, *, device: torch.device | str = "cpu", bulk: bool = False) -> None:
+        self.model, self.device, self.bulk = model, torch.device(device), bulk
+        self.limits = model_limits(model)
+        self.batches: dict[Hashable, _Batch] = {}
+        self.outputs: dict[int, list[Hypothesis]] = {}
+        self.unfinished: set[int] = set()
+        self.added = 0
+
+    def add(self, request: Request) -> int:
+        """Take a request; its number is the key of its outputs in `collect`."""
+        check(request, self.limits)
+        number, self.added = self.added, self.added + 1
+        if request.empty:
+            self.outputs[number] = [Hypothesis([], 0.0, 0.0)]
+            return number
+        batch = self.batches.setdefault(shared_options(request), _Batch())
+        batch.waiting.append(replace(request, id=number))
+        self.unfinished.add(number)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Stop looking for the outputs of a request. Nothing happens if they have been found."""
+        if number not in self.unfinished:
+            return
+        self.unfinished.remove(number)
+        for batch in self.batches.values():
+            batch.waiting = deque(request for request in batch.waiting if request.id != number)
+            for search in batch.searches():
+                rows = [row for row, request in enumerate(search.requests) if request.id != number]
+                if len(rows) < search.size:
+                    batch.keep(search, torch.tensor(rows, dtype=torch.int64, device=self.device))
+                    search.live = int((~search.done).sum())
+
+    def collect(self) -> dict[int, list[Hypothesis]]:
+        """The outputs found since the last call, best first, by the number of their request.
+
+        A request has none where required phrases cannot be met, or where the model's scores are NaN.
+        """
+        outputs, self.outputs = self.outputs, {}
+        return outputs
+
+    def drain(self) -> dict[int, list[Hypothesis]]:
+        """Step until nothing is unfinished, and collect."""
+        while self.unfinished:
+            self.step()
+        return self.collect()
+
+    @property
+    def ready(self) -> bool:
+        """In bulk: whether it is time to add the next requests."""
+        return not any(batch.waiting or batch.worth_a_step() for batch in self.batches.values())
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Add a token to every running output."""
+        for key, batch in list(self.batches.items()):
+            if requests := self._admit(batch):
+                source = pad_tokens([each.encoder_input for each in requests], self.device)
+                layout = Padded.of([len(each.encoder_input) for each in requests], self.device)
+                memory = self.model.encode(source, layout)
+                batch.newest = search_for(requests[0])(self.model, requests, memory, self.limits, self.device)
+            for search in (batch.running, batch.newest):
+                if search is not None:
+                    self._advance(batch, search)
+            if batch.running is None:
+                batch.running, batch.newest = batch.newest, None
+            elif batch.newest is not None:
+                batch.running.append(batch.newest)
+                batch.newest = None
+            if not batch.waiting and not batch.searches():
+                del self.batches[key]
+
+    def _admit(self, batch: _Batch) -> list[Request]:
+        """The waiting requests that begin now."""
+        running = batch.running
+        if self.bulk:
+            if running is not None and running.live > batch.few:
+                return []
+            if running is not None and running.live < running.size and (batch.waiting or batch.aside):
+                self._release(batch, running, running.live)
+            batch.set_aside()
+            if not batch.waiting or batch.worth_a_step():
+                batch.running, batch.aside = batch.aside, None
+                return []
+            running = None
+        rows = 0 if running is None else running.size
+        longest = 0 if running is None else max(len(request.encoder_input) for request in running.requests)
+        requests: list[Request] = []
+        while batch.waiting:
+            request = batch.waiting[0]
+            longest = max(longest, len(request.read) + 1)
+            budget = max(1, request.options.tokens_at_once(self.device.type) // request.width)
+            if rows and (rows + 1) * longest > budget:
+                break
+            requests.append(batch.waiting.popleft())
+            rows += 1
+        if self.bulk:
+            batch.few, batch.most = few_of(rows, requests[0].width), rows
+        return requests
+
+    def _advance(self, batch: _Batch, search: Search) -> None:
+        """One step of a search. Its rows leave when enough of them are done."""
+        search.done = search.step()
+        search.live = search.size - int(search.done.sum())
+        size = size_for(search.live, search.size, self.device)
+        if size < search.size or (search.live < search.size and not self.bulk):
+            self._release(batch, search, size)
+
+    def _release(self, batch: _Batch, search: Search, size: int) -> None:
+        """Collect the outputs of rows that are done, and go on with `size` rows."""
+        done = search.done.nonzero()[:, 0].tolist()
+        rows = [row for row in done if search.requests[row].id in self.unfinished]
+        found = search.hypotheses(torch.tensor(rows, dtype=torch.int64, device=self.device)) if rows else []
+        for row, hypotheses in zip(rows, found, strict=True):
+            self.outputs[search.requests[row].id] = hypotheses
+            self.unfinished.remove(search.requests[row].id)
+        if size < search.size:
+            batch.keep(search, staying(search.done, size))
+
+
+def check(request: Request, limits: Sequence[Limit]) -> None:
+    """Refuse callbacks that its kind of search never calls, and prefixes that leave the model no room."""
+    request.check(limits)
+    if request.on_step is not None and request.options.sample is not None:
+        raise ValueError("there is no beam to record where tokens are drawn; leave decoding.sample out")
+    if request.on_token is not None and search_for(request) is not Greedy:
+        raise ValueError(
+            f"a beam of {request.options.beam} has no tokens to report before its end; use beam 1, or sample"
+        )
+
+
+def size_for(alive: int, size: int, device: torch.device) -> int:
+    """How many of `size` sentences a batch should go on with: the living, above 16 of them rounded up.
+
+    To eights on a CPU: oneDNN makes a kernel for each number of rows, and keeps about a thousand of them. To eighths of
+    the batch on a GPU, for which it is more work to move sentences together than to take a step for some that are done.
+    """
+    grain = 8 if device.type == "cpu" else max(8, -(-size // 8))
+    return alive if alive <= 16 else min(size, -(-alive // grain) * grain)
+
+
+def staying(done: Tensor, count: int) -> Tensor:
+    """Indices (count,) of all that is not done, and of some that is, if there is room.
+
+    As many as possible stay in their places: the last ones fill holes.
+    """
+    rows = torch.arange(count, device=done.device)
+    movers = (~done[count:]).nonzero()[:, 0] + count
+    rows[done[:count].nonzero()[: len(movers), 0]] = movers
+    return rows
+
+
+def few_of(sentences: int, width: int) -> int:
+    """How many sentences are few, at the end of a batch of so many with `width` hypotheses each."""
+    return max(sentences // _FEW, min(_ROWS // width, sentences // 8))
+
+
+# --- many requests at once ---------------------------------------------------------------------------------------
+
+
+def decode(
+    model: DecodableModel,
+    requests: Sequence[Request],
+    options: Decoding | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    on_done: Callable[[int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """The outputs of each request, best first, in the order of the requests; `options`, if given, are those of all.
+
+    Nothing is decoded for an empty source: its output is the empty hypothesis. A sentence whose required phrases cannot
+    be met has no hypotheses. Requests that are not `scored` may get NaN for scores, with the same tokens. `on_done` is
+    called with the number of requests that are done since the last call, by any thread.
+    """
+    if options is not None:
+        requests = [replace(request, options=options) for request in requests]
+    threads = _threads(model, device, requests)
+    queue = deque(_plan(requests, torch.device(device), threads))
+    results = [[Hypothesis([], 0.0, 0.0)] for _ in requests]
+    limits = model_limits(model)
+    for request in requests:
+        check(request, limits)
+    threads = min(threads, len(queue))
+    with on_tensor_cores(device):
+        if threads <= 1:
+            _drain(Engine(model, device=device, bulk=True), requests, queue, results, on_done)
+        else:
+            engines = [Engine(model, device=device, bulk=True) for _ in range(threads)]
+            side_by_side(lambda engine: _drain(engine, requests, queue, results, on_done), engines, threads=threads)
+    for request, hypotheses in zip(requests, results, strict=True):
+        if not hypotheses and (request.demands is None or not request.demands.required):
+            raise ValueError(
+                f"line {request.number + 1}: the scores of the model are no numbers (NaN), so there is no output; its "
+                f"weights are damaged, or its training went wrong: take another checkpoint, or train it again"
+            )
+    return results
+
+
+def _plan(requests: Sequence[Request], device: torch.device, threads: int) -> list[list[int]]:
+    """Which requests are decoded together; empty sources not at all."""
+    alike: dict[Hashable, list[int]] = {}
+    for index, request in enumerate(requests):
+        if not request.empty:
+            alike.setdefault(shared_options(request), []).append(index)
+    plan = []
+    for indices in alike.values():
+        first = requests[indices[0]]
+        tokens = max(1, first.options.tokens_at_once(device.type) // first.width)
+        batches = length_batches([len(requests[index].read) + 1 for index in indices], tokens, threads)
+        plan += [[indices[place] for place in places] for places in batches]
+    return plan
+
+
+def _drain(
+    engine: Engine,
+    requests: Sequence[Request],
+    queue: deque[list[int]],
+    results: list[list[Hypothesis]],
+    on_done: Callable[[int], None] | None,
+) -> None:
+    """Decode batches of a queue, which other threads may share, until it is empty."""
+    places: dict[int, int] = {}
+    try:
+        while True:
+            if engine.ready and (batch := _next(queue)) is not None:
+                places |= {engine.add(requests[index]): index for index in batch}
+            if not engine.unfinished:
+                return
+            engine.step()
+            outputs = engine.collect()
+            for number, hypotheses in outputs.items():
+                results[places[number]] = hypotheses
+            if outputs and on_done is not None:
+                on_done(len(outputs))
+    except BaseException:
+        queue.clear()  # the other threads begin nothing more
+        raise
+
+
+def _next(queue: deque[list[int]]) -> list[int] | None:
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
+
+
+@contextmanager
+def on_tensor_cores(device: torch.device | str) -> Iterator[None]:
+    """On a GPU, float32 matrix products inside use TF32, as they do in training.
+
+    That is several times as fast where thousands of sentences are decoded at once. Nothing changes on a CPU.
+    """
+    before = torch.get_float32_matmul_precision()
+    if torch.device(device).type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _threads(model: DecodableModel, device: torch.device | str, requests: Sequence[Request]) -> int:
+    """How many batches to decode at a time, at most.
+
+    A step of a search is many small operations. On the CPU, cores that share each of them wait for one another most of
+    the time; cores with a batch each do not. Where the model is recorded (the coverage penalty does that, too), one
+    batch is decoded at a time.
+    """
+    recorded = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.recorded for m in model.modules())
+    covered = any(request.options.coverage_penalty for request in requests)
+    return 1 if torch.device(device).type != "cpu" or covered or recorded else torch.get_num_threads()
+
+
+def side_by_side(work: Callable[[Item], None], items: Sequence[Item], *, threads: int) -> None:
+    """Do all the work in so many threads, each with one core; after an error (or Ctrl-C) no more is begun."""
+    if threads <= 1:
+        for item in items:
+            work(item)
+        return
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for future in [pool.submit(work, item) for item in items]:
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
