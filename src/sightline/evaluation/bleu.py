@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from sightline.evaluation.error_rates import error_rate
-from sightline.evaluation.measurement import Measurement, Metric, Numbers, fingerprint
+from sightline.evaluation.measurement import Measurement, Metric, Numbers, References, Texts, fingerprint
 from sightline.text.bleu_tokenizers import check_tokenizer, resolved
 
 if TYPE_CHECKING:
@@ -76,12 +76,10 @@ class SacreBleu(Metric):
 
     values: ClassVar[Callable[[Numbers], Numbers]]
 
-    def _metric(self, references: Sequence[Sequence[str]]) -> SacreBleuMetric:
+    def _metric(self, references: References) -> SacreBleuMetric:
         raise NotImplementedError
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         metric: Any = self._metric(references)
         streams = [list(stream) for stream in zip_longest(*references)]  # one list for each reference, not sentence
         statistics = metric._extract_corpus_statistics(hypotheses, streams)
@@ -104,7 +102,7 @@ class Bleu(SacreBleu):
     name = "BLEU"
     values = bleu
 
-    def _metric(self, references: Sequence[Sequence[str]]) -> SacreBleuMetric:
+    def _metric(self, references: References) -> SacreBleuMetric:
         from sacrebleu.metrics.bleu import BLEU
 
         tokenize = resolved(self.options, chain.from_iterable(references))
@@ -119,7 +117,7 @@ class ChrF(SacreBleu):
     name = "chrF2"
     values = chrf
 
-    def _metric(self, references: Sequence[Sequence[str]]) -> SacreBleuMetric:
+    def _metric(self, references: References) -> SacreBleuMetric:
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF(lowercase=self.options.lowercase, word_order=self.options.chrf_word_order)
@@ -132,7 +130,7 @@ class TranslationEditRate(SacreBleu):
     higher_is_better = False
     values = error_rate
 
-    def _metric(self, references: Sequence[Sequence[str]]) -> SacreBleuMetric:
+    def _metric(self, references: References) -> SacreBleuMetric:
         from sacrebleu.metrics.ter import TER
 
         return TER(case_sensitive=not self.options.lowercase)

@@ -8,9 +8,10 @@ the largest part of its words, in the same order, with the output.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from sightline.evaluation.measurement import References, Texts
 from sightline.evaluation.word_differences import align_words, word_frequencies, words
 from sightline.terminal import plural
 
@@ -76,8 +77,8 @@ class SentencePart:
 
 
 def quality_by_length(
-    references: Sequence[Sequence[str]],
-    systems: Mapping[str, Sequence[str]],
+    references: References,
+    systems: Mapping[str, Texts],
     scorer: CorpusScorer,
     *,
     most: int = 6,
@@ -103,8 +104,8 @@ def quality_by_length(
 
 
 def quality_by_frequency(
-    references: Sequence[Sequence[str]],
-    systems: Mapping[str, Sequence[str]],
+    references: References,
+    systems: Mapping[str, Texts],
     frequencies: Mapping[str, int] | None = None,
 ) -> list[FrequencyBucket]:
     """Precision, recall and F1 of rare and of frequent words for each system, as compare-mt's word accuracy.
@@ -128,7 +129,7 @@ def quality_by_frequency(
 
 
 def _word_quality(
-    references: list[list[list[str]]], outputs: Sequence[str], frequencies: Mapping[str, int]
+    references: list[list[list[str]]], outputs: Texts, frequencies: Mapping[str, int]
 ) -> list[WordQuality]:
     """One for each bucket of frequencies."""
     totals: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
@@ -149,9 +150,7 @@ def _word_quality(
     ]
 
 
-def quality_by_position(
-    references: Sequence[Sequence[str]], systems: Mapping[str, Sequence[str]], *, parts: int = 5
-) -> list[SentencePart]:
+def quality_by_position(references: References, systems: Mapping[str, Texts], *, parts: int = 5) -> list[SentencePart]:
     """The share of the words in the first, second, … part of the references that each system produced in order.
 
     Output and nearest reference are aligned by edit distance (`align_words`). Word i of n (from 0) belongs to the part
@@ -218,7 +217,7 @@ def _label(low: int, high: int | None) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def check_parallel(references: Sequence[Sequence[str]], systems: Mapping[str, Sequence[str]]) -> None:
+def check_parallel(references: References, systems: Mapping[str, Texts]) -> None:
     """Refuse texts that do not belong together: each sentence has references and one output of each system."""
     if not systems:
         raise ValueError("there are no systems to look at; give the outputs of at least one, under its name")

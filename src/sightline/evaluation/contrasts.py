@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sightline.evaluation.bleu import ngrams
 from sightline.evaluation.breakdowns import check_parallel, check_positive
-from sightline.evaluation.measurement import Better
+from sightline.evaluation.measurement import Better, References, Texts
 from sightline.evaluation.significance import sign_test
 from sightline.evaluation.word_differences import words
 from sightline.terminal import plural
@@ -92,10 +92,10 @@ class WordContrasts:
 
 
 def changed_most(
-    sources: Sequence[str],
-    references: Sequence[Sequence[str]],
-    baseline: Sequence[str],
-    system: Sequence[str],
+    sources: Texts,
+    references: References,
+    baseline: Texts,
+    system: Texts,
     scorer: SentenceScorer,
     *,
     better: Better = "higher",
@@ -126,9 +126,9 @@ def changed_most(
 
 
 def ngram_contrasts(
-    references: Sequence[Sequence[str]],
-    baseline: Sequence[str],
-    system: Sequence[str],
+    references: References,
+    baseline: Texts,
+    system: Texts,
     *,
     longest: int = 4,
     k: int = 10,
@@ -154,9 +154,9 @@ def ngram_contrasts(
 
 
 def word_contrasts(
-    references: Sequence[Sequence[str]],
-    baseline: Sequence[str],
-    system: Sequence[str],
+    references: References,
+    baseline: Texts,
+    system: Texts,
     *,
     least: int = 5,
     k: int = 10,
@@ -203,9 +203,7 @@ class _PairedCounts:
     only_system: int = 0
 
 
-def _paired_matches(
-    references: Sequence[Sequence[str]], baseline: Sequence[str], system: Sequence[str], longest: int
-) -> dict[Ngram, _PairedCounts]:
+def _paired_matches(references: References, baseline: Texts, system: Texts, longest: int) -> dict[Ngram, _PairedCounts]:
     """Counts of each n-gram of the references that a system matches, clipped sentence by sentence."""
     totals: Counter[Ngram] = Counter()
     paired: defaultdict[Ngram, _PairedCounts] = defaultdict(_PairedCounts)

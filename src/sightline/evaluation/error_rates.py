@@ -6,12 +6,19 @@ are separated by spaces, so phonemes count as words. Of several references the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from sightline.evaluation.measurement import Measurement, Metric, Numbers, fingerprint, number_of_references
+from sightline.evaluation.measurement import (
+    Measurement,
+    Metric,
+    Numbers,
+    References,
+    Texts,
+    fingerprint,
+    number_of_references,
+)
 from sightline.registry import version
 from sightline.terminal import plural
 
@@ -24,9 +31,7 @@ class ExactMatch(Metric):
 
     name = "exact"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         lowercase = self.options.lowercase
         right = [
             stripped(hypothesis, lowercase) in {stripped(reference, lowercase) for reference in several}
@@ -50,9 +55,7 @@ class WordErrorRate(Metric):
     higher_is_better = False
     unit: ClassVar[str] = "word"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         lowercase = self.options.lowercase
         statistics = self._errors(hypotheses, references)
         errors, length = statistics.sum(axis=0)
@@ -64,7 +67,7 @@ class WordErrorRate(Metric):
             detail=f"{plural(int(errors), 'error')} in {plural(int(length), self.unit)}",
         )
 
-    def _errors(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Numbers:
+    def _errors(self, hypotheses: Texts, references: References) -> Numbers:
         """(N, 2) errors and reference length of each output against its nearest reference."""
         import jiwer
 
@@ -123,7 +126,7 @@ def stripped(text: str, lowercase: bool) -> str:
     return text.strip().lower() if lowercase else text.strip()
 
 
-def conditions(references: Sequence[Sequence[str]], lowercase: bool, **more: object) -> dict[str, object]:
+def conditions(references: References, lowercase: bool, **more: object) -> dict[str, object]:
     """The parts of a signature, named as in sacreBLEU."""
     return {
         "nrefs": number_of_references(references),

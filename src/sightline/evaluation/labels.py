@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.evaluation.error_rates import ExactMatch, conditions, percentage_of_sums, stripped
-from sightline.evaluation.measurement import Measurement, Metric, Numbers, Support, fingerprint
+from sightline.evaluation.measurement import Measurement, Metric, Numbers, References, Support, Texts, fingerprint
 from sightline.terminal import plural
 
 _OUTSIDE = ("O", ".")  # tags outside any span
@@ -35,9 +35,7 @@ class MacroF1(Metric):
 
     name = "macro-F1"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         lowercase = self.options.lowercase
         pairs = label_pairs(hypotheses, references, lowercase=lowercase, metric="macro-f1")
         classes = tuple(sorted({output for output, _ in pairs if output} | {label for _, label in pairs}))
@@ -68,9 +66,7 @@ class TokenAccuracy(Metric):
 
     name = "token accuracy"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         lowercase = self.options.lowercase
         pairs = token_pairs(hypotheses, references, lowercase=lowercase, metric="token-accuracy")
         right = [[one == other for one, other in zip(output, labels, strict=True)] for output, labels in pairs]
@@ -95,9 +91,7 @@ class SpanF1(Metric):
 
     name = "span F1"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         lowercase = self.options.lowercase
         pairs = token_pairs(hypotheses, references, lowercase=False, metric="span-f1")
         statistics = np.zeros((len(pairs), 3))  # (N, spans in both, in the output, in the reference)
@@ -120,9 +114,7 @@ class SpanF1(Metric):
         )
 
 
-def label_pairs(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, metric: str
-) -> list[tuple[str, str]]:
+def label_pairs(hypotheses: Texts, references: References, *, lowercase: bool, metric: str) -> list[tuple[str, str]]:
     """(predicted label, correct label) of each text."""
     if len(hypotheses) != len(references):
         raise ValueError(
@@ -143,7 +135,7 @@ def label_pairs(
 
 
 def token_pairs(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool, metric: str
+    hypotheses: Texts, references: References, *, lowercase: bool, metric: str
 ) -> list[tuple[list[str], list[str]]]:
     """(predicted labels, correct labels) of the tokens of each text, the same number of both."""
     pairs = [
@@ -161,9 +153,7 @@ def token_pairs(
     return pairs
 
 
-def count_unknown_labels(
-    references: Sequence[Sequence[str]], known: Iterable[str], *, of_words: bool, lowercase: bool
-) -> int:
+def count_unknown_labels(references: References, known: Iterable[str], *, of_words: bool, lowercase: bool) -> int:
     """How many correct labels (one a text, or `of_words`) a model does not know, compared as scores compare them."""
     vocabulary = {stripped(label, lowercase) for label in known}
     texts = (stripped(single, lowercase) for several in references for single in several)
@@ -252,8 +242,8 @@ class Confusion:
 
     @staticmethod
     def of(
-        outputs: Sequence[str],
-        references: Sequence[Sequence[str]],
+        outputs: Texts,
+        references: References,
         *,
         labels: Sequence[str] = (),
         lowercase: bool = False,
@@ -262,7 +252,7 @@ class Confusion:
         return _confusion(label_pairs(outputs, references, lowercase=lowercase, metric="a confusion"), labels)
 
     @staticmethod
-    def of_tokens(outputs: Sequence[str], references: Sequence[Sequence[str]], *, lowercase: bool = False) -> Confusion:
+    def of_tokens(outputs: Texts, references: References, *, lowercase: bool = False) -> Confusion:
         """Count the tokens of texts with a label for each token, separated by spaces."""
         pairs = token_pairs(outputs, references, lowercase=lowercase, metric="a confusion")
         return _confusion([pair for output, labels in pairs for pair in zip(output, labels, strict=True)], ())

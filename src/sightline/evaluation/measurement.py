@@ -27,6 +27,8 @@ from sightline.recipe.decoding import Evaluation
 
 Numbers = NDArray[np.float64]
 Better = Literal["higher", "lower"]
+Texts = Sequence[str]
+References = Sequence[Sequence[str]]  # one list for each output
 Real = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]  # JSON writes nan as null
 _INDICES_AT_ONCE = 4_000_000  # indices held in memory
 
@@ -148,9 +150,7 @@ class Metric:
     def __init__(self, options: Evaluation | None = None) -> None:
         self.options = Evaluation() if options is None else options
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         """Measure outputs against one list of references each; `sources` are given for metrics that need them."""
         raise NotImplementedError
 
@@ -252,7 +252,7 @@ def signature(conditions: Mapping[str, object]) -> str:
     )
 
 
-def number_of_references(references: Sequence[Sequence[str]]) -> int | str:
+def number_of_references(references: References) -> int | str:
     """The `nrefs` of a signature: how many references each output has, or "var"."""
     counts = {len(each) for each in references}
     return counts.pop() if len(counts) == 1 else "var"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sightline.evaluation.measurement import Measurement, Metric, Score
+from sightline.evaluation.measurement import Measurement, Metric, References, Score, Texts
 from sightline.recipe import Evaluation, MetricName
 from sightline.registry import Implementations
 from sightline.terminal import plural
@@ -30,9 +30,9 @@ def check_output_options(names: Sequence[MetricName], options: Mapping[str, Any]
 
 def measure(
     name: MetricName,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    sources: Sequence[str] | None = None,
+    hypotheses: Texts,
+    references: References,
+    sources: Texts | None = None,
     *,
     lowercase: bool = False,
     section: Evaluation | None = None,
@@ -66,9 +66,9 @@ def measure(
 
 def score(
     name: MetricName,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    sources: Sequence[str] | None = None,
+    hypotheses: Texts,
+    references: References,
+    sources: Texts | None = None,
     *,
     lowercase: bool = False,
     section: Evaluation | None = None,

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sightline.evaluation.measurement import Measurement, Metric, Numbers, fingerprint
+from sightline.evaluation.measurement import Measurement, Metric, Numbers, References, Texts, fingerprint
 from sightline.recipe import MetricName
 from sightline.registry import version
 from sightline.terminal import plural
@@ -25,9 +25,7 @@ class LikelihoodMetric(Metric):
     needs = frozenset({"likelihoods"})
     function: ClassVar[str]  # that measures it
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         raise ValueError(f"{self.name} is made of log-probabilities, not of texts; call {self.function} with those")
 
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, ClassVar
 
 from sightline.evaluation.error_rates import percentage_of_sums
-from sightline.evaluation.measurement import Measurement, Metric, fingerprint, number_of_references
+from sightline.evaluation.measurement import Measurement, Metric, References, Texts, fingerprint, number_of_references
 from sightline.text.sentences import RULES, SCRIPTS, UNSPACED, sentences
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ class Rouge1(Metric):
     name = "ROUGE-1"
     kind: ClassVar[str] = "rouge1"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None
-    ) -> Measurement:
+    def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
         by_sentence = self.kind == "rougeLsum"
 
         def prepared(text: str) -> str:
