@@ -117,7 +117,7 @@ def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: 
     assert best.name == "oracle" and best.qualities["rouge-1"].value == pytest.approx(75)
     assert best.verdicts["rouge-1"].significant and best.verdicts["rouge-1"].better
     assert best.sentences_per_second is None and best.parameters == 0
-    assert not any("different devices" in note or "Not trained to the end" in note for note in found.notes)
+    assert not any("different devices" in note or "Training did not finish" in note for note in found.notes)
 
 
 def test_the_table_shows_them_and_no_recipe_of_theirs(folder: Path, tmp_path: Path) -> None:

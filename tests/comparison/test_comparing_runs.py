@@ -117,7 +117,7 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
     told = plain_text(found)
     assert "nothing was decoded, and there is no decoding to time" in told and "Sentences/s:" not in told
     assert "test: 60 sentences." in told and "[95% interval over the test sentences]" in told
-    assert "No metric here looks at outputs, so nothing was decoded that could differ." in html_page(found)
+    assert "No metric here needs outputs, so nothing was decoded that could differ." in html_page(found)
     (tmp_path / "c.json").write_text(found.to_json())
     assert read_comparison(tmp_path / "c.json") == found
     for option in ({"beam": 3}, {"lowercase": True}):
@@ -141,7 +141,7 @@ def test_identical_runs_are_not_different(trained: dict[str, Path], copied: Copy
     for verdict in again.verdicts.values():
         assert (verdict.difference, verdict.p, verdict.significant) == (0.0, 1.0, False)
         assert verdict.approximate_randomization.p == verdict.paired_bootstrap.p == 1.0
-    assert conclusions(found)[0].startswith("again is not different from dot-seed1: it has the same outputs")
+    assert conclusions(found)[0].startswith("again does not differ from dot-seed1: it has the same outputs")
     assert found.differences == [] and differences_table(found).notes == ["The recipes are the same."]
     contrast = found.where.contrasts[0]
     assert contrast.sentences.improved == contrast.sentences.worsened == []
@@ -218,8 +218,8 @@ def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied
         sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
         for other in (trained["none-seed1"], broken)
     )
-    assert not any("Not trained to the end" in note for note in whole.notes)
-    assert "Not trained to the end, so it may still get better: broken (step 90); go on with --resume." in half.notes
+    assert not any("Training did not finish" in note for note in whole.notes)
+    assert "Training did not finish: broken (step 90); continue it with --resume." in half.notes
 
 
 def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint_or_the_least(
@@ -228,18 +228,18 @@ def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint
     saved, alone = copied("none-seed1", "saved"), copied("none-seed2", "alone", training__lr=0.016)
     shutil.rmtree(alone / "checkpoints")
     whole = sightline.compare([trained["dot-seed1"], alone], device="cpu", metrics=["exact"])
-    assert not any("ends too soon" in note for note in whole.notes) and "training FLOPs" in conclusions(whole)[0]
+    assert not any("was cut off" in note for note in whole.notes) and "training FLOPs" in conclusions(whole)[0]
     for run in (saved, alone):
         path = run / "metrics.jsonl"
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-9])
     runs = [trained["dot-seed1"], saved, alone]
     found = sightline.compare(runs, device="cpu", metrics=["exact"])
-    told = [note for note in found.notes if "ends too soon" in note]
-    assert [note.partition(";")[0] for note in told] == [
-        f"The journal (metrics.jsonl) ends too soon: {name} (step 30 of 90)" for name in ("saved", "alone")
+    told = [note for note in found.notes if "was cut off" in note]
+    assert [note.partition(". ")[0] for note in told] == [
+        f"The log (metrics.jsonl) was cut off: {name} (step 30 of 90)" for name in ("saved", "alone")
     ]
     assert ["those of the newest checkpoint" in note for note in told] == [True, False]
-    assert ["the least that was spent" in note for note in told] == [False, True]
+    assert ["lower bounds" in note for note in told] == [False, True]
     costs = [system.cost for system in found.systems]
     assert [(cost.steps, cost.least) for cost in costs] == [(90, False), (90, False), (30, True)]
     assert ["training FLOPs" in answer for answer in conclusions(found)] == [True, False]
@@ -251,7 +251,7 @@ def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
     cut = copied("none-seed2", "cut", training__limits={"epochs": 500})
     shutil.rmtree(cut / "checkpoints")
     found = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
-    assert any("ends too soon: cut (step 90); tokens" in note for note in found.notes)
+    assert any("was cut off: cut (step 90). Tokens" in note for note in found.notes)
     assert "training FLOPs" not in conclusions(found)[0] and "the parameters" in conclusions(found)[0]
 
 
@@ -263,7 +263,7 @@ def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
         sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
         for other in (trained["none-seed1"], begun)
     )
-    note = "Begun with the weights of other runs (model.init_from): begun; tokens, FLOPs and time are of their own"
+    note = "Initialized from other runs (model.init_from): begun. Tokens, FLOPs and time do not include"
     assert [sum(each.startswith(note) for each in found.notes) for found in (alone, after)] == [0, 1]
     told = [conclusions(found)[0] for found in (alone, after)]
     assert ["× the training FLOPs" in each for each in told] == [True, False]
@@ -284,10 +284,10 @@ def test_what_a_teacher_cost_is_no_part_of_what_its_student_did_and_that_is_told
     text += distilled(tmp_path, {"models": ["one", "two"]}, "model")
     student = copied("none-seed1", "student", data__train=text)
     found = sightline.compare([teacher, student], device="cpu", metrics=["exact"])
-    (note,) = (each for each in found.notes if each.startswith("Learned from text"))
+    (note,) = (each for each in found.notes if each.startswith("Trained on text"))
     assert note == (
-        "Learned from text that other models wrote: student (distilled by dot-seed1, back-translated). Their tokens, "
-        "FLOPs and time are of their own training alone, without what those models and their writing cost."
+        "Trained on text that other models generated: student (distilled by dot-seed1, back-translated). Tokens, "
+        "FLOPs and time do not include those models and the generation."
     )
     assert "× the training FLOPs" not in conclusions(found)[0] and "× the parameters" in conclusions(found)[0]
 
@@ -300,7 +300,7 @@ def test_of_a_text_that_nobody_knows_who_wrote_nothing_is_said(
         (tmp_path / "my.tsv.json").write_text(beside)
     other = copied("none-seed1", "other", data__train=[{"kind": "tsv", "file": str(tmp_path / "my.tsv")}])
     found = sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["perplexity"])
-    assert not any("other models wrote" in note for note in found.notes)
+    assert not any("other models generated" in note for note in found.notes)
     assert "× the training FLOPs" in conclusions(found)[0]
 
 
@@ -400,7 +400,7 @@ def test_a_validation_text_of_which_training_saw_a_part_is_told(trained: dict[st
     part = copied("dot-seed1", "part", data__validation_limit=4)
     whole = copied("none-seed1", "whole", data__validation_limit=10)  # all there are
     found = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
-    said = "Validations in training saw but a part of this text (data.validation_limit): part (the first 4 examples)."
+    said = "Training validated on a part of this text only (data.validation_limit): part (the first 4 examples)."
     assert said in found.notes
     assert not any("validation_limit" in note for note in sightline.compare([part, whole], device="cpu").notes)
     shown = CliRunner().invoke(app, ["evaluate", str(part), "--on", "validation", "--device", "cpu"])

@@ -66,7 +66,7 @@ def test_what_language_models_lack_is_left_out_and_said(language_models: Compari
     assert "test: 1 document. " in text and "over windows of 256 tokens" in text
     assert "sentences/s" not in text.lower() and "same outputs" not in text
     assert "sentences/s" not in [column.title for column in main_table(language_models).columns]
-    assert "wrote nothing that could differ" in html_page(language_models)
+    assert "there are no outputs that could differ" in html_page(language_models)
     written = write_comparison(language_models, tmp_path)
     assert len(written) == 6 and all(path.stat().st_size for path in written)
     plain = json.loads((tmp_path / "comparison.json").read_text(encoding="utf-8"))
@@ -143,7 +143,7 @@ def test_taggers_are_compared_word_by_word(taggers: ComparisonResult) -> None:
     assert tests["token-accuracy"].mcnemar is not None and tests["span-f1"].mcnemar is None
     rows = analysis_tables(taggers)[0].rows
     assert sum(int(row[1]) for row in rows) == sum(len(several[0].split(" ")) for several in taggers.references)
-    assert "Decoding settings" not in plain_text(taggers)
+    assert "Decoding options" not in plain_text(taggers)
 
 
 # --- refusals and failures ---------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
     for runs, task in ((labels, "classification"), (texts, "language-model")):
         with pytest.raises(RunError, match=rf"--beam 3 is for runs that search, and these do not \(task: {task}\)"):
             sightline.compare(runs, beam=3, device="cpu")
-    with pytest.raises(RunError, match="--lowercase is for outputs, and models of text are measured by the text"):
+    with pytest.raises(RunError, match="--lowercase is for outputs, and models of text are scored on the text"):
         sightline.compare(texts, lowercase=True, device="cpu")
 
 

@@ -54,7 +54,7 @@ def test_an_ensemble_costs_what_all_its_runs_cost(mixed: ComparisonResult) -> No
     assert member.cost.peak_memory == max(run.cost.peak_memory or 0 for run in runs)
     assert member.validations == []
     (note,) = [note for note in mixed.notes if note.startswith("Ensembles")]
-    assert "mean of their models' probabilities: none-seed1 + dot-seed1 + dot-seed2 (3 runs); parameters" in note
+    assert "average the probabilities of their models: none-seed1 + dot-seed1 + dot-seed2 (3 runs). Parameters" in note
     assert "× the training FLOPs" in conclusions(mixed)[-1]
 
 
@@ -107,7 +107,7 @@ def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -
     found = sightline.compare(runs, device="cpu", metrics=["exact"])
     assert [system.name for system in found.systems] == ["first", "both"]
     assert found.systems[1].ensemble == ["first", "none-seed1"]
-    assert any(": both (2 runs);" in note for note in found.notes)
+    assert any(": both (2 runs)." in note for note in found.notes)
 
 
 def test_two_of_one_name_are_refused(trained: dict[str, Path], tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ def test_the_mean_of_logs_is_another_ensemble(trained: dict[str, Path]) -> None:
     found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"], ensemble_mean="logs")
     wanted = Run.ensemble(parts, mean="logs", device="cpu").evaluate("test").scores[3]
     assert found.systems[1].qualities["perplexity"].value == wanted.value
-    assert any("mean of their models' log-probabilities" in note for note in found.notes)
+    assert any("average the log-probabilities of their models" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
         (["dot-seed1", "dot-seed1+dot-seed2", "dot-seed2+dot-seed1"], r"dot-seed2\+\S*dot-seed1 is given twice \(as"),
-        (["dot-seed1", "dot-seed2+dot-seed2"], "a run that is in an ensemble twice only outweighs the others; name"),
+        (["dot-seed1", "dot-seed2+dot-seed2"], "a run that is in an ensemble twice only gets more weight; name"),
         (["dot-seed1+dot-seed2"], r"at least two runs, and there is only \S*dot-seed1\+\S*dot-seed2; give another"),
         (["dot-seed1", "dot-seed2+nowhere"], "nowhere"),
     ],
@@ -157,7 +157,7 @@ def test_what_would_be_no_comparison_is_refused(trained: dict[str, Path], runs: 
 
 def test_means_without_an_ensemble_and_unknown_ones_are_refused(trained: dict[str, Path]) -> None:
     one, two = trained["dot-seed1"], trained["none-seed1"]
-    with pytest.raises(RunError, match="--ensemble-mean logs is for ensembles, and every run stands alone; name one"):
+    with pytest.raises(RunError, match="--ensemble-mean logs is for ensembles, and there is none; name one"):
         sightline.compare([one, two], device="cpu", ensemble_mean="logs")
     with pytest.raises(ValueError, match="mean of probabilities or of logs, not of 'sums'"):
         sightline.compare([one, (one, two)], device="cpu", ensemble_mean="sums")  # type: ignore[arg-type]
@@ -182,14 +182,14 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     short = copied("dot-seed2", "short", training__limits={"steps": 500})
     runs = [trained["none-seed1"], short, (trained["none-seed1"], short), (trained["dot-seed1"], short)]
     notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
-    (told,) = [note for note in notes if note.startswith("Not trained to the end")]
-    assert "get better: short (step 90); go on" in told
+    (told,) = [note for note in notes if note.startswith("Training did not finish")]
+    assert "did not finish: short (step 90); continue" in told
     alone = sightline.compare([runs[0], runs[-1]], device="cpu", metrics=["exact"]).notes
     assert told in alone
     begun = copied("dot-seed2", "begun", model__init_from=str(trained["none-seed1"]))
     runs = [trained["none-seed1"], begun, (trained["none-seed1"], begun)]
     notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
-    assert any("(model.init_from): begun; tokens" in note for note in notes)
+    assert any("(model.init_from): begun. Tokens" in note for note in notes)
 
 
 def test_a_key_in_which_only_the_runs_of_ensembles_differ_is_no_difference_of_systems(trained: dict[str, Path]) -> None:
@@ -220,7 +220,7 @@ def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
 
 def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
     parts = [tasks["lm-gru"], tasks["lm-transformer"]]
-    with pytest.raises(RunError, match="--ensemble-mean logs is for outputs, and a text is measured by probabilities"):
+    with pytest.raises(RunError, match="--ensemble-mean logs is for outputs, and a text is scored by probabilities"):
         sightline.compare([parts[0], parts], device="cpu", ensemble_mean="logs")
     found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"])
     wanted = Run.ensemble(parts, device="cpu").evaluate(found.test.name).scores

@@ -131,5 +131,5 @@ def test_without_matplotlib_the_rest_of_the_page_is_there(
 ) -> None:
     monkeypatch.setattr("sightline.comparison.export.can_draw", lambda: False)
     text = html_page(seeded)
-    assert "Pictures need matplotlib" in text and "base64" not in text
+    assert "Figures need matplotlib" in text and "base64" not in text
     assert 'id="where"' in text

@@ -150,9 +150,9 @@ def test_the_answer_is_better_worse_equal_or_luck() -> None:
     assert answered(-1.0, 0.01) == "other is worse than first (BLEU -1.00, p = 0.0100)"
     assert answered(-1.0, 0.01, better="lower").startswith("other is better than first ")
     unclear = "There is no evidence of a difference between other and first"
-    assert answered(1.0, 0.5) == f"{unclear}: other is ahead, but that could be luck (BLEU +1.00, p = 0.5000)"
-    assert answered(-1.0, 0.5).startswith(f"{unclear}: other is behind, but that could be luck ")
-    assert answered(0.0, 1.0) == "other is not different from first (BLEU +0.00, p = 1.0000)"
+    assert answered(1.0, 0.5) == f"{unclear}: other is ahead, but that could be chance (BLEU +1.00, p = 0.5000)"
+    assert answered(-1.0, 0.5).startswith(f"{unclear}: other is behind, but that could be chance ")
+    assert answered(0.0, 1.0) == "other does not differ from first (BLEU +0.00, p = 1.0000)"
 
 
 def test_only_the_outputs_of_single_runs_are_called_the_same() -> None:

@@ -120,14 +120,13 @@ def _check_options(runs: Sequence[ComparedRun], beam: int | None, lowercase: boo
     if beam is not None and (not recipe.task_spec.maps_text or recipe.of_text):
         raise RunError(f"--beam {beam} is for runs that search, and these do not ({recipe.task_spec}); leave it out")
     if lowercase is not None and recipe.of_text:
-        raise RunError("--lowercase is for outputs, and models of text are measured by the text itself; leave it out")
+        raise RunError("--lowercase is for outputs, and models of text are scored on the text itself; leave it out")
     if mean is not None and not any(each.parts for each in runs):
         raise RunError(
-            f"--ensemble-mean {mean} is for ensembles, and every run stands alone; name one as runs/a+runs/b, or leave "
-            f"it out"
+            f"--ensemble-mean {mean} is for ensembles, and there is none; name one as runs/a+runs/b, or leave it out"
         )
     if mean == "logs" and recipe.of_text:
-        raise RunError("--ensemble-mean logs is for outputs, and a text is measured by probabilities; leave it out")
+        raise RunError("--ensemble-mean logs is for outputs, and a text is scored by probabilities; leave it out")
     if recipe.data.noise is not None and any(each.parts for each in runs):
         raise RunError("ensembles do not support masked-LM or denoising evaluation; compare the runs alone")
 

@@ -88,7 +88,7 @@ def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None)
         _section("table", "Quality and cost", html_table(main_table(comparison)) + _notes(footnotes(comparison))),
         _table_section("luck", significance_table(comparison)),
         _table_section("recipes", differences_table(comparison)),
-        _section("curves", "How they learned", _figure(comparison, "curves", "Learning curves", on_failure)),
+        _section("curves", "Learning curves", _figure(comparison, "curves", "Learning curves", on_failure)),
         _section("costs", "Quality against cost", _figure(comparison, "costs", "Quality against cost", on_failure)),
         _section("where", "Where they differ", _analysis(comparison)),
         _table_section("runs", runs_table(comparison)),
@@ -123,7 +123,7 @@ def _notes(notes: Sequence[str]) -> str:
 def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnFailure | None) -> str:
     """A figure drawn twice, for light and dark; the browser shows the one that fits."""
     if not can_draw():
-        return "<p>Pictures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
+        return "<p>Figures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
     try:
         light, dark = (
             base64.b64encode(figures.draw(comparison, "svg", parts=(part,), theme=theme)).decode()
@@ -133,7 +133,7 @@ def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnF
         if on_failure is None:
             raise
         on_failure(title, error)
-        return f"<p>This picture could not be drawn: {escape(str(error))}</p>"
+        return f"<p>This figure could not be drawn: {escape(str(error))}</p>"
     kind = "data:image/svg+xml;base64,"
     return (
         f'<div class="scroll"><picture><source media="(prefers-color-scheme: dark)" srcset="{kind}{dark}">'
@@ -143,9 +143,9 @@ def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnF
 
 def _analysis(comparison: ComparisonResult) -> str:
     if comparison.of_text:
-        return "<p>Language models are measured by the text itself: they wrote nothing that could differ.</p>"
+        return "<p>Language models are scored on the text itself: there are no outputs that could differ.</p>"
     if not comparison.has_outputs:
-        return "<p>No metric here looks at outputs, so nothing was decoded that could differ.</p>"
+        return "<p>No metric here needs outputs, so nothing was decoded that could differ.</p>"
     note = representatives_note(comparison)
     parts = [_notes([note])] if note else []
     parts += [_titled(table) for table in analysis_tables(comparison)]

@@ -17,7 +17,6 @@ from sightline.terminal import plural
 from sightline.training.schedules import interrupted_at
 
 _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probabilities"}
-_OWN_COST = "tokens, FLOPs and time are of their own training alone"
 
 
 def run_notes(systems: Sequence[System], test: TestSet, scoring: Scoring) -> list[str]:
@@ -49,7 +48,7 @@ def _unfinished_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Trainings that were interrupted."""
     steps = {each.name: interrupted_at(each.run.folder, each.recipe) for each in runs}
     names = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
-    return [f"Not trained to the end, so it may still get better: {names}; go on with --resume."] if names else []
+    return [f"Training did not finish: {names}; continue it with --resume."] if names else []
 
 
 def _ensemble_notes(systems: Sequence[System]) -> list[str]:
@@ -59,16 +58,16 @@ def _ensemble_notes(systems: Sequence[System]) -> list[str]:
     names = "; ".join(f"{each.name} ({plural(len(each.parts), 'run')})" for each in ensembles)
     mean = ensembles[0].run.model.mean  # the same for all
     return [
-        f"Ensembles, which write by the mean of their models' {_MEANS[mean]}: {names}; parameters, tokens, FLOPs and "
-        f"time are those of all their runs together, and none has a learning curve."
+        f"Ensembles average the {_MEANS[mean]} of their models: {names}. Parameters, tokens, FLOPs and time are the "
+        f"sum over their runs; they have no learning curve."
     ]
 
 
 def _log_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Logs that were cut off, and where the costs come from instead."""
     cuts = {each.name: cut for each in runs if (cut := cut_off(each.run.folder, each.recipe))}
-    known = "those of the newest checkpoint; memory and learning curves are without what is missing"
-    unknown = "the least that was spent, for no checkpoint tells what came after"
+    known = "those of the newest checkpoint; memory and learning curves lack the missing part"
+    unknown = "lower bounds, because no checkpoint records the rest"
     notes = []
     for saved, rest in ((True, known), (False, unknown)):
         ends = {
@@ -78,14 +77,17 @@ def _log_notes(runs: Sequence[ComparedRun]) -> list[str]:
         }
         if ends:
             names = ", ".join(f"{name} (step {end})" for name, end in ends.items())
-            notes.append(f"The journal (metrics.jsonl) ends too soon: {names}; tokens, FLOPs and time are {rest}.")
+            notes.append(f"The log (metrics.jsonl) was cut off: {names}. Tokens, FLOPs and time are {rest}.")
     return notes
 
 
 def _init_notes(runs: Sequence[ComparedRun]) -> list[str]:
     """Runs whose cost leaves out the training of their initial weights."""
     names = ", ".join(each.name for each in runs if each.recipe.model.init_from is not None)
-    note = f"Begun with the weights of other runs (model.init_from): {names}; {_OWN_COST}, without what went before."
+    note = (
+        f"Initialized from other runs (model.init_from): {names}. Tokens, FLOPs and time do not include the earlier "
+        f"training."
+    )
     return [note] if names else []
 
 
@@ -100,8 +102,8 @@ def _generated_text_notes(runs: Sequence[ComparedRun]) -> list[str]:
         f"{run} ({', '.join(_origin(each, names) for each in origins)})" for run, origins in generated.items()
     )
     return [
-        f"Learned from text that other models wrote: {text}. Their {_OWN_COST}, without what those models and their "
-        f"writing cost."
+        f"Trained on text that other models generated: {text}. Tokens, FLOPs and time do not include those models and "
+        f"the generation."
     ]
 
 
@@ -129,7 +131,7 @@ def _baseline_notes(systems: Sequence[System]) -> list[str]:
     if not kinds:
         return []
     names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-    note = f"Without a model, sentences of the source as they are (sightline baseline): {names}."
+    note = f"Baselines without a model, which extract sentences of the source (sightline baseline): {names}."
     oracle = any(kind.startswith("oracle") for kind in kinds.values())
     return [note + (" An oracle has seen the references." if oracle else "")]
 
@@ -138,7 +140,7 @@ def _validation_notes(runs: Sequence[ComparedRun], test: TestSet) -> list[str]:
     """On the validation set: runs that were selected by a part of it."""
     counts = {each.name: seen for each in runs if (seen := each.recipe.validated(test.name, test.pairs)) is not None}
     names = ", ".join(f"{name} (the first {plural(seen, 'example')})" for name, seen in counts.items())
-    return [f"Validations in training saw but a part of this text (data.validation_limit): {names}."] if names else []
+    return [f"Training validated on a part of this text only (data.validation_limit): {names}."] if names else []
 
 
 # --- decoding ----------------------------------------------------------------------------------------------------
@@ -151,11 +153,10 @@ def _task_notes(systems: Sequence[System], scoring: Scoring) -> list[str]:
     recipe = systems[0].runs[0].recipe
     if recipe.of_text:
         return [
-            "Models of text are measured by the test text itself, so there are no outputs to show and no decoding "
-            "to time."
+            "Models of text are scored on the test text itself: there are no outputs to show and no decoding to time."
         ]
     if not scoring.needs_outputs:
-        return ["No metric here looks at outputs, so nothing was decoded, and there is no decoding to time."]
+        return ["No metric here needs outputs, so nothing was decoded, and there is no decoding to time."]
     return _decoding_notes(systems) if recipe.task_spec.maps_text else []
 
 
@@ -167,7 +168,7 @@ def _decoding_notes(systems: Sequence[System]) -> list[str]:
     keys = next(iter(options.values()))
     by_key = {key: {name: format_value(each[key]) for name, each in options.items()} for key in keys}
     texts = [f"{key} {group_values(values)}" for key, values in by_key.items() if len(set(values.values())) > 1]
-    return [f"Decoding settings differ, each run as its recipe says: {'; '.join(texts)}."] if texts else []
+    return [f"Decoding options differ between the recipes: {'; '.join(texts)}."] if texts else []
 
 
 def group_values(values: Mapping[str, str]) -> str:

@@ -144,7 +144,7 @@ def _check_first(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> N
     first = next(name for name in candidates if not _lacking(runs, name))
     raise RunError(
         f"{chosen[0]} cannot come first: {_no_model(lacking)}, and systems are ranked and drawn by the first metric; "
-        f"begin with one that all have, e.g. --metrics {','.join(dict.fromkeys([first, *chosen]))}"
+        f"start with one that all have, e.g. --metrics {','.join(dict.fromkeys([first, *chosen]))}"
     )
 
 
@@ -194,8 +194,8 @@ def check_text(runs: Sequence[ComparedRun], test: TestSet, scoring: Scoring) -> 
     for other in runs[1:]:
         if [other.run.vocabulary.target.normalize(text) for text in texts] != ours:
             raise RunError(
-                f"{first.name} and {other.name} do not read the same text of {test.name}, for their tokenizers change "
-                f"it differently, and bits per character are those of one text; train both with the same "
+                f"{first.name} and {other.name} do not read the same text of {test.name}: their tokenizers change it "
+                f"differently, and bits per character compare only for one text; train both with the same "
                 f"tokenizer.normalize, lowercase and spaces, or compare by perplexity"
             )
     unknown = _unknown(first, texts)

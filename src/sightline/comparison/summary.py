@@ -20,16 +20,16 @@ def _conclusion(comparison: ComparisonResult, system: SystemResult) -> str:
     label = METRICS[metric].name
     change = f"{label} {verdict.difference:+.{METRICS[metric].digits}f}, p {format_p(verdict.p)}"
     if _same_outputs(baseline, system):
-        text = f"{system.name} is not different from {baseline.name}: it has the same outputs ({change})"
+        text = f"{system.name} does not differ from {baseline.name}: it has the same outputs ({change})"
     elif verdict.difference == 0:
-        text = f"{system.name} is not different from {baseline.name} ({change})"
+        text = f"{system.name} does not differ from {baseline.name} ({change})"
     elif verdict.significant:
         text = f"{system.name} is {'better' if verdict.better else 'worse'} than {baseline.name} ({change})"
     else:
         ahead = "ahead" if verdict.better else "behind"
         text = (
             f"There is no evidence of a difference between {system.name} and {baseline.name}: "
-            f"{system.name} is {ahead}, but that could be luck ({change})"
+            f"{system.name} is {ahead}, but that could be chance ({change})"
         )
     return f"{text}{_relative_costs(comparison, system)}."
 
@@ -80,7 +80,7 @@ def footnotes(comparison: ComparisonResult) -> list[str]:
     size = plural(comparison.test.sentences, "document" if comparison.of_text else "sentence")
     first = f"{comparison.test.name}: {size}. Baseline: {comparison.baseline.name}."
     if comparison.test.others:
-        first += f" All runs have these test sets too: {', '.join(comparison.test.others)}."
+        first += f" All runs also have the test sets {', '.join(comparison.test.others)}."
     notes = [first, _value_note(comparison), _test_note(comparison), *_holm_notes(comparison)]
     notes += [_cost_note(comparison), *comparison.notes]
     return [*(note.strip() for note in notes), *signatures(comparison)]
@@ -91,7 +91,7 @@ def representatives_note(comparison: ComparisonResult) -> str:
     names = [f"{name}: {run}" for name, run in comparison.where.runs.items() if run != name]
     if not names:
         return ""
-    return f"Of several seeds, where systems differ is asked of the run nearest to their mean ({'; '.join(names)})."
+    return f"Of several seeds, where systems differ is shown for the run nearest to their mean ({'; '.join(names)})."
 
 
 def signatures(comparison: ComparisonResult) -> list[str]:
@@ -144,7 +144,7 @@ def _holm_notes(comparison: ComparisonResult) -> list[str]:
     if not marks:
         return []
     effect = f"it would take the mark from {'; '.join(lost)}" if lost else "all marks would stay"
-    return [f"Each system is tested on its own; corrected for how many are tested by a metric (Holm 1979) {effect}."]
+    return [f"Each system is tested on its own; corrected for the number of tests of a metric (Holm 1979) {effect}."]
 
 
 def _cost_note(comparison: ComparisonResult) -> str:

@@ -186,7 +186,7 @@ def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
     for folders in entries:
         places, given = frozenset(folder.resolve() for folder in folders), _joined(folders)
         if len(places) < len(folders):
-            raise RunError(f"{given}: a run that is in an ensemble twice only outweighs the others; name each run once")
+            raise RunError(f"{given}: a run that is in an ensemble twice only gets more weight; name each run once")
         if places in known:
             raise RunError(f"{given} is given twice (as {known[places]} too); give each run once")
         known[places] = given
@@ -209,7 +209,7 @@ def check_one_task(runs: Sequence[ComparedRun]) -> None:
         if other.recipe.task_spec != first.recipe.task_spec:
             raise RunError(
                 f"{first.name} is {first.recipe.task_spec} and {other.name} is {other.recipe.task_spec}; "
-                f"what they do cannot be held against each other, so compare runs of one task"
+                f"their scores do not compare, so give runs of one task"
             )
 
 

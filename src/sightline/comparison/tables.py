@@ -233,14 +233,14 @@ def significance_table(comparison: ComparisonResult) -> Table:
             else "shown, and decides nothing."
         ),
     ]
-    return Table(f"Is it luck? Each system against {comparison.baseline.name}", columns, rows, notes)
+    return Table(f"Significance: each system against {comparison.baseline.name}", columns, rows, notes)
 
 
 def _judgement(verdict: Verdict) -> str:
     if verdict.difference == 0:
         return "not different"
     if not verdict.significant:
-        return "could be luck"
+        return "not significant"
     return "better" if verdict.better else "worse"
 
 
@@ -250,7 +250,7 @@ def differences_table(comparison: ComparisonResult) -> Table:
     rows = [[each.key, *each.values] for each in comparison.differences]
     notes = [] if rows else ["The recipes are the same."]
     if any(NOTHING in values for _, *values in rows):
-        notes.append(f"{NOTHING}: this recipe has no such key, because something above it is of another kind.")
+        notes.append(f"{NOTHING}: this recipe has no such key, because a part above it is of another kind.")
     return Table("What differs in the recipes", columns, rows, notes)
 
 
