@@ -46,32 +46,32 @@ def test_one_token_is_normalized_without_regard_to_others(kind: type[nn.Module])
 def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
     pre = Residual(NormConfig(kind=kind, place="pre"), 8, 0.0)
-    assert torch.equal(pre.enter(x), pre.norm(x))
-    assert torch.equal(pre.leave(x, output), x + output)
+    assert torch.equal(pre.prenorm(x), pre.norm(x))
+    assert torch.equal(pre.add(x, output), x + output)
     post = Residual(NormConfig(kind=kind, place="post"), 8, 0.0)
-    assert torch.equal(post.enter(x), x)
-    assert torch.equal(post.leave(x, output), post.norm(x + output))
+    assert torch.equal(post.prenorm(x), x)
+    assert torch.equal(post.add(x, output), post.norm(x + output))
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "none"])
 def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
     residual = Residual(NormConfig(place=place), 8, 0.99999)  # next to all is dropped
-    assert torch.equal(residual.leave(x, output), residual.norm(x) if place == "post" else x)
-    assert torch.equal(residual.eval().leave(x, output), residual.norm(x + output) if place == "post" else x + output)
+    assert torch.equal(residual.add(x, output), residual.norm(x) if place == "post" else x)
+    assert torch.equal(residual.eval().add(x, output), residual.norm(x + output) if place == "post" else x + output)
 
 
 def test_a_post_norm_block_hands_on_the_precision_of_its_sublayer_and_others_that_of_the_sum() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8).bfloat16()
     for place, precision in {"post": torch.bfloat16, "pre": torch.float32, "none": torch.float32}.items():
-        assert Residual(NormConfig(place=place), 8, 0.0).leave(x, output).dtype == precision
+        assert Residual(NormConfig(place=place), 8, 0.0).add(x, output).dtype == precision
 
 
 def test_without_a_place_nothing_is_normalized() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
     residual = Residual(NormConfig(kind="layer", place="none"), 8, 0.0)
-    assert torch.equal(residual.enter(x), x)
-    assert torch.equal(residual.leave(x, output), x + output)
+    assert torch.equal(residual.prenorm(x), x)
+    assert torch.equal(residual.add(x, output), x + output)
     assert not list(residual.parameters())
 
 

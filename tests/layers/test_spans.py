@@ -1,4 +1,4 @@
-"""Local and compressed attention: by other cuts = with a tap = the formula with a mask written here."""
+"""LocalAttention and compressed attention: by other cuts = with a tap = the formula with a mask written here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.layers import local_attention as cuts
 from sightline.layers.attention import attend, causal_mask, combine_masks, explicit_attention
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.local_attention import Compressed, Local, Span
+from sightline.layers.local_attention import CompressedAttention, LocalAttention, Pattern
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
 from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
@@ -22,21 +22,21 @@ K, H = 4, 2
 LENGTHS = [7, 1, 0, 12, 3, 6]
 CLOSE = {"rtol": 0.0, "atol": 1e-12}  # float64: sums of a few dozen products of numbers near one
 SPANS = {
-    "local": lambda: Local(3),
-    "local-1": lambda: Local(1),
-    "local-wide": lambda: Local(64),
-    "look-back": lambda: Local(2, look_back=1),
-    "look-far-back": lambda: Local(2, look_back=3),
-    "compressed": lambda: Compressed(H * K),
-    "compressed-overlapping": lambda: Compressed(H * K, kernel=4, stride=2),
-    "compressed-1": lambda: Compressed(H * K, kernel=1, stride=1),
-    "compressed-rotary": lambda: Compressed(H * K, rotary=True),
+    "local": lambda: LocalAttention(3),
+    "local-1": lambda: LocalAttention(1),
+    "local-wide": lambda: LocalAttention(64),
+    "look-back": lambda: LocalAttention(2, look_back=1),
+    "look-far-back": lambda: LocalAttention(2, look_back=3),
+    "compressed": lambda: CompressedAttention(H * K),
+    "compressed-overlapping": lambda: CompressedAttention(H * K, kernel=4, stride=2),
+    "compressed-1": lambda: CompressedAttention(H * K, kernel=1, stride=1),
+    "compressed-rotary": lambda: CompressedAttention(H * K, rotary=True),
 }
 
 
 @pytest.fixture(params=SPANS)
-def span(request: pytest.FixtureRequest) -> Span:
-    made: Span = SPANS[request.param]().double()
+def span(request: pytest.FixtureRequest) -> Pattern:
+    made: Pattern = SPANS[request.param]().double()
     return made
 
 
@@ -56,7 +56,7 @@ def local_mask(count: int, block: int, look_back: int, causal: bool) -> Tensor:
     return torch.tensor(rows).view(count, count)
 
 
-def compressed_by_hand(span: Compressed, x: Tensor, weights: Any, causal: bool) -> Tensor:
+def compressed_by_hand(span: CompressedAttention, x: Tensor, weights: Any, causal: bool) -> Tensor:
     """(T, I) of one sequence → (C, I): one window after the other."""
     made = []
     for anchor in range(0, len(x), span.stride):
@@ -66,12 +66,12 @@ def compressed_by_hand(span: Compressed, x: Tensor, weights: Any, causal: bool) 
     return torch.stack(made)
 
 
-def by_hand(span: Span, query: Tensor, key: Tensor, value: Tensor, score: Score, causal: bool) -> Tensor:
+def by_hand(span: Pattern, query: Tensor, key: Tensor, value: Tensor, score: Score, causal: bool) -> Tensor:
     """One sequence: heads (T, H, K) → (T, H, K)."""
     count = len(query)
     if count == 0:
         return query
-    if isinstance(span, Local):
+    if isinstance(span, LocalAttention):
         mask = local_mask(count, span.block, span.look_back, causal)
     else:
         key, value = (
@@ -79,7 +79,7 @@ def by_hand(span: Span, query: Tensor, key: Tensor, value: Tensor, score: Score,
             for part, weights in ((key, span.keys), (value, span.values))
         )
         index = torch.arange(len(key))
-        if span.turns_keys:
+        if span.rotates_keys:
             places = index * span.stride + (0 if causal else (span.kernel - 1) // 2)
             key = Rotation.at(places, key.shape[-1])(key)
         mask = torch.tensor([[c * span.stride <= t or not causal for c in index.tolist()] for t in range(count)])
@@ -101,7 +101,7 @@ def look(score: Score | None = None, tap: Any = None) -> Any:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("longest", [None, 20])
 def test_spans_are_a_mask_and_a_convolution_over_each_sequence_alone(
-    span: Span, causal: bool, longest: int | None, sizes: str
+    span: Pattern, causal: bool, longest: int | None, sizes: str
 ) -> None:
     three, layout = heads(), Packed.of(LENGTHS, longest=longest)
     found = span(*three, layout, look(), causal, None)
@@ -115,7 +115,7 @@ def test_spans_are_a_mask_and_a_convolution_over_each_sequence_alone(
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_with_a_tap_the_explicit_kernel_says_the_same_and_shows_weights(span: Span, causal: bool, sizes: str) -> None:
+def test_with_a_tap_the_explicit_kernel_gives_the_same_and_weights(span: Pattern, causal: bool, sizes: str) -> None:
     three, layout, shown = heads(), Packed.of(LENGTHS), {}
 
     def tap(name: str, tensor: Tensor, *_: Any) -> Tensor:
@@ -124,13 +124,13 @@ def test_with_a_tap_the_explicit_kernel_says_the_same_and_shows_weights(span: Sp
 
     found = span(*three, layout, look(), causal, None)
     torch.testing.assert_close(span(*three, layout, look(tap=tap), causal, tap), found, **CLOSE)
-    keys = 12 if isinstance(span, Local) else -(-12 // span.stride)
+    keys = 12 if isinstance(span, LocalAttention) else -(-12 // span.stride)
     assert shown["weights"].shape == (len(LENGTHS), H, 12, keys)
-    assert isinstance(span, Local) or shown["compressed_key"].shape == (len(LENGTHS), keys, H, K)
+    assert isinstance(span, LocalAttention) or shown["compressed_key"].shape == (len(LENGTHS), keys, H, K)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_padded_is_packed(span: Span, causal: bool) -> None:
+def test_padded_is_packed(span: Pattern, causal: bool) -> None:
     three, packed, padded = heads(), Packed.of(LENGTHS), Padded.of(LENGTHS)
     found = packed.unpad(span(*(packed.pad(part) for part in three), padded, look(), causal, None))
     torch.testing.assert_close(found, span(*three, packed, look(), causal, None), **CLOSE)
@@ -140,7 +140,7 @@ def test_padded_is_packed(span: Span, causal: bool) -> None:
 @pytest.mark.parametrize("score", [Dot(), LinearScore(K)], ids=["dot", "linear"])
 def test_spans_take_every_score_and_heads_that_share(score: Score, causal: bool, sizes: str) -> None:
     layout = Packed.of(LENGTHS)
-    for span in (Local(3), Local(2, look_back=1), Compressed(K)):
+    for span in (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(K)):
         span, three = span.double(), heads(groups=1)
         found = span(*three, layout, look(score), causal, None)
         pieces = zip(*(part.split(LENGTHS) for part in three), strict=True)
@@ -148,7 +148,7 @@ def test_spans_take_every_score_and_heads_that_share(score: Score, causal: bool,
         torch.testing.assert_close(found, wanted, **CLOSE)
 
 
-def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span: Span, sizes: str) -> None:
+def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span: Pattern, sizes: str) -> None:
     """Dummy sequences behind the real ones, as training on CUDA has them."""
     lengths = [5, 4, 2, 2]  # the last two are nobody's
     three, real = heads(lengths=lengths), Packed.of(lengths[:2])
@@ -170,15 +170,15 @@ def test_where_room_is_left_no_query_sees_nothing(causal: bool, monkeypatch: pyt
         masks.append(combine_masks(mask, lower))
         return attend(*heads, score=ScaledDot(K), mask=mask, causal=causal)
 
-    Local(3, look_back=1)(*heads(lengths=[7, 0, 4]), Packed.of([7, 0, 4]), watch, causal, None)
+    LocalAttention(3, look_back=1)(*heads(lengths=[7, 0, 4]), Packed.of([7, 0, 4]), watch, causal, None)
     assert len(masks[0]) > 5  # three blocks of the first and two of the last, and room
     assert masks[0].any(-1).all()
 
 
 @pytest.mark.parametrize("count", [16, 64])
-@pytest.mark.parametrize(("span", "keys"), [(Local(4, look_back=1), 8), (Local(4), 4)])
+@pytest.mark.parametrize(("span", "keys"), [(LocalAttention(4, look_back=1), 8), (LocalAttention(4), 4)])
 def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_sequence(
-    span: Local, keys: int, count: int
+    span: LocalAttention, keys: int, count: int
 ) -> None:
     pairs: list[int] = []
 
@@ -195,8 +195,8 @@ def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_seque
 
 
 def test_a_step_with_spans_compiles_as_one_graph() -> None:
-    spans = (Local(3), Local(2, look_back=1), Compressed(H * K))
-    attention = [MultiHeadAttention(H * K, H, span=span).double() for span in spans]  # oneDNN has no such numbers
+    spans = (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(H * K))
+    attention = [MultiHeadAttention(H * K, H, pattern=span).double() for span in spans]  # oneDNN has no such numbers
 
     def run(x: Tensor, layout: Packed) -> Tensor:
         for each in attention:
@@ -213,7 +213,7 @@ def test_a_step_with_spans_compiles_as_one_graph() -> None:
 
 
 def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener() -> None:
-    attention = MultiHeadAttention(H * K, H, span=Local(2)).eval()
+    attention = MultiHeadAttention(H * K, H, pattern=LocalAttention(2)).eval()
     layout, heard = Packed.of([5]), {}
 
     def hear(tapped: Tapped) -> None:
@@ -240,8 +240,12 @@ def test_the_kernels_for_packed_batches_say_the_same(
     """In half precision, with the room that is left on CUDA, against the formula in float64."""
     monkeypatch.setattr(cuts, "countable", lambda device: False)
     width, lengths = 16, [*LENGTHS, 700]  # longer than our kernel for short sequences takes
-    made = {"local": Local(64), "look-back": Local(64, look_back=1), "long blocks": Local(300)}
-    span = made[name] if name in made else Compressed(H * width).double()
+    made = {
+        "local": LocalAttention(64),
+        "look-back": LocalAttention(64, look_back=1),
+        "long blocks": LocalAttention(300),
+    }
+    span = made[name] if name in made else CompressedAttention(H * width).double()
     three = [torch.randn(sum(lengths), H, width).to(half) for _ in range(3)]
     exact = [part.double().requires_grad_() for part in three]
     pieces = zip(*(part.split(lengths) for part in exact), strict=True)

@@ -44,7 +44,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "tied output": lambda: Seq2Seq(recipe(encoder=TRANSFORMER, decoder=TRANSFORMER, tie="output"), SIZE, SIZE),
     "experts": lambda: Seq2Seq(recipe(encoder=TRANSFORMER | EXPERTS, decoder=TRANSFORMER | SILENT_EXPERTS), SIZE, SIZE),
     "recurrent experts": lambda: LanguageModel(
-        recipe(decoder={"kind": "recurrent", "layers": 2, "experts": {"count": 3}}), SIZE
+        recipe(decoder={"kind": "recurrent", "layers": 2, "attention": {"kind": "none"}, "experts": {"count": 3}}), SIZE
     ),
     "adapters": adapted,
     "copying": copier,

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import on_taps
 from sightline.models.language_model import DecoderOnly
-from sightline.models.transformer.kv_cache import CompressedSlots, LocalSlots
+from sightline.models.transformer.kv_cache import CompressedKVCache, LocalKVCache
 from sightline.recipe.model import ModelConfig
 
 WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep
@@ -132,10 +132,10 @@ def test_caches_keep_what_can_still_be_seen_and_one_key_for_each_stride() -> Non
     state = model.begin(model.encode(tokens, Padded.of([60, 60])))
     for _ in range(60):
         _, state = model.advance(tokens[:, :1], state)
-    local, compressed = (cache.own for cache in state.caches)
-    assert isinstance(local, LocalSlots) and isinstance(compressed, CompressedSlots)
-    assert local.kept is not None and compressed.kept is not None
-    assert local.kept.keys.shape[2] <= 16  # of 120 tokens: a block of 4, and room to grow
+    local, compressed = (cache.self_attention for cache in state.kv_cache)
+    assert isinstance(local, LocalKVCache) and isinstance(compressed, CompressedKVCache)
+    assert local.buffers is not None and compressed.buffers is not None
+    assert local.buffers.keys.shape[2] <= 16  # of 120 tokens: a block of 4, and room to grow
     assert compressed.count == 120 // 3
 
 
@@ -177,8 +177,8 @@ def test_a_long_source_is_taken_in_without_a_tensor_for_every_pair_of_tokens(nam
 
 def test_spans_take_turns_from_the_bottom_layer_on() -> None:
     model = build(SPANS["dmca"], layers=5)
-    kinds = [type(layer.attention.span).__name__ for layer in model.decoder.layers]
-    assert kinds == ["Local", "Compressed", "Local", "Compressed", "Local"]
+    kinds = [type(layer.attention.pattern).__name__ for layer in model.decoder.layers]
+    assert kinds == ["LocalAttention", "CompressedAttention", "LocalAttention", "CompressedAttention", "LocalAttention"]
 
 
 @pytest.mark.parametrize(

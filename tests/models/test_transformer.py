@@ -17,10 +17,10 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
+from sightline.models.transformer.kv_cache import StepContext
 from sightline.models.transformer.modules import (
     DecoderLayer,
     EncoderLayer,
-    Seen,
     TransformerDecoder,
     TransformerEncoder,
 )
@@ -135,8 +135,8 @@ def test_a_decoder_layer_is_torchs(place: str, activation: str) -> None:
     state = decoder.begin(Memory(memory, SOURCE))
     mask = SOURCE.key_mask()
     assert mask is not None
-    seen = Seen(torch.arange(4)[None], used=0, past=None, source=mask[:, None, None, :])
-    for ours, cache in zip(decoder.layers, state.caches, strict=True):
+    seen = StepContext(torch.arange(4)[None], used=0, past_mask=None, memory_mask=mask[:, None, None, :])
+    for ours, cache in zip(decoder.layers, state.kv_cache, strict=True):
         theirs = torch_decoder_layer(ours, place, activation)
         wanted = theirs(x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask())
         found, _ = ours.step(x, cache, seen)
@@ -243,7 +243,7 @@ def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(posi
     spans = HeadAttentionConfig.model_validate({"pattern": [{"kind": "compressed"}]})
     recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
     for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
-        found = [layer.attention.span.turns_keys for layer in stack.layers]
+        found = [layer.attention.pattern.rotates_keys for layer in stack.layers]
         assert found == [positions == "rotary"] * 2
 
 
@@ -387,8 +387,8 @@ def test_caches_hold_the_heads_that_are_shared_and_no_more(build_model: Callable
     recipe = body("pre", "relu", positions="rotary", attention="multi-query").model_dump()
     model = build_model(recipe, recipe)
     _, state = model.advance(torch.full((3, 1), 5), begun(model, [5, 2, 4], torch.full((3, 5), 6)))
-    for cache in state.caches:
-        for part in (*cache.own.kept, *cache.source):
+    for cache in state.kv_cache:
+        for part in (*cache.self_attention.buffers, *cache.cross_attention):
             assert part.shape[1] == 1 and part.shape[3] == WIDTH // HEADS
 
 

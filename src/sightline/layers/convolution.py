@@ -107,8 +107,10 @@ class NormalizedLinear(Projection):
 class Convolution(TapModule):
     """A convolution whose product is `project`: from k·I to O features (see the module's formula).
 
-    Not causal, the kernel is odd, and as much is seen on either side.
+    If it is not causal, the kernel is odd and sees as much on either side.
     """
+
+    entry_points = ("advance",)
 
     def __init__(self, project: Projection, kernel: int, *, dilation: int = 1, causal: bool = False) -> None:
         super().__init__()

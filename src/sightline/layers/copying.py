@@ -71,6 +71,8 @@ class CopyAttention(TapModule):
     run kernels that show no weights, so here copying has one attention of its own, the same for every decoder.
     """
 
+    entry_points = ("project_memory",)
+
     def __init__(self, width: int, *, forms: bool = False) -> None:
         super().__init__()
         self.query = Linear(width, width)
@@ -79,10 +81,10 @@ class CopyAttention(TapModule):
         self.join = Linear(3 * width, 1) if forms else None
         self.scale = width**-0.5
 
-    def keys(self, states: Tensor) -> Tensor:
-        """(B, S, D) → the same, once a sentence."""
-        found: Tensor = self.key(states)
-        return found
+    def project_memory(self, states: Tensor) -> Tensor:
+        """Encoder states (B, S, D) → keys (B, S, D), computed once a sentence."""
+        keys: Tensor = self.key(states)
+        return keys
 
     def forward(
         self, features: Tensor, before: Tensor, keys: Tensor, states: Tensor, mask: Tensor | None

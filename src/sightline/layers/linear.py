@@ -116,6 +116,7 @@ class PackedWeights:
 class Projection(nn.Module):
     """Something with a weight (O, I) and a bias (O,) that is applied whole or in parts."""
 
+    entry_points = ("apply_rows",)
     weight: nn.Parameter
     bias: nn.Parameter | None
     _packed: dict[tuple[int, int], PackedWeights] | None = None  # for predicting with oneDNN

@@ -1,4 +1,4 @@
-"""Local and memory-compressed self-attention (Liu et al. 2018).
+"""LocalAttention and memory-compressed self-attention (Liu et al. 2018).
 
 Both rearrange packed sequences (`split_blocks`, `Thinned`) and call the one `attend`, so every kernel serves them. In a
 recording the explicit kernel runs over the sequences as they are, with a mask of the same meaning: (T, S) weights for
@@ -133,13 +133,13 @@ class Thinned:
 Attend = Callable[..., Tensor]  # `attend` with its score and dropout, and the tap if somebody listens
 
 
-class Local(nn.Module):
+class LocalAttention(nn.Module):
     """Queries see keys of their own block of b tokens, of `look_back` blocks before it, and not causal as many behind.
 
     ⌊s / b⌋ ≤ ⌊t / b⌋ ≤ ⌊s / b⌋ + look_back for query t and key s ≤ t (Liu et al. 2018, §4.2.4: look_back = 0).
     """
 
-    turns_keys = False  # rotary positions are the layer's affair
+    rotates_keys = False  # rotary positions are the layer's affair
 
     def __init__(self, block: int, look_back: int = 0) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Local(nn.Module):
         return cut.unpad(seen.transpose(1, 2))
 
 
-class Compressed(nn.Module):
+class CompressedAttention(nn.Module):
     """Queries see keys and values that a strided convolution made of k tokens each (Liu et al. 2018, §4.2.4).
 
     k̃_c = Σ_j W_j k_{cs − k + 1 + j} + b, and ṽ_c likewise. Causal, a compressed key ends at token c·s and query t sees
@@ -191,11 +191,13 @@ class Compressed(nn.Module):
     token, is there for every query. Not causal, it begins at c·s, and all are seen.
     """
 
+    entry_points = ("compress",)
+
     def __init__(self, width: int, kernel: int = 3, stride: int = 3, *, rotary: bool = False) -> None:
         super().__init__()
         self.kernel, self.stride = kernel, stride
         self.keys, self.values = Linear(kernel * width, width), Linear(kernel * width, width)
-        self.turns_keys = rotary
+        self.rotates_keys = rotary
 
     def positions(self, index: Tensor, *, causal: bool) -> Tensor:
         """Where compressed keys number `index` stand, among the tokens: at the last one of them, or in their middle."""
@@ -205,7 +207,7 @@ class Compressed(nn.Module):
         """Windows (…, k·G·Dh) of keys and of values, and where they stand (…,) → two of (…, G, Dh)."""
         keys, values = windows
         key, value = (part.unflatten(-1, (-1, head_width)) for part in (self.keys(keys), self.values(values)))
-        return Rotation.at(positions, head_width)(key) if self.turns_keys else key, value
+        return Rotation.at(positions, head_width)(key) if self.rotates_keys else key, value
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, attend: Attend, causal: bool, tap: Tap | None
@@ -252,13 +254,13 @@ class Compressed(nn.Module):
         return around.unfold(1, self.kernel, self.stride)[:, :count].transpose(2, 3).flatten(2)
 
 
-Span = Local | Compressed
+Pattern = LocalAttention | CompressedAttention
 
 
-def build_span(recipe: AttentionPattern, width: int, *, rotary: bool) -> Span | None:
+def build_pattern(recipe: AttentionPattern, width: int, *, rotary: bool) -> Pattern | None:
     """The span of a layer whose keys have `width` features over all heads; None: everything is seen."""
     if isinstance(recipe, LocalAttentionConfig):
-        return Local(recipe.block, recipe.look_back)
+        return LocalAttention(recipe.block, recipe.look_back)
     if isinstance(recipe, CompressedAttentionConfig):
-        return Compressed(width, recipe.kernel, recipe.stride, rotary=rotary)
+        return CompressedAttention(width, recipe.kernel, recipe.stride, rotary=rotary)
     return None

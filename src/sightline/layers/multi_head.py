@@ -1,4 +1,4 @@
-"""Attention in several heads: what is projected before it, and after."""
+"""Multi-head attention: the projections around `attend`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from torch import Tensor
 from sightline.layers.attention import attend, in_autocast
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
-from sightline.layers.local_attention import Compressed, Span
+from sightline.layers.local_attention import CompressedAttention, Pattern
 from sightline.layers.positions import Relative, RelativeKeys, Rotation
 from sightline.layers.scores import ScaledDot, Score
 from sightline.layers.tap import TapModule
 
 
-class KeysAndValues(NamedTuple):
-    """What a query looks at, projected and split into heads."""
+class KeysValues(NamedTuple):
+    """Projected keys and values, split into heads."""
 
     keys: Tensor
     values: Tensor
 
 
 class MultiHeadAttention(TapModule):
-    """H attentions side by side in D/H features each, concatenated and projected (Vaswani et al. 2017, §3.2.2).
+    """MultiHead(Q, K, V) = [head_1 ; … ; head_H] W_O, head_h = attend(Q W_h^Q, K W_h^K, V W_h^V), Dh = D / H.
 
-    With `groups`, so many heads of keys and values are shared by the H of queries (Ainslie et al. 2023): G = 1 is
-    multi-query attention (Shazeer 2019). Without `projections` nothing is learned: y_i = Σ_j softmax(x_i·x_j) x_j in
-    each head's share of the features, and the queries' own states look at the source's as they are. With a `span`,
-    queries see part of their own sequence (spans.py).
+    (Vaswani et al. 2017, §3.2.2.) With `groups`, the H heads of queries share G heads of keys and values (Ainslie et
+    al. 2023); G = 1 is multi-query attention (Shazeer 2019). Without `projections` nothing is learned:
+    y_i = Σ_j softmax(x_i·x_j) x_j in each head's share of the features. With a `pattern`, queries see part of their
+    sequence (local_attention.py).
     """
+
+    entry_points = ("queries_keys_values", "queries", "keys_values")
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class MultiHeadAttention(TapModule):
         score: Score | None = None,
         projections: bool = True,
         groups: int | None = None,
-        span: Span | None = None,
+        pattern: Pattern | None = None,
     ) -> None:
         super().__init__()
         groups = heads if groups is None else groups
@@ -56,7 +58,7 @@ class MultiHeadAttention(TapModule):
         self.width, self.heads, self.head_width = width, heads, width // heads
         self.shared_width = groups * self.head_width  # of the keys, and of the values
         self.relative_keys = relative_keys
-        self.span = span
+        self.pattern = pattern
         self.score = ScaledDot(self.head_width) if score is None else score
         self.qkv: Linear | None = None
         self.output: Linear | None = None
@@ -73,17 +75,17 @@ class MultiHeadAttention(TapModule):
         return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
 
     def _bare(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, Dh): what stands there."""
+        """(…, D) → (…, H, Dh), without projections."""
         return self._split(in_autocast(x), self.width)[0]
 
     def queries_keys_values(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → (…, H, Dh) and two of (…, G, Dh), for self-attention; with `rotary` positions, turned by them."""
+        """(…, D) → (…, H, Dh) and two of (…, G, Dh), for self-attention, with rotary positions applied."""
         if self.qkv is None:
             query = key = value = self._bare(x)
             if rotation is not None:
                 query = rotation(query)
-            return query, self.score.prepare(query if self._turns("key") else key), value
-        if rotation is not None and self._turns("key"):  # both at once: a step of a search is many small calls
+            return query, self.score.prepare(query if self._rotates("key") else key), value
+        if rotation is not None and self._rotates("key"):  # both in one call: decoding is bound by calls
             both, value = self._split(self.qkv(x), self.width + self.shared_width, self.shared_width)
             query, key = rotation(both).split([self.heads, both.shape[-2] - self.heads], -2)
             return query, self.score.prepare(key), value
@@ -91,19 +93,19 @@ class MultiHeadAttention(TapModule):
         return query if rotation is None else rotation(query), self.score.prepare(key), value
 
     def queries(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, Dh), for attention to something else."""
+        """(…, D) → (…, H, Dh), for cross-attention."""
         if self.qkv is None:
             return self._bare(x)
         return self._split(self.qkv.apply_rows(x, 0, self.width), self.width)[0]
 
-    def keys_values(self, x: Tensor) -> KeysAndValues:
-        """(…, D) → two of (…, G, Dh), for attention to something else; without projections they are one tensor."""
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """(…, D) → two of (…, G, Dh), for cross-attention; without projections they are one tensor."""
         if self.qkv is None:
             states = self._bare(x)
-            return KeysAndValues(self.score.prepare(states), states)
+            return KeysValues(self.score.prepare(states), states)
         both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
         key, value = self._split(both, self.shared_width, self.shared_width)
-        return KeysAndValues(self.score.prepare(key), value)
+        return KeysValues(self.score.prepare(key), value)
 
     def forward(
         self,
@@ -121,12 +123,12 @@ class MultiHeadAttention(TapModule):
         if self.any_recorded:
             heads = (("query", query), ("key", key), ("value", value))
             query, key, value = (self._tap_heads(name, tensor, layout is not None) for name, tensor in heads)
-        look = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
-        if self.span is not None and layout is not None:
-            context = self.span(query, key, value, layout[0], look, causal, tap)
+        attention = partial(attend, score=self.score, dropout=self.dropout if self.training else 0.0, tap=tap)
+        if self.pattern is not None and layout is not None:
+            context = self.pattern(query, key, value, layout[0], attention, causal, tap)
         else:
             bias = None if relative is None else self._bias(query, relative, layout)
-            context = look(query, key, value, mask=mask, bias=bias, causal=causal, layout=layout)
+            context = attention(query, key, value, mask=mask, bias=bias, causal=causal, layout=layout)
         if layout is None:
             context = context.transpose(1, 2)
         joined = context.flatten(-2)  # (…, D)
@@ -136,26 +138,26 @@ class MultiHeadAttention(TapModule):
         return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
 
     def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
-        """Tap (B, H, T, Dh) in every model, also where the heads of a token lie side by side: (B, T, H, Dh)."""
-        turned = tokens_first and tensor.dim() == 4
+        """Tap (B, H, T, Dh), also where the layout is (B, T, H, Dh)."""
+        transposed = tokens_first and tensor.dim() == 4
         axes: dict[int, str | int] = {1: "heads"}
-        if name != "query" and isinstance(self.span, Compressed):
-            axes[2] = self.span.stride
-        tapped = self.tap(name, tensor.transpose(1, 2) if turned else tensor, self._formula(name), axes=axes)
-        return tapped.transpose(1, 2) if turned else tapped
+        if name != "query" and isinstance(self.pattern, CompressedAttention):
+            axes[2] = self.pattern.stride
+        tapped = self.tap(name, tensor.transpose(1, 2) if transposed else tensor, self._formula(name), axes=axes)
+        return tapped.transpose(1, 2) if transposed else tapped
 
     def _formula(self, name: str) -> str:
         plain = "x" if self.qkv is None else f"x W_{name[0]}ᵀ + b"
-        return f"R(position) ({plain})" if self._turns(name) else plain
+        return f"R(position) ({plain})" if self._rotates(name) else plain
 
-    def _turns(self, name: str) -> bool:
-        """Whether positions are turned into these heads here: a span that makes new keys turns those, and no others."""
-        if name == "key" and self.span is not None and self.span.turns_keys:
+    def _rotates(self, name: str) -> bool:
+        """Whether these heads are rotated here; compressed attention rotates its own keys."""
+        if name == "key" and self.pattern is not None and self.pattern.rotates_keys:
             return False
         return self.rotary and name != "value"
 
     def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
-        """(B or 1, H, T, S): what the distances add to the scores: q·a, scaled as q·k is, or what the layers share."""
+        """(B or 1, H, T, S), added to the scores: q·a, scaled as q·k, or the bias that all layers share."""
         if self.relative_keys is None:
             return relative.bias
         heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, Dh)

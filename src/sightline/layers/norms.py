@@ -103,7 +103,7 @@ class BatchNorm(AffineNorm):
 
 
 class NoNorm(nn.Module):
-    """Hands on what it is given."""
+    """The identity."""
 
     formula = "x"
 
@@ -124,12 +124,14 @@ def build_norm(recipe: NormConfig, width: int) -> nn.Module:
 
 
 def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
-    """The norm at the end of a stack: pre-norm blocks hand on a sum that nothing has normalized yet."""
+    """The norm after the last layer: the output of pre-norm blocks is a sum that is not normalized yet."""
     return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
 
 class Residual(TapModule):
-    """x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`, the original) or not at all."""
+    """Residual connection x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`) or never."""
+
+    entry_points = ("prenorm", "add")
 
     def __init__(self, recipe: NormConfig, width: int, dropout: float) -> None:
         super().__init__()
@@ -137,16 +139,16 @@ class Residual(TapModule):
         self.pre, self.post = recipe.place == "pre", recipe.place == "post"
         self.dropout = Dropout(dropout)
 
-    def enter(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        """What the sublayer sees."""
+    def prenorm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The input of the sublayer: x, normalized if `pre`."""
         return self.tap("normed", self.norm(x, valid), str(self.norm.formula)) if self.pre else x
 
-    def leave(self, x: Tensor, output: Tensor, valid: Tensor | None = None) -> Tensor:
-        """What the block hands on, given its input and the sublayer's output.
+    def add(self, x: Tensor, output: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x + dropout(output), normalized if `post`: the output of the block.
 
-        In mixed precision a post-norm block hands on the sublayer's precision: every sum is normalized again at once,
-        so nothing accumulates, and half the memory is moved. A sum that is not normalized runs through the whole stack
-        and stays in the precision of the embeddings.
+        In mixed precision a post-norm block keeps the sublayer's precision: each sum is normalized at once, so errors
+        do not accumulate, and half the memory is moved. A sum that is not normalized runs through the whole stack and
+        keeps the precision of the embeddings.
         """
         total = self.tap("sum", self.dropout.add(x, output), "x + sublayer(x)")
         if not self.post:

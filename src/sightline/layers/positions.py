@@ -35,6 +35,8 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 class Sinusoidal(TapModule):
     """Adds sinusoids; no parameters, no longest length. The table grows as it is needed."""
 
+    entry_points = ("vectors",)
+
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
         self.width = width
@@ -59,6 +61,8 @@ class Sinusoidal(TapModule):
 
 class Learned(TapModule):
     """Adds one learned vector per index."""
+
+    entry_points = ("vectors",)
 
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()

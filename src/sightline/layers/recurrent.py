@@ -66,6 +66,8 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused k
 class Recurrence(TapModule):
     """One recurrent layer over (B, T, ·), in one or both directions; each direction is `width` wide."""
 
+    entry_points = ("read", "read_through")
+
     def __init__(self, cell: str, inputs: int, width: int, *, bidirectional: bool = False) -> None:
         super().__init__()
         kernel, self.step, self.parts = CELLS[cell]

@@ -7,7 +7,7 @@ Each is split in two, so that what depends on the keys alone is computed once a 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from sightline.registry import Implementations
 class Score(nn.Module):
     """Base: e(q, h) for query (B, H, T, K) and prepared keys (B, H, S, K) → (B, H, T, S)."""
 
+    entry_points: ClassVar[tuple[str, ...]] = ("prepare",)
     softmax = True  # α = softmax(e); else α = e / N over the N real keys
     scale = 1.0  # of the dot product, where it is one
     fused_scale: float | None = None  # set when PyTorch's fused kernel computes this score with that scale

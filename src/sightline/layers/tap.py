@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -55,7 +55,12 @@ _counting = Lock()
 
 
 class TapModule(nn.Module):
-    """An nn.Module with named tensors."""
+    """An nn.Module with named tensors.
+
+    `entry_points`: methods besides `forward` through which other modules use its parameters (see models/protocol.py).
+    """
+
+    entry_points: ClassVar[tuple[str, ...]] = ()
 
     @property
     def recorded(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
@@ -14,7 +15,9 @@ from sightline.recipe.model import ModelConfig
 
 
 class LanguageModel(ScoringModel):
-    """p(text), one token after the other."""
+    """p(text), token by token."""
+
+    entry_points = ("encode", "begin", "begin_empty", "advance", "logits")
 
     def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
@@ -26,9 +29,8 @@ class LanguageModel(ScoringModel):
         self.longest: int | None = self.decoder.longest
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:
-        """There is nothing to read: how many texts there are is all that is taken from tokens (B, S)."""
-        weight = self.embedding.weight
-        return Memory(weight.new_zeros(len(source), 0, weight.shape[1]), layout)
+        """An empty memory for the B texts of tokens (B, S)."""
+        return Memory(self._empty_features().expand(len(source), 0, -1), layout)
 
     def begin(self, memory: Memory) -> Any:
         """Where writing starts."""
@@ -41,7 +43,12 @@ class LanguageModel(ScoringModel):
 
     def begin_empty(self, batch: int) -> Any:
         """The state before the first token of each of so many texts."""
-        return self.decoder.begin_empty(batch, self.embedding.weight)
+        return self.decoder.begin_empty(batch, self._empty_features())
+
+    def _empty_features(self) -> Tensor:
+        """(0, D), of the type and device of the features."""
+        weight = self.embedding.weight
+        return torch.empty(0, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
     def forward(self, source: Tensor | None, source_layout: Layout | None, given: Tensor, layout: Layout) -> Tensor:
         """Features for every token of whole texts."""

@@ -164,9 +164,19 @@ class FitsLengths(Protocol):
         ...
 
 
-class ScoringModel(TapModule):
-    """A model that scores answers, be they tokens or labels."""
+def entry_points(module: nn.Module) -> tuple[str, ...]:
+    """The methods through which other modules use the parameters of this one: `forward` and those its class declares.
 
+    Wrappers (DDP, FSDP2) hook into these alone: `for name in entry_points(layer): register_fsdp_forward_method(layer,
+    name)`. So whoever uses a weight enters every module from the root down to it by one of them.
+    """
+    return ("forward", *getattr(type(module), "entry_points", ()))
+
+
+class ScoringModel(TapModule):
+    """A model with an output layer over tokens or labels."""
+
+    entry_points = ("logits",)
     output: Output
 
     def logits(self, features: Tensor) -> Tensor:
@@ -176,8 +186,9 @@ class ScoringModel(TapModule):
 
 
 class EncoderModel(ScoringModel):
-    """A model that reads a source with an encoder, too."""
+    """A scoring model with an encoder."""
 
+    entry_points = ("encode", "logits")
     source_embedding: nn.Module
     encoder: nn.Module
 

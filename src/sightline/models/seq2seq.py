@@ -19,10 +19,12 @@ from sightline.text.tokenizer import PAD, UNK
 
 
 class Seq2Seq(EncoderModel):
-    """p(target | source), one token after the other.
+    """p(target | source), token by token.
 
-    Losses live outside: the model returns features, and `logits` turns features into scores of every word.
+    Losses are computed outside (layers/losses.py): the model returns features, `logits` the scores of all tokens.
     """
+
+    entry_points = ("encode", "begin", "advance", "logits")
 
     def __init__(self, recipe: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
@@ -97,7 +99,9 @@ class CopyingState:
 
 
 class CopyingSeq2Seq(Seq2Seq):
-    """p(target | source), each token written or copied (See et al. 2017)."""
+    """p(target | source), each token generated or copied (See et al. 2017)."""
+
+    entry_points = (*Seq2Seq.entry_points, "attend_copies")
 
     def __init__(self, recipe: ModelConfig, size: int, forms: CopyForms | None = None) -> None:
         super().__init__(recipe, size, size)
@@ -113,7 +117,7 @@ class CopyingSeq2Seq(Seq2Seq):
     def begin(self, memory: Memory) -> CopyingState:
         assert isinstance(memory, TokenMemory) and memory.tokens is not None
         assert isinstance(memory.layout, Padded), "who copies is given padded batches"
-        keys = self.copying.keys(memory.states)
+        keys = self.copying.project_memory(memory.states)
         copied = memory.tokens if self.forms is None else self.forms(memory.tokens)
         mask = memory.layout.key_mask()
         return CopyingState(self.decoder.begin(memory), keys, memory.states, memory.tokens, copied, mask)

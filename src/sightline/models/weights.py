@@ -189,6 +189,7 @@ _OLD_MODULES = (
     ("**.nets.narrow", "**.nets.down"),
     ("**.nets.widen_bias", "**.nets.up_bias"),
     ("**.nets.narrow_bias", "**.nets.down_bias"),
+    ("**.attention.span.**", "**.attention.pattern.**"),
     ("**.layers.*.kernel.*", "**.layers.*.rnn.*"),
     ("decoder.mix.*", "decoder.attentional.*"),
     ("**.entrance.**", "**.embed_positions.**"),

@@ -68,6 +68,8 @@ def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, T
 class DilatedBlock(TapModule):
     """x + W₂ r(C ∗ r(W₁ r(x))), r = ReLU ∘ LayerNorm: the convolution works in half of the width (§3.6)."""
 
+    entry_points = ("advance",)
+
     def __init__(self, recipe: ByteNetConfig, width: int, index: int, *, causal: bool) -> None:
         super().__init__()
         half = width // 2
@@ -161,6 +163,7 @@ class ByteNetDecoder(TapModule):
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("source",)
     sees_source: tuple[str, ...] = ("source", "ratio")
+    entry_points = ("begin", "begin_empty", "prefill", "advance")
     ratio: Tensor
 
     def __init__(self, recipe: ByteNetConfig, width: int, *, source: bool = True) -> None:

@@ -90,11 +90,17 @@ def _layer(cell: str, width: int, direction: Direction) -> Recurrence:
 
 
 class SourceAttention(TapModule):
-    """A decoder state looks at the encoder's: scores, weights, context."""
+    """Cross-attention of a recurrent decoder: scores, weights, context (Bahdanau et al. 2015, Luong et al. 2015)."""
+
+    entry_points = ("project_memory",)
 
     def __init__(self, config: AttentionConfig, width: int) -> None:
         super().__init__()
         self.score = build_score(config.kind, width, **config.options(AttentionConfig))
+
+    def project_memory(self, states: Tensor) -> Tensor:
+        """Encoder states (B, S, D) → keys for the score (B, S, D), computed once a sentence."""
+        return self.score.prepare(states)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """query (B, T, D), prepared keys and values (B, 1, S, D) → context (B, T, D)."""
@@ -169,6 +175,7 @@ class RecurrentDecoder(RecurrentStack):
     """
 
     sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
+    entry_points = ("begin", "begin_empty", "prefill", "advance")
 
     def __init__(self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True) -> None:
         feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
@@ -187,7 +194,7 @@ class RecurrentDecoder(RecurrentStack):
     def begin(self, memory: Memory) -> RecurrentState:
         """Start each layer from the encoder's final states, the top one from its top one; prepare the keys."""
         values = memory.layout.pad(memory.states)
-        keys = values if self.attention is None else self.attention.score.prepare(values)
+        keys = values if self.attention is None else self.attention.project_memory(values)
         summary = memory.summary()
         hidden = []
         deeper = max(summary.shape[1] - len(self.layers), 0)  # layers of the encoder below those that start one here

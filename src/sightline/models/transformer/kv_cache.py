@@ -1,8 +1,9 @@
-"""What one layer of a Transformer decoder keeps of the tokens so far, and what a step may see of it.
+"""KV cache of one layer of a Transformer decoder: the keys and values of earlier tokens, and what a step sees of them.
 
-Each kind is immutable to look at but for its buffers, which are only ever appended to: go on with what `grown` returns.
-`Slots` keeps everything, `LocalSlots` what can still be seen, `CompressedSlots` compressed keys and the last few tokens
-of each hypothesis. Shapes: B sentences with W hypotheses of one token, or with T tokens of one (W = 1); G heads.
+`KVCache` keeps all of them, `LocalKVCache` those that local attention still sees, `CompressedKVCache` compressed keys
+and values and the last few tokens of each hypothesis. A cache is immutable but for its buffers, to which slots are only
+appended: continue with the cache that `update` returns. Shapes: B sentences with W hypotheses of one new token each, or
+with T new tokens of one hypothesis (W = 1); G heads of keys and values.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from torch import Tensor
 
 from sightline.layers.attention import combine_masks
 from sightline.layers.layout import Packed
-from sightline.layers.local_attention import Compressed, Local, Span
-from sightline.layers.multi_head import KeysAndValues
+from sightline.layers.local_attention import CompressedAttention, LocalAttention, Pattern
+from sightline.layers.multi_head import KeysValues
 from sightline.layers.positions import Relative, Rotation
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the new tokens of a step may look at: the same for every layer."""
+class StepContext:
+    """Positions and masks of the new tokens of a step: the same for every layer."""
 
-    positions: Tensor  # (1, W·T) where they stand; (B, W·T) where sentences began at different places
-    used: int  # slots written before them
-    past: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T), None: all, but for those after each
-    source: Tensor | None  # (B, 1, 1, S), None: all
-    relative: Relative | None = None  # their distances to the slots
-    rotation: Rotation | None = None  # by where they stand
+    positions: Tensor  # (1, W·T), or (B, W·T) with left padding
+    used: int  # slots written before this step
+    past_mask: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T); None: causal, every slot is visible
+    memory_mask: Tensor | None  # (B, 1, 1, S); None: no padding
+    relative: Relative | None = None  # distances to the slots
+    rotation: Rotation | None = None  # rotary encoding of the positions
     valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
-    length: int = 0  # tokens of each hypothesis before them
+    length: int = 0  # tokens of each hypothesis before this step
     width: int = 1  # W
-    widest: int = 1  # most hypotheses at any time so far
-    slots: Tensor | None = None  # (used + W·T,) the place each slot stands at, where it is asked for
-    shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
-    whole: Packed | None = None  # of B·T tokens, where these are the first ones and are to be looked at without a mask
+    max_width: int = 1  # most hypotheses at any time so far
+    slot_positions: Tensor | None = None  # (used + W·T,) position of each slot, for layers that need it
+    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence, if they differ
+    prefill: Packed | None = None  # layout of B·T first tokens that see one another without the cache
 
 
 class View(NamedTuple):
-    """Keys and values (B, G, S, Dh) that a step looks at, and which of them: (B, 1, W·T, S)."""
+    """Keys and values (B, G, S, Dh) for a step, and its mask (B, 1, W·T, S)."""
 
     keys: Tensor
     values: Tensor
@@ -50,37 +51,36 @@ class View(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Movers:
-    """Which sentences are left, and which of them change their place."""
+class RowMoves:
+    """Which sentences remain, and which of them move to another row."""
 
     sentences: Tensor  # (B',)
-    places: Tensor  # (P,) that others move to
-    movers: Tensor  # (P,) those others
+    rows: Tensor  # (P,) rows that get another sentence
+    sources: Tensor  # (P,) where it was
 
     @staticmethod
-    def of(sentences: Tensor) -> Movers:
-        """Those whose place is another now."""
-        places = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
-        return Movers(sentences, places, sentences[places])
+    def of(sentences: Tensor) -> RowMoves:
+        rows = (sentences != torch.arange(len(sentences), device=sentences.device)).nonzero()[:, 0]
+        return RowMoves(sentences, rows, sentences[rows])
 
-    def move(self, pair: KeysAndValues, used: int) -> KeysAndValues:
-        """The first slots of a buffer (B, G, capacity, Dh) for the sentences that are left: (B', G, capacity, Dh)."""
+    def move(self, pair: KeysValues, used: int) -> KeysValues:
+        """The used slots of a buffer (B, G, capacity, Dh) for the remaining sentences, in place: (B', …)."""
         for tensor in pair:
-            seen = tensor[:, :, :used]
-            seen[self.places] = seen[self.movers]
+            slots = tensor[:, :, :used]
+            slots[self.rows] = slots[self.sources]
         count = len(self.sentences)
-        return KeysAndValues(pair.keys[:count], pair.values[:count])
+        return KeysValues(pair.keys[:count], pair.values[:count])
 
 
 @dataclass(frozen=True)
-class Move:
-    """Where the slots of one state go when its sentences advance together with those of another."""
+class SlotMove:
+    """Where the slots of one state go in the buffer of two states joined."""
 
     rows: int  # sentences
     start: int  # the first slot that is kept
     used: int
     targets: list[int]  # where slots `start` to `used` go
-    late: int  # steps that its sentences begin later than before (less than 0: earlier, for steps were dropped)
+    shift: int  # steps by which its sentences start later (below 0: earlier, as steps were dropped)
 
     def index(self, device: torch.device, since: int = 0, offset: int = 0) -> Tensor:
         """Where slots from `since` (at least `start`) on go, in a buffer that begins at slot `offset`."""
@@ -90,12 +90,12 @@ class Move:
 
 @dataclass(frozen=True)
 class CacheJoin:
-    """Two states of the same number of hypotheses, with the last slots of one beside the last slots of the other."""
+    """Two states with equally many hypotheses, joined so that their last steps share slots."""
 
     widths: tuple[int, ...]  # slots of each step, the larger number of both
     count: int  # their sum
-    first: Move
-    second: Move
+    first: SlotMove
+    second: SlotMove
     device: torch.device
 
     def steps(self) -> Tensor:
@@ -104,9 +104,12 @@ class CacheJoin:
         return torch.arange(len(widths), device=self.device).repeat_interleave(widths)
 
 
-def merged(parts: Sequence[tuple[KeysAndValues | None, int, int, Tensor]], count: int) -> KeysAndValues | None:
-    """One buffer for the sentences of several: of each its buffer, its sentences, the first slot to keep, and where
-    the slots from there on go among `count`. Slots of nobody are zero, so that a weight of 0 makes nothing of them."""
+def merge_buffers(parts: Sequence[tuple[KeysValues | None, int, int, Tensor]], count: int) -> KeysValues | None:
+    """One buffer of `count` slots for the sentences of several states.
+
+    Each part: its buffer, its number of sentences, its first slot to keep, and where the slots from there on go. Slots
+    that no sentence wrote are zero, so that a weight of 0 leaves nothing of them.
+    """
     first = next((pair for pair, *_ in parts if pair is not None), None)
     if first is None:
         return None
@@ -121,13 +124,13 @@ def merged(parts: Sequence[tuple[KeysAndValues | None, int, int, Tensor]], count
                 buffer[at : at + own, :, index] = pair[which][:, :, start : start + len(index)]
             at += own
         buffers.append(buffer)
-    return KeysAndValues(*buffers)
+    return KeysValues(*buffers)
 
 
-def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int = 0) -> tuple[KeysAndValues, int]:
-    """Write new slots behind the used ones; a full buffer is copied to a larger one, from slot `since` on.
+def append_slots(own: KeysValues | None, used: int, new: KeysValues, since: int = 0) -> tuple[KeysValues, int]:
+    """Write new slots after the used ones; a full buffer is copied to a larger one, from slot `since` on.
 
-    Also says how many slots were left behind: none, or `since` of them.
+    Also returns how many slots were dropped: 0, or `since`.
     """
     if own is None:
         return new, 0
@@ -135,13 +138,13 @@ def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int 
     if used + count > own.keys.shape[2]:
         capacity = max(2 * (kept + count), 16)
 
-        def grown(old: Tensor) -> Tensor:
-            # slots outermost in memory: those in use lie side by side, and a processor reads ahead without a gap
+        def grow(old: Tensor) -> Tensor:
+            # slots outermost in memory: those in use are contiguous, and the processor prefetches without a gap
             buffer = old.new_empty(capacity, *old.shape[:2], old.shape[3]).permute(1, 2, 0, 3)
             buffer[:, :, :kept] = old[:, :, since:used]
             return buffer
 
-        own, used = KeysAndValues(grown(own.keys), grown(own.values)), kept
+        own, used = KeysValues(grow(own.keys), grow(own.values)), kept
     else:
         since = 0
     own.keys[:, :, used : used + count] = new.keys
@@ -150,149 +153,151 @@ def append(own: KeysAndValues | None, used: int, new: KeysAndValues, since: int 
 
 
 @dataclass(frozen=True)
-class Slots:
-    """Keys and values of all tokens: (B, G, capacity, Dh). Their memory is nobody else's: `keep` writes to it."""
+class KVCache:
+    """Keys and values of all tokens: (B, G, capacity, Dh), in memory of their own, to which `keep` writes."""
 
-    kept: KeysAndValues | None = None
+    buffers: KeysValues | None = None
 
     @property
     def empty(self) -> bool:
         """Whether nothing has been written yet."""
-        return self.kept is None
+        return self.buffers is None
 
-    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> Slots:
-        """With this step's (B, G, W·T, Dh). Shown: somebody listens, who will ask for all slots in their places."""
-        return Slots(append(self.kept, seen.used, new)[0])
+    def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> KVCache:
+        """Append the keys and values (B, G, W·T, Dh) of a step. While recorded, every slot stays in its place."""
+        return KVCache(append_slots(self.buffers, step.used, new)[0])
 
-    def view(self, seen: Seen, *, shown: bool) -> View:
-        """What the tokens of this step, the last ones written, look at."""
-        assert self.kept is not None
-        used = seen.used + seen.positions.shape[1]
-        keys, values = self.kept.keys[:, :, :used], self.kept.values[:, :, :used]
-        return View(keys, values, seen.past, seen.past is None and seen.positions.shape[1] > 1)
+    def view(self, step: StepContext, *, recorded: bool) -> View:
+        """What the tokens of this step, the last ones written, attend to."""
+        assert self.buffers is not None
+        used = step.used + step.positions.shape[1]
+        keys, values = self.buffers.keys[:, :, :used], self.buffers.values[:, :, :used]
+        return View(keys, values, step.past_mask, step.past_mask is None and step.positions.shape[1] > 1)
 
-    def select(self, parents: Tensor) -> Slots:
-        """Hypotheses share their slots; which slots are whose the state knows."""
+    def select(self, parents: Tensor) -> KVCache:
+        """Hypotheses share slots: the state's `ancestry` says which slots belong to which."""
         return self
 
-    def keep(self, movers: Movers, used: int) -> Slots:
-        """These sentences alone."""
-        return Slots(self.kept and movers.move(self.kept, used))
+    def keep(self, moves: RowMoves, used: int) -> KVCache:
+        """Keep these sentences only."""
+        return KVCache(self.buffers and moves.move(self.buffers, used))
 
-    def append(self, other: Slots, join: CacheJoin) -> Slots:
-        """With the sentences of another one behind these."""
+    def append(self, other: KVCache, join: CacheJoin) -> KVCache:
+        """Add the sentences of another cache after these."""
         parts = [
-            (each.kept, move.rows, move.start, move.index(join.device))
+            (each.buffers, move.rows, move.start, move.index(join.device))
             for each, move in ((self, join.first), (other, join.second))
         ]
-        return Slots(merged(parts, join.count))
+        return KVCache(merge_buffers(parts, join.count))
 
 
-def _past(seen: Seen) -> Tensor | None:
-    """(B or 1, 1, W·T, slots): `seen.past`, or what it means where it is None."""
-    count = seen.positions.shape[1]
-    if seen.past is not None or count == 1:
-        return seen.past
-    device = seen.positions.device
-    return torch.ones(count, seen.used + count, dtype=torch.bool, device=device).tril(seen.used)[None, None]
+def _past(step: StepContext) -> Tensor | None:
+    """(B or 1, 1, W·T, slots): `past_mask`, spelled out where it is None."""
+    count = step.positions.shape[1]
+    if step.past_mask is not None or count == 1:
+        return step.past_mask
+    device = step.positions.device
+    return torch.ones(count, step.used + count, dtype=torch.bool, device=device).tril(step.used)[None, None]
 
 
 @dataclass(frozen=True)
-class LocalSlots(Slots):
-    """The slots that a span of blocks can still see; those before them are forgotten when a buffer is full."""
+class LocalKVCache(KVCache):
+    """The slots that local attention still sees; earlier ones are dropped when a buffer is full."""
 
-    span: Local | None = None
-    forgotten: int = 0
+    pattern: LocalAttention | None = None
+    dropped: int = 0
 
-    def _since(self, seen: Seen, shown: bool) -> int:
-        """A slot of the state that all are seen from. (One place has as many slots as there were hypotheses.)"""
-        assert self.span is not None
-        return self.forgotten if shown else max(self.forgotten, seen.used - self.span.reach * seen.widest)
+    def _since(self, step: StepContext, recorded: bool) -> int:
+        """A slot before which no query sees anything. (A position has as many slots as there were hypotheses.)"""
+        assert self.pattern is not None
+        return self.dropped if recorded else max(self.dropped, step.used - self.pattern.reach * step.max_width)
 
-    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> LocalSlots:
-        assert self.span is not None
-        if seen.whole is not None and not shown:  # they look at one another before they come here
-            first = max(0, new.keys.shape[2] - self.span.reach)
-            return replace(self, kept=KeysAndValues(*(part[:, :, first:].clone() for part in new)), forgotten=first)
-        since = self._since(seen, shown) - self.forgotten
-        kept, left = append(self.kept, seen.used - self.forgotten, new, since)
-        return replace(self, kept=kept, forgotten=self.forgotten + left)
+    def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> LocalKVCache:
+        assert self.pattern is not None
+        if step.prefill is not None and not recorded:  # prefill: these tokens attended to one another already
+            first = max(0, new.keys.shape[2] - self.pattern.reach)
+            return replace(self, buffers=KeysValues(*(part[:, :, first:].clone() for part in new)), dropped=first)
+        since = self._since(step, recorded) - self.dropped
+        kept, left = append_slots(self.buffers, step.used - self.dropped, new, since)
+        return replace(self, buffers=kept, dropped=self.dropped + left)
 
-    def view(self, seen: Seen, *, shown: bool) -> View:
-        assert self.kept is not None and self.span is not None and seen.slots is not None
-        since, used = self._since(seen, shown), seen.used + seen.positions.shape[1]
-        places = seen.slots[None, since:]  # (1, S)
-        near = self.span.sees(seen.positions, places if seen.shift is None else places - seen.shift)
-        past = _past(seen)
+    def view(self, step: StepContext, *, recorded: bool) -> View:
+        assert self.buffers is not None and self.pattern is not None and step.slot_positions is not None
+        since, used = self._since(step, recorded), step.used + step.positions.shape[1]
+        places = step.slot_positions[None, since:]  # (1, S)
+        near = self.pattern.sees(step.positions, places if step.left_padding is None else places - step.left_padding)
+        past = _past(step)
         mask = combine_masks(near[:, None], None if past is None else past[..., since:])
-        here = slice(since - self.forgotten, used - self.forgotten)
-        return View(self.kept.keys[:, :, here], self.kept.values[:, :, here], mask, False)
+        here = slice(since - self.dropped, used - self.dropped)
+        return View(self.buffers.keys[:, :, here], self.buffers.values[:, :, here], mask, False)
 
-    def keep(self, movers: Movers, used: int) -> LocalSlots:
-        return replace(self, kept=self.kept and movers.move(self.kept, used - self.forgotten))
+    def keep(self, moves: RowMoves, used: int) -> LocalKVCache:
+        return replace(self, buffers=self.buffers and moves.move(self.buffers, used - self.dropped))
 
-    def append(self, other: Slots, join: CacheJoin) -> LocalSlots:
-        assert isinstance(other, LocalSlots)
+    def append(self, other: KVCache, join: CacheJoin) -> LocalKVCache:
+        assert isinstance(other, LocalKVCache)
         both = ((self, join.first), (other, join.second))
-        firsts = [move.targets[max(each.forgotten - move.start, 0) :][:1] for each, move in both]
-        forgotten = min((first[0] for first in firsts if first), default=join.count)
+        firsts = [move.targets[max(each.dropped - move.start, 0) :][:1] for each, move in both]
+        dropped = min((first[0] for first in firsts if first), default=join.count)
         parts = [
             (
-                each.kept,
+                each.buffers,
                 move.rows,
-                max(move.start - each.forgotten, 0),
-                move.index(join.device, each.forgotten, forgotten),
+                max(move.start - each.dropped, 0),
+                move.index(join.device, each.dropped, dropped),
             )
             for each, move in both
         ]
-        return replace(self, kept=merged(parts, join.count - forgotten), forgotten=forgotten)
+        return replace(self, buffers=merge_buffers(parts, join.count - dropped), dropped=dropped)
 
 
 @dataclass(frozen=True)
-class CompressedSlots(Slots):
-    """Compressed keys and values (B, G, capacity, Dh), and the last k − 1 tokens of each hypothesis to make more of.
+class CompressedKVCache(KVCache):
+    """Compressed keys and values (B, G, capacity, Dh), and the last k − 1 tokens of each hypothesis to compress next.
 
-    A compressed key belongs to the slot of the token it ends at: whoever has that in its past sees it.
+    A compressed key belongs to the slot of the token it ends at, and is visible to the same hypotheses.
     """
 
-    span: Compressed | None = None
-    count: int = 0  # how many are written
-    at: Tensor | None = None  # (B or 1, count) the slot each ends at
-    valid: Tensor | None = None  # (B, count) False: there is none; None: all are there
-    tail: KeysAndValues | None = None  # (B, W, k − 1, G·Dh) each; None: before the first token
+    pattern: CompressedAttention | None = None
+    count: int = 0  # compressed keys so far
+    at: Tensor | None = None  # (B or 1, count) the slot of the token each ends at
+    valid: Tensor | None = None  # (B, count) False: this sentence has none; None: all have
+    tail: KeysValues | None = None  # (B, W, k − 1, G·Dh) each; None: before the first token
 
-    def grown(self, new: KeysAndValues, seen: Seen, *, shown: bool) -> CompressedSlots:
-        assert self.span is not None
-        span, width = self.span, seen.width
+    def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> CompressedKVCache:
+        assert self.pattern is not None
+        pattern, width = self.pattern, step.width
         sentences, head_width = new.keys.shape[0], new.keys.shape[-1]
         flat = [part.transpose(1, 2).flatten(2).unflatten(1, (width, -1)) for part in new]  # (B, W, T, G·Dh)
-        if seen.shift is not None and self.tail is None:  # what stands before the first token is nothing
-            blank = (torch.arange(flat[0].shape[2], device=seen.shift.device) < seen.shift)[:, None, :, None]
+        if step.left_padding is not None and self.tail is None:  # zeros before the first token
+            blank = (torch.arange(flat[0].shape[2], device=step.left_padding.device) < step.left_padding)[
+                :, None, :, None
+            ]
             flat = [part.masked_fill(blank, 0.0) for part in flat]
-        tail = self.tail or [part.new_zeros(sentences, width, span.kernel - 1, part.shape[3]) for part in flat]
+        tail = self.tail or [part.new_zeros(sentences, width, pattern.kernel - 1, part.shape[3]) for part in flat]
         runs = [torch.cat([old, part], dim=2) for old, part in zip(tail, flat, strict=True)]  # (B, W, k − 1 + T, G·Dh)
-        last = KeysAndValues(*(run[:, :, run.shape[2] - span.kernel + 1 :] for run in runs))
-        ends, valid = _ends(seen, flat[0].shape[2], span.stride)  # (B or 1, n) among the T, and which there are
+        last = KeysValues(*(run[:, :, run.shape[2] - pattern.kernel + 1 :] for run in runs))
+        ends, valid = _ends(step, flat[0].shape[2], pattern.stride)  # (B or 1, n) among the T, and which are valid
         if ends.shape[1] == 0:
             return replace(self, tail=last)
-        places = seen.length + ends if seen.shift is None else seen.length + ends - seen.shift
-        windows = [_windows(run, ends, span.kernel) for run in runs]  # (B, W, n, k·G·Dh)
-        made = span.compress(windows, places[:, None], head_width)  # (B, W, n, G, Dh) each
-        pair = KeysAndValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in made))  # (B, G, W·n, Dh)
+        places = step.length + ends if step.left_padding is None else step.length + ends - step.left_padding
+        windows = [_windows(run, ends, pattern.kernel) for run in runs]  # (B, W, n, k·G·Dh)
+        compressed = pattern.compress(windows, places[:, None], head_width)  # (B, W, n, G, Dh) each
+        pair = KeysValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in compressed))  # (B, G, W·n, Dh)
         hypotheses = torch.arange(width, device=ends.device)
-        at = (seen.used + ends[:, None, :] + hypotheses[:, None]).flatten(1)  # (B or 1, W·n)
+        at = (step.used + ends[:, None, :] + hypotheses[:, None]).flatten(1)  # (B or 1, W·n)
         if valid is not None:
             valid = valid.repeat(1, width)
         return replace(
             self,
-            kept=append(self.kept, self.count, pair)[0],
+            buffers=append_slots(self.buffers, self.count, pair)[0],
             count=self.count + pair.keys.shape[2],
-            at=at if self.at is None else _beside(self.at, at, sentences),
-            valid=self._known(valid, at.shape[1], sentences, at.device),
+            at=at if self.at is None else _concat_slots(self.at, at, sentences),
+            valid=self._extend_valid(valid, at.shape[1], sentences, at.device),
             tail=last,
         )
 
-    def _known(self, new: Tensor | None, count: int, sentences: int, device: torch.device) -> Tensor | None:
+    def _extend_valid(self, new: Tensor | None, count: int, sentences: int, device: torch.device) -> Tensor | None:
         """`valid` with that of `count` new keys."""
         if self.valid is None and (new is None or self.count == 0):
             return new
@@ -300,61 +305,61 @@ class CompressedSlots(Slots):
         new = torch.ones(sentences, count, dtype=torch.bool, device=device) if new is None else new
         return torch.cat([old, new], dim=1)
 
-    def view(self, seen: Seen, *, shown: bool) -> View:
-        assert self.kept is not None and self.at is not None
-        mask, past = None, _past(seen)
+    def view(self, step: StepContext, *, recorded: bool) -> View:
+        assert self.buffers is not None and self.at is not None
+        mask, past = None, _past(step)
         if past is not None:
             index = self.at[:, None, None, :].expand(-1, 1, past.shape[2], -1)
             rows = max(len(index), len(past))
             mask = past.expand(rows, -1, -1, -1).gather(3, index.expand(rows, -1, -1, -1))
         mask = combine_masks(mask, None if self.valid is None else self.valid[:, None, None, :])
-        return View(self.kept.keys[:, :, : self.count], self.kept.values[:, :, : self.count], mask, False)
+        return View(self.buffers.keys[:, :, : self.count], self.buffers.values[:, :, : self.count], mask, False)
 
-    def select(self, parents: Tensor) -> CompressedSlots:
+    def select(self, parents: Tensor) -> CompressedKVCache:
         if self.tail is None:
             return self
         index = parents[:, :, None, None]
         chosen = (part.gather(1, index.expand(-1, -1, *part.shape[2:])) for part in self.tail)
-        return replace(self, tail=KeysAndValues(*chosen))
+        return replace(self, tail=KeysValues(*chosen))
 
-    def keep(self, movers: Movers, used: int) -> CompressedSlots:
+    def keep(self, moves: RowMoves, used: int) -> CompressedKVCache:
         def rows(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part.index_select(0, movers.sentences)
+            return None if part is None else part.index_select(0, moves.sentences)
 
         return replace(
             self,
-            kept=self.kept and movers.move(self.kept, self.count),
+            buffers=self.buffers and moves.move(self.buffers, self.count),
             at=self.at if self.valid is None else rows(self.at),
             valid=rows(self.valid),
-            tail=self.tail and KeysAndValues(*(part.index_select(0, movers.sentences) for part in self.tail)),
+            tail=self.tail and KeysValues(*(part.index_select(0, moves.sentences) for part in self.tail)),
         )
 
-    def append(self, other: Slots, join: CacheJoin) -> CompressedSlots:
-        assert isinstance(other, CompressedSlots)
+    def append(self, other: KVCache, join: CacheJoin) -> CompressedKVCache:
+        assert isinstance(other, CompressedKVCache)
         count = max(self.count, other.count)
         both = ((self, join.first), (other, join.second))
-        parts = [(each.kept, move.rows, 0, torch.arange(each.count, device=join.device)) for each, move in both]
-        places = [each._places_after(move, count, join.device) for each, move in both]
+        parts = [(each.buffers, move.rows, 0, torch.arange(each.count, device=join.device)) for each, move in both]
+        places = [each._slots_after(move, count, join.device) for each, move in both]
         tails = [each.tail for each, _ in both]
         filled = next((tail for tail in tails if tail is not None), None)
         tail = None
         if filled is not None:
             whole = (
-                tail or KeysAndValues(*(part.new_zeros(move.rows, *part.shape[1:]) for part in filled))
+                tail or KeysValues(*(part.new_zeros(move.rows, *part.shape[1:]) for part in filled))
                 for tail, (_, move) in zip(tails, both, strict=True)
             )
-            tail = KeysAndValues(*(torch.cat(pair) for pair in zip(*whole, strict=True)))
+            tail = KeysValues(*(torch.cat(pair) for pair in zip(*whole, strict=True)))
         return replace(
             self,
-            kept=merged(parts, count),
+            buffers=merge_buffers(parts, count),
             count=count,
             at=torch.cat([at for at, _ in places]),
             valid=torch.cat([valid for _, valid in places]),
             tail=tail,
         )
 
-    def _places_after(self, move: Move, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(B, count) each: the slots that compressed keys end at after a move, and which of these keys there are."""
+    def _slots_after(self, move: SlotMove, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(B, count) each: the slots that compressed keys end at after a move, and which of them are valid."""
         at, valid = torch.zeros(2, move.rows, count, dtype=torch.int64, device=device)
         if self.at is not None:
             old = self.at.expand(move.rows, -1)
@@ -365,22 +370,22 @@ class CompressedSlots(Slots):
         return at, valid.bool()
 
 
-def _beside(first: Tensor, second: Tensor, rows: int) -> Tensor:
+def _concat_slots(first: Tensor, second: Tensor, rows: int) -> Tensor:
     """(B or 1, n) and (B or 1, m) → (B or 1, n + m)."""
     if len(first) != len(second):
         first, second = first.expand(rows, -1), second.expand(rows, -1)
     return torch.cat([first, second], dim=1)
 
 
-def _ends(seen: Seen, tokens: int, stride: int) -> tuple[Tensor, Tensor | None]:
+def _ends(step: StepContext, tokens: int, stride: int) -> tuple[Tensor, Tensor | None]:
     """(B or 1, n): which of the T new tokens a compressed key ends at, every s-th of a sentence.
 
-    Where sentences began at different places, (B, n) says which of them are there.
+    With left padding, (B, n) says which of them are valid.
     """
-    device = seen.positions.device
-    if seen.shift is None:
-        return torch.arange(tokens, device=device)[None, -seen.length % stride :: stride], None
-    first = seen.length - seen.shift  # (B, 1) the position of the first new one
+    device = step.positions.device
+    if step.left_padding is None:
+        return torch.arange(tokens, device=device)[None, -step.length % stride :: stride], None
+    first = step.length - step.left_padding  # (B, 1) the position of the first new one
     start = torch.where(first < 0, -first, -first % stride)
     ends = start + torch.arange(0, tokens, stride, device=device)
     return ends.clamp(max=tokens - 1), ends < tokens
@@ -393,8 +398,8 @@ def _windows(run: Tensor, ends: Tensor, kernel: int) -> Tensor:
     return run.gather(2, index).unflatten(2, (-1, kernel)).flatten(3)
 
 
-def blank_past(span: Span | None) -> Slots:
-    """What a layer with this span keeps, before the first token."""
-    if isinstance(span, Local):
-        return LocalSlots(span=span)
-    return Slots() if span is None else CompressedSlots(span=span)
+def empty_kv_cache(pattern: Pattern | None) -> KVCache:
+    """The cache of a layer with this attention pattern, before the first token."""
+    if isinstance(pattern, LocalAttention):
+        return LocalKVCache(pattern=pattern)
+    return KVCache() if pattern is None else CompressedKVCache(pattern=pattern)

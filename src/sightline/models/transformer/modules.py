@@ -1,4 +1,8 @@
-"""Transformer bodies: an encoder and a decoder (Vaswani et al. 2017)."""
+"""Transformer encoder and decoder (Vaswani et al. 2017).
+
+A decoder runs in two ways that give the same numbers (tests/models/test_decoders.py): over all target tokens at once,
+with teacher forcing, and step by step from a KV cache (kv_cache.py, state.py).
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,12 @@ from torch import Tensor, nn
 from sightline.layers.dropout import Dropout
 from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
-from sightline.layers.local_attention import Local, Span, build_span
-from sightline.layers.multi_head import KeysAndValues, MultiHeadAttention
+from sightline.layers.local_attention import LocalAttention, build_pattern
+from sightline.layers.multi_head import KeysValues, MultiHeadAttention
 from sightline.layers.norms import Residual, build_last_norm
 from sightline.layers.positions import (
     Distances,
     Relative,
-    RelativeKeys,
     Rotation,
     build_added,
     build_bias,
@@ -29,53 +32,76 @@ from sightline.layers.tap import TapModule
 from sightline.models.gradient_checkpointing import CheckpointedStack
 from sightline.models.protocol import Memory
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
-from sightline.models.transformer.kv_cache import Seen, Slots, blank_past
+from sightline.models.transformer.kv_cache import KVCache, StepContext, empty_kv_cache
 from sightline.models.transformer.state import (
-    Cache,
+    LayerCache,
     TransformerState,
-    aligned_left,
-    aligned_right,
-    copied,
+    align_left,
+    align_right,
     extend_ancestry,
-    extend_slots,
-    lower,
-    step_places,
+    extend_slot_positions,
+    heads_first,
+    lower_triangle,
+    step_positions,
 )
 
 
-def _attention(
-    recipe: TransformerConfig,
-    width: int,
-    *,
-    rotary: bool = False,
-    relative_keys: RelativeKeys | None = None,
-    span: Span | None = None,
-) -> MultiHeadAttention:
-    kind = recipe.attention
-    return MultiHeadAttention(
+class CausalSelfAttention(MultiHeadAttention):
+    """Self-attention of a decoder layer, over whole targets or from a KV cache."""
+
+    entry_points = (*MultiHeadAttention.entry_points, "step")
+
+    def step(self, x: Tensor, kv_cache: KVCache, step: StepContext) -> tuple[Tensor, KVCache]:
+        """New tokens x (B, W·T, D) → their outputs (B, W·T, D), and the cache with their keys and values."""
+        query, key, value = (part.transpose(1, 2) for part in self.queries_keys_values(x, step.rotation))
+        # (B, H or G, W·T, Dh) each
+        if kv_cache.empty and self.qkv is None:  # without projections they are views of x, and of one another
+            key, value = key.clone(), value.clone()
+        recorded = self.recorded
+        kv_cache = kv_cache.update(KeysValues(key, value), step, recorded=recorded)
+        if step.prefill is None or recorded:
+            view = kv_cache.view(step, recorded=recorded)
+            output = self(query, view.keys, view.values, mask=view.mask, causal=view.causal, relative=step.relative)
+            return output, kv_cache
+        heads = (align_left(part.transpose(1, 2), step.left_padding).flatten(0, 1) for part in (query, key, value))
+        output = self(*heads, causal=True, layout=(step.prefill, step.prefill))  # (B·T, D)
+        return align_right(output.unflatten(0, (len(x), -1)), step.left_padding), kv_cache
+
+
+def build_self_attention(recipe: TransformerConfig, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
+    """Self-attention of layer `number`, counted from 0: the attention patterns of a recipe take turns."""
+    head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
+    relative_keys = build_relative_keys(recipe.positions, head_width, causal=causal)
+    patterns, kv_heads = recipe.attention.pattern, recipe.attention.kv_heads or recipe.heads
+    pattern = build_pattern(patterns[number % len(patterns)], kv_heads * head_width, rotary=rotary)
+    kind = CausalSelfAttention if causal else MultiHeadAttention
+    return kind(
         width,
         recipe.heads,
         dropout=recipe.attention_dropout,
         rotary=rotary,
         relative_keys=relative_keys,
-        score=build_score(kind.kind, width // recipe.heads, **kind.options(HeadAttentionConfig)),
-        projections=kind.projections,
-        groups=kind.kv_heads,
-        span=span,
+        score=build_score(recipe.attention.kind, head_width, **recipe.attention.options(HeadAttentionConfig)),
+        projections=recipe.attention.projections,
+        groups=recipe.attention.kv_heads,
+        pattern=pattern,
     )
 
 
-def _self_attention(recipe: TransformerConfig, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
-    """That of layer `number`, counted from 0: spans take turns."""
-    head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
-    keys = build_relative_keys(recipe.positions, head_width, causal=causal)
-    spans, groups = recipe.attention.pattern, recipe.attention.kv_heads or recipe.heads
-    span = build_span(spans[number % len(spans)], groups * head_width, rotary=rotary)
-    return _attention(recipe, width, rotary=rotary, relative_keys=keys, span=span)
+def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAttention:
+    """Attention of a decoder layer to the encoder's states."""
+    return MultiHeadAttention(
+        width,
+        recipe.heads,
+        dropout=recipe.attention_dropout,
+        score=build_score(recipe.attention.kind, width // recipe.heads, **recipe.attention.options(HeadAttentionConfig)),
+        projections=recipe.attention.projections,
+        groups=recipe.attention.kv_heads,
+    )
 
 
-class Stack(TapModule, CheckpointedStack):
-    """What encoder and decoder share: where order enters, the layers (theirs to make) and the norm at the end."""
+class TransformerStack(TapModule, CheckpointedStack):
+    """What encoder and decoder share: positions, and the norm after the last layer. Subclasses add the layers."""
 
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("positions", "bias")
@@ -84,54 +110,51 @@ class Stack(TapModule, CheckpointedStack):
         super().__init__()
         self.positions = build_added(recipe.positions, width)
         self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
-        self.by_distance = recipe.positions.kind in ("alibi", "t5", "shaw")
-        self.turned_width = width // recipe.heads if recipe.positions.kind == "rotary" else None
+        self.uses_distances = recipe.positions.kind in ("alibi", "t5", "shaw")
+        self.rotary_width = width // recipe.heads if recipe.positions.kind == "rotary" else None
         self.dropout = Dropout(recipe.dropout)
-        self.has_spans = any(span.kind != "full" for span in recipe.attention.pattern)
+        self.has_patterns = any(pattern.kind != "full" for pattern in recipe.attention.pattern)
 
     def rotation(self, positions: Tensor) -> Rotation | None:
-        """What turns queries and keys at these positions, in every layer; None where nothing does."""
-        return None if self.turned_width is None else Rotation.at(positions, self.turned_width)
+        """Rotary encoding of these positions, the same for all layers; None for other kinds of positions."""
+        return None if self.rotary_width is None else Rotation.at(positions, self.rotary_width)
 
     def relative(self, distances: Distances) -> Relative:
-        """What each layer is told of the distances."""
+        """Distances, and the bias that all layers share."""
         return Relative(distances, None if self.bias is None else self.bias(distances))
 
     def relative_within(self, count: int, device: torch.device) -> Relative | None:
-        """The same for sequences that are there as a whole; None where distances are not asked for."""
-        return self.relative(Distances.within(count, device)) if self.by_distance else None
+        """The same within whole sequences; None where positions are not relative."""
+        return self.relative(Distances.within(count, device)) if self.uses_distances else None
 
 
-def _valid(layout: Layout | None) -> Tensor | None:
-    """(B, T), True where a padded tensor is real; None where all of it is, as in a packed one."""
+def padding_mask(layout: Layout | None) -> Tensor | None:
+    """(B, T), True at real tokens of a padded batch; None where all are real, as in a packed batch."""
     return layout.mask if isinstance(layout, Padded) else None
 
 
-def _real(layout: Layout) -> Tensor | None:
-    """(B, T) or (N,), True at tokens that are neither padding nor fill a static batch up; None where all are real."""
-    return layout.mask if isinstance(layout, Padded) else layout.real
-
-
 class EncoderLayer(TapModule):
-    """Self-attention, then a feed-forward net, each inside a residual connection."""
+    """Self-attention and a feed-forward net, each inside a residual connection."""
 
     def __init__(self, recipe: TransformerConfig, width: int, number: int = 0) -> None:
         super().__init__()
-        self.attention = _self_attention(recipe, width, number, causal=False)
+        self.attention = build_self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
         self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
         self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
-        valid = _valid(layout)
-        heads = self.attention.queries_keys_values(self.attention_residual.enter(x, valid), rotation)
-        seen = self.attention(*heads, layout=(layout, layout), relative=relative)
-        x = self.attention_residual.leave(x, seen, valid)
-        fed = self.feedforward(self.feedforward_residual.enter(x, valid), _real(layout))
-        return self.tap("output", self.feedforward_residual.leave(x, fed, valid))
+        """x (B, S, D) or (N, D) → the same."""
+        valid = padding_mask(layout)
+        real = valid if isinstance(layout, Padded) else layout.real  # (N,) False at fillers of a static packed batch
+        heads = self.attention.queries_keys_values(self.attention_residual.prenorm(x, valid), rotation)
+        attended = self.attention(*heads, layout=(layout, layout), relative=relative)
+        x = self.attention_residual.add(x, attended, valid)
+        output = self.feedforward(self.feedforward_residual.prenorm(x, valid), real)
+        return self.tap("output", self.feedforward_residual.add(x, output, valid))
 
 
-class TransformerEncoder(Stack):
+class TransformerEncoder(TransformerStack):
     """Layers of self-attention over the source."""
 
     def __init__(self, recipe: TransformerConfig, width: int) -> None:
@@ -140,6 +163,7 @@ class TransformerEncoder(Stack):
         self.norm = build_last_norm(recipe.norm, width)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
+        """Embeddings x (B, S, D) or (N, D) → memory."""
         if isinstance(layout, Padded) and self._better_packed(x, layout):
             packed = Packed.of(layout.lengths, x.device, longest=layout.longest)
             return Memory(packed.pad(self(packed.unpad(x), packed).states), layout)
@@ -147,90 +171,76 @@ class TransformerEncoder(Stack):
         x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
         for layer in self.layers:
             x = self.run_layer(layer, layer, x, layout, rotation, relative)
-        x = self.tap("output", self.norm(x, _valid(layout)), str(self.norm.formula))
+        x = self.tap("output", self.norm(x, padding_mask(layout)), str(self.norm.formula))
         return Memory(x, layout)
 
     def _better_packed(self, x: Tensor, layout: Padded) -> bool:
-        """On the CPU products over padding cost what products over text do; and spans cut sequences anew, end to end.
-
-        (Whoever listens wants what was given.)
-        """
+        """On the CPU padding costs as much as text, and local attention needs packed sequences. Not in a recording."""
         plain = x.device.type == "cpu" and not torch.is_grad_enabled() and layout.mask is not None
-        heard = any(isinstance(module, TapModule) and module.recorded for module in self.modules())
-        return (plain or self.has_spans) and not heard
+        recorded = any(isinstance(module, TapModule) and module.recorded for module in self.modules())
+        return (plain or self.has_patterns) and not recorded
 
 
 class DecoderLayer(TapModule):
-    """Self-attention to the past, attention to the source if there is one, a feed-forward net."""
+    """Causal self-attention, cross-attention to the source if there is one, and a feed-forward net."""
+
+    entry_points = ("step", "project_memory")
 
     def __init__(self, recipe: TransformerConfig, width: int, number: int = 0, *, source: bool) -> None:
         super().__init__()
-        self.attention = _self_attention(recipe, width, number, causal=True)
+        self.attention = build_self_attention(recipe, width, number, causal=True)
         if source:
-            self.cross_attention = _attention(recipe, width)
+            self.cross_attention = build_cross_attention(recipe, width)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
         self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
         if source:
             self.cross_attention_residual = Residual(recipe.norm, width, recipe.dropout)
         self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
 
+    def project_memory(self, memory: Memory) -> KeysValues:
+        """Keys and values of cross-attention, computed once a sentence: (B, G, S, Dh), packed (N, G, Dh)."""
+        heads = self.cross_attention.keys_values(memory.states)
+        return heads if isinstance(memory.layout, Packed) else heads_first(heads)
+
     def forward(
         self,
         x: Tensor,
-        cache: Cache,
+        cache: LayerCache,
         source: Layout | None,
         layout: Packed,
         rotation: Rotation | None,
         relative: Relative | None = None,
     ) -> Tensor:
-        """All tokens at once: x (N, D)."""
-        heads = self.attention.queries_keys_values(self.attention_residual.enter(x), rotation)
-        past = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
-        x = self.attention_residual.leave(x, past)
-        if cache.source is not None and source is not None:
-            query = self.cross_attention.queries(self.cross_attention_residual.enter(x))
-            x = self.cross_attention_residual.leave(
-                x, self.cross_attention(query, *cache.source, layout=(layout, source))
-            )
-        return self._finish(x, None, layout.real)
+        """All target tokens at once: x (N, D) → (N, D)."""
+        heads = self.attention.queries_keys_values(self.attention_residual.prenorm(x), rotation)
+        attended = self.attention(*heads, causal=True, layout=(layout, layout), relative=relative)
+        x = self.attention_residual.add(x, attended)
+        if cache.cross_attention is not None and source is not None:
+            query = self.cross_attention.queries(self.cross_attention_residual.prenorm(x))
+            attended = self.cross_attention(query, *cache.cross_attention, layout=(layout, source))
+            x = self.cross_attention_residual.add(x, attended)
+        return self._feed_forward(x, None, layout.real)
 
-    def step(self, x: Tensor, cache: Cache, seen: Seen) -> tuple[Tensor, Cache]:
-        """New tokens after cached ones: x (B, W·T, D), W hypotheses or T tokens of one."""
-        query, key, value = (
-            part.transpose(1, 2)  # (B, H or G, W·T, Dh)
-            for part in self.attention.queries_keys_values(self.attention_residual.enter(x, seen.valid), seen.rotation)
-        )
-        if cache.own.empty and self.attention.qkv is None:  # they are views of x, and of one another
-            key, value = key.clone(), value.clone()
-        own, past = self._look_back(query, KeysAndValues(key, value), cache.own, seen)
-        x = self.attention_residual.leave(x, past, seen.valid)
-        if cache.source is not None:
-            query = self.cross_attention.queries(self.cross_attention_residual.enter(x, seen.valid)).transpose(1, 2)
-            x = self.cross_attention_residual.leave(
-                x, self.cross_attention(query, *cache.source, mask=seen.source), seen.valid
-            )
-        return self._finish(x, seen.valid, seen.valid), Cache(own, cache.source)
+    def step(self, x: Tensor, cache: LayerCache, step: StepContext) -> tuple[Tensor, LayerCache]:
+        """New tokens after cached ones: x (B, W·T, D), one of each of W hypotheses or T of one → (B, W·T, D)."""
+        normed = self.attention_residual.prenorm(x, step.valid)
+        attended, kv_cache = self.attention.step(normed, cache.self_attention, step)
+        x = self.attention_residual.add(x, attended, step.valid)
+        if cache.cross_attention is not None:
+            query = self.cross_attention.queries(self.cross_attention_residual.prenorm(x, step.valid))
+            attended = self.cross_attention(query.transpose(1, 2), *cache.cross_attention, mask=step.memory_mask)
+            x = self.cross_attention_residual.add(x, attended, step.valid)
+        return self._feed_forward(x, step.valid, step.valid), LayerCache(kv_cache, cache.cross_attention)
 
-    def _look_back(self, query: Tensor, new: KeysAndValues, own: Slots, seen: Seen) -> tuple[Slots, Tensor]:
-        """Heads (B, H or G, W·T, Dh) of the new tokens → what is kept of them, and what they see (B, W·T, D)."""
-        shown = self.attention.recorded
-        own = own.grown(new, seen, shown=shown)
-        if seen.whole is None or shown:
-            view = own.view(seen, shown=shown)
-            sight = {"mask": view.mask, "causal": view.causal, "relative": seen.relative}
-            return own, self.attention(query, view.keys, view.values, **sight)
-        heads = (aligned_left(part.transpose(1, 2), seen.shift).flatten(0, 1) for part in (query, *new))  # (B·T, ·, Dh)
-        past = self.attention(*heads, causal=True, layout=(seen.whole, seen.whole))
-        return own, aligned_right(past.unflatten(0, (len(query), -1)), seen.shift)
-
-    def _finish(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
-        fed = self.feedforward(self.feedforward_residual.enter(x, valid), real)
-        return self.tap("output", self.feedforward_residual.leave(x, fed, valid))
+    def _feed_forward(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
+        output = self.feedforward(self.feedforward_residual.prenorm(x, valid), real)
+        return self.tap("output", self.feedforward_residual.add(x, output, valid))
 
 
-class TransformerDecoder(Stack):
-    """Layers of self-attention over the target so far and, if there is a source, of attention to it."""
+class TransformerDecoder(TransformerStack):
+    """Layers of causal self-attention over the target and, if there is a source, of cross-attention to it."""
 
+    entry_points = ("begin", "begin_empty", "prefill", "advance")
     sees_source: tuple[str, ...] = ("layers.*.cross_attention", "layers.*.cross_attention_residual")
 
     def __init__(self, recipe: TransformerConfig, width: int, *, source: bool = True) -> None:
@@ -238,110 +248,121 @@ class TransformerDecoder(Stack):
         layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
         self.layers = nn.ModuleList(layers)
         self.norm = build_last_norm(recipe.norm, width)
-        self.cross_attention_paths = (
-            tuple(f"layers.{index}.cross_attention" for index in range(recipe.layers)) if source else ()
-        )
+        paths = (f"layers.{number}.cross_attention" for number in range(recipe.layers))
+        self.cross_attention_paths = tuple(paths) if source else ()
         self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
-        self.by_place = self.by_distance or any(isinstance(layer.attention.span, Local) for layer in self.layers)
+        local = any(isinstance(layer.attention.pattern, LocalAttention) for layer in self._layers())
+        self.needs_slot_positions = self.uses_distances or local
+
+    def _layers(self) -> Iterable[DecoderLayer]:
+        return cast("Iterable[DecoderLayer]", self.layers)
 
     def begin(self, memory: Memory) -> TransformerState:
-        """Project the memory once for every layer."""
-        if isinstance(memory.layout, Packed):
-            sources = [layer.cross_attention.keys_values(memory.states) for layer in self.layers]
-        else:
-            sources = [copied(layer.cross_attention.keys_values(memory.states)) for layer in self.layers]
-        return TransformerState(self._blank(sources), memory.layout, memory.layout.batch, memory.states.device)
+        """Project the memory for the cross-attention of every layer, once a sentence."""
+        memories = [layer.project_memory(memory) for layer in self._layers()]
+        return TransformerState(self._empty(memories), memory.layout, memory.layout.batch, memory.states.device)
 
     def begin_empty(self, batch: int, like: Tensor) -> TransformerState:
-        """Where there is no source and nothing has been written."""
-        return TransformerState(self._blank([None] * len(self.layers)), None, batch, like.device)
+        """The state before the first token, without a source."""
+        return TransformerState(self._empty([None] * len(self.layers)), None, batch, like.device)
 
-    def _blank(self, sources: Sequence[KeysAndValues | None]) -> tuple[Cache, ...]:
-        spans = (layer.attention.span for layer in cast("Iterable[DecoderLayer]", self.layers))
-        return tuple(Cache(blank_past(span), source) for span, source in zip(spans, sources, strict=True))
+    def _empty(self, memories: Sequence[KeysValues | None]) -> tuple[LayerCache, ...]:
+        return tuple(
+            LayerCache(empty_kv_cache(layer.attention.pattern), memory)
+            for layer, memory in zip(self._layers(), memories, strict=True)
+        )
 
     def prefill(self, x: Tensor, layout: Padded) -> TransformerState:
-        """After tokens x (B, S, D) of different lengths: all end at the same slot, shorter ones begin later."""
+        """The state after tokens x (B, S, D) of different lengths: shorter ones get left padding."""
         if layout.mask is None:
             return self._advance_cached(x, self.begin_empty(len(x), x), None)[1]
-        shift = (x.shape[1] - layout.lengths)[:, None].to(x.device)  # (B, 1)
-        visible = torch.arange(x.shape[1], device=x.device) >= shift  # (B, S)
-        state = replace(self.begin_empty(len(x), x), shift=shift)
-        _, state = self._advance_cached(aligned_right(x, shift), state, visible, visible)
+        left_padding = (x.shape[1] - layout.lengths)[:, None].to(x.device)  # (B, 1)
+        visible = torch.arange(x.shape[1], device=x.device) >= left_padding  # (B, S)
+        state = replace(self.begin_empty(len(x), x), left_padding=left_padding)
+        _, state = self._advance_cached(align_right(x, left_padding), state, visible, visible)
         return replace(state, ancestry=visible[:, None, :])
 
     def advance(
         self, x: Tensor, state: TransformerState, layout: Layout | None = None
     ) -> tuple[Tensor, TransformerState]:
-        if isinstance(layout, Packed):
-            positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
-            x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
-            for layer, cache in zip(self.layers, state.caches, strict=True):
-                x = self.run_layer(layer, layer, x, cache, state.layout, layout, rotation, relative)
-            return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
-        return self._advance_cached(x, state, _valid(layout))
-
-    def _all_pairs(self) -> bool:
-        """Whether some layer needs the distance of every pair of tokens, or records its attention."""
-        layers = cast("Iterable[DecoderLayer]", self.layers)
-        return self.by_distance or any(layer.attention.recorded for layer in layers)
-
-    def _positions_at(self, places: Tensor, state: TransformerState, reach: int) -> tuple[Tensor, int]:
-        """Which tokens of their sentences those at these places are, and how many positions that takes at most."""
-        if state.shift is None:
-            return places, reach
-        positions = (places - state.shift).clamp(min=0)
-        if self.longest is None:
-            return positions, reach
-        # sentences that ended may stand beside those that began later and go on
-        return positions.clamp(max=self.longest - 1), min(reach, self.longest)
+        """See `Decoder.advance`. Packed targets run through `DecoderLayer.forward`, all others through the cache."""
+        if not isinstance(layout, Packed):
+            return self._advance_cached(x, state, padding_mask(layout))
+        positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
+        x, rotation = self.dropout(self.positions(x, positions, layout.longest)), self.rotation(positions)
+        for layer, cache in zip(self.layers, state.kv_cache, strict=True):
+            x = self.run_layer(layer, layer, x, cache, state.layout, layout, rotation, relative)
+        return self.tap("output", self.norm(x), str(self.norm.formula)), replace(state, length=layout.longest)
 
     def _advance_cached(
         self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
     ) -> tuple[Tensor, TransformerState]:
-        """`visible` (B, T): which of the first tokens are real, where some sentences begin later."""
+        """x (B·W, T, D) → features of that shape. `visible` (B, T): which of the first tokens are no left padding."""
         rows, tokens = x.shape[:2]
-        sentences = rows // state.width
         if state.width > 1 and tokens > 1:
             raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
-        x = x.reshape(sentences, state.width * tokens, -1)  # (B, W·T, D)
-        places, ancestry = step_places(x.shape[1], state, x.device), extend_ancestry(state, tokens, x.device)
-        positions, reach = self._positions_at(places, state, state.length + tokens)
-        source = None if state.layout is None else state.layout.key_mask()
-        slots = extend_slots(state, places) if self.by_place else None
-        past = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)
-        if visible is not None and self._all_pairs():
-            past = (visible[:, None, :] & lower(tokens, x.device))[:, None]
-        whole = state.used == 0 and state.width == 1
-        late = visible is not None and not self.by_distance
-        distances = Distances(places[0], slots, whole) if self.by_distance and slots is not None else None
-        seen = Seen(
-            positions,
-            state.used,
-            past=past,
-            source=None if source is None else source[:, None, None, :],
-            relative=None if distances is None else self.relative(distances),
-            rotation=self.rotation(positions),
-            valid=valid,
-            length=state.length,
-            width=state.width,
-            widest=state.widest,
-            slots=slots,
-            shift=state.shift,
-            whole=Packed.of([tokens] * rows, x.device) if whole and (self.has_spans or late) else None,
-        )
-        x = self.dropout(self.positions(x, positions, reach))
+        x = x.reshape(rows // state.width, state.width * tokens, -1)  # (B, W·T, D)
+        ancestry = extend_ancestry(state, tokens, x.device)
+        step = self._step_context(x, state, ancestry, valid, visible)
+        x = self.dropout(self.positions(x, step.positions, self._reach(state, tokens)))
         caches = []
-        for layer, cache in zip(cast("Iterable[DecoderLayer]", self.layers), state.caches, strict=True):
-            x, cache = self.run_layer(layer, layer.step, x, cache, seen)
+        for layer, cache in zip(self._layers(), state.kv_cache, strict=True):
+            x, cache = self.run_layer(layer, layer.step, x, cache, step)
             caches.append(cache)
         after = replace(
             state,
-            caches=tuple(caches),
+            kv_cache=tuple(caches),
             length=state.length + tokens,
             used=state.used + state.width * tokens,
             widths=state.widths + (state.width,) * tokens,
             ancestry=None if ancestry is None else ancestry[:, -state.width :],  # of T tokens the last sees all
-            slots=slots,
+            slot_positions=step.slot_positions,
         )
         return self.tap("output", self.norm(x, valid), str(self.norm.formula)).reshape(rows, tokens, -1), after
+
+    def _reach(self, state: TransformerState, tokens: int) -> int:
+        """One past the highest position after this step."""
+        reach = state.length + tokens
+        return reach if state.left_padding is None or self.longest is None else min(reach, self.longest)
+
+    def _step_context(
+        self,
+        x: Tensor,
+        state: TransformerState,
+        ancestry: Tensor | None,
+        valid: Tensor | None,
+        visible: Tensor | None,
+    ) -> StepContext:
+        """What all layers need to know of the new tokens x (B, W·T, D)."""
+        tokens = x.shape[1] // state.width
+        places = step_positions(x.shape[1], state, x.device)  # (1, W·T)
+        positions = places
+        if state.left_padding is not None:
+            positions = (places - state.left_padding).clamp(min=0)  # (B, W·T)
+            if self.longest is not None:  # finished sentences may stand beside others that started later
+                positions = positions.clamp(max=self.longest - 1)
+        memory_mask = None if state.layout is None else state.layout.key_mask()  # (B, S)
+        slot_positions = extend_slot_positions(state, places) if self.needs_slot_positions else None
+        past_mask = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)
+        if visible is not None and (self.uses_distances or any(layer.attention.recorded for layer in self._layers())):
+            past_mask = (visible[:, None, :] & lower_triangle(tokens, x.device))[:, None]
+        first = state.used == 0 and state.width == 1
+        relative = None
+        if self.uses_distances and slot_positions is not None:
+            relative = self.relative(Distances(places[0], slot_positions, first))
+        unmasked = first and (self.has_patterns or (visible is not None and not self.uses_distances))
+        return StepContext(
+            positions,
+            state.used,
+            past_mask=past_mask,
+            memory_mask=None if memory_mask is None else memory_mask[:, None, None, :],
+            relative=relative,
+            rotation=self.rotation(positions),
+            valid=valid,
+            length=state.length,
+            width=state.width,
+            max_width=state.max_width,
+            slot_positions=slot_positions,
+            left_padding=state.left_padding,
+            prefill=Packed.of([tokens] * len(x), x.device) if unmasked else None,
+        )

@@ -1,4 +1,4 @@
-"""Where a Transformer decoder stands: what its layers keep, and which of it is in the past of which hypothesis."""
+"""State of a Transformer decoder: the KV cache of every layer, and which of its slots each hypothesis may see."""
 
 from __future__ import annotations
 
@@ -9,39 +9,50 @@ import torch
 from torch import Tensor
 
 from sightline.layers.layout import Layout, Packed, Padded
-from sightline.layers.multi_head import KeysAndValues
+from sightline.layers.multi_head import KeysValues
 from sightline.models.protocol import join_rows
-from sightline.models.transformer.kv_cache import CacheJoin, Move, Movers, Slots
+from sightline.models.transformer.kv_cache import CacheJoin, KVCache, RowMoves, SlotMove
 
 
 @dataclass(frozen=True)
-class Cache:
-    """What one layer keeps of the tokens so far, and of the source. (G is H but for heads that share.)"""
+class LayerCache:
+    """Keys and values of one layer. (G heads: H, or fewer where queries share them.)"""
 
-    own: Slots
-    source: KeysAndValues | None  # (B, G, S, Dh); None: there is no source to look at
+    self_attention: KVCache
+    cross_attention: KeysValues | None  # (B, G, S, Dh); None without a source
+
+    def keep(self, moves: RowMoves, used: int) -> LayerCache:
+        memory = self.cross_attention
+        kept = None if memory is None else moves.move(memory, memory.keys.shape[2])
+        return LayerCache(self.self_attention.keep(moves, used), kept)
+
+    def append(self, other: LayerCache, join: CacheJoin) -> LayerCache:
+        memory = None
+        if self.cross_attention is not None and other.cross_attention is not None:
+            memory = join_heads(self.cross_attention, other.cross_attention)
+        return LayerCache(self.self_attention.append(other.self_attention, join), memory)
 
 
 @dataclass(frozen=True)
 class TransformerState:
-    """The tokens so far, as slots shared by all hypotheses of a sentence.
+    """The KV cache of B sentences with W hypotheses each, in slots that the hypotheses of a sentence share.
 
-    Hypotheses that continue others never copy keys and values: each slot was written once by one hypothesis, and
-    `ancestry` (B, W, used) says which slots are in the past of which hypothesis. None: every slot is (W = 1).
+    Keys and values are never copied when a hypothesis continues another: each slot is written once, by one hypothesis,
+    and `ancestry` (B, W, used) says which slots are in the past of which hypothesis. None: all slots (W = 1).
     """
 
-    caches: tuple[Cache, ...]
+    kv_cache: tuple[LayerCache, ...]
     layout: Layout | None
     batch: int  # B
     device: torch.device
     length: int = 0  # tokens of each hypothesis so far
     used: int = 0  # slots written
-    width: int = 1
+    width: int = 1  # W
     widths: tuple[int, ...] = ()  # slots written at each of the `length` steps
-    widest: int = 1  # most hypotheses of a sentence at any time so far
+    max_width: int = 1  # most hypotheses of a sentence at any time so far
     ancestry: Tensor | None = None
-    slots: Tensor | None = None  # (used,) the place each slot stands at, where that is asked for
-    shift: Tensor | None = None  # (B, 1) places before the first token of each sentence, where some began later
+    slot_positions: Tensor | None = None  # (used,) position of each slot, for layers that need it
+    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence, if they differ
 
     def select(self, parents: Tensor) -> TransformerState:
         width = parents.shape[1]
@@ -51,35 +62,29 @@ class TransformerState:
         if past is None:
             past = torch.ones(parents.shape[0], 1, self.used, dtype=torch.bool, device=parents.device)
         rows = parents[:, :, None].expand(-1, -1, self.used)
+        caches = (replace(cache, self_attention=cache.self_attention.select(parents)) for cache in self.kv_cache)
         return replace(
             self,
-            caches=tuple(replace(cache, own=cache.own.select(parents)) for cache in self.caches),
+            kv_cache=tuple(caches),
             ancestry=past.gather(1, rows),
             width=width,
-            widest=max(self.widest, width),
+            max_width=max(self.max_width, width),
         )
 
     def keep(self, sentences: Tensor) -> TransformerState:
-        movers = Movers.of(sentences)
+        moves = RowMoves.of(sentences)
         assert not isinstance(self.layout, Packed)
-        caches = tuple(
-            Cache(
-                cache.own.keep(movers, self.used),
-                cache.source and movers.move(cache.source, cache.source.keys.shape[2]),
-            )
-            for cache in self.caches
-        )
         return replace(
             self,
-            caches=caches,
+            kv_cache=tuple(cache.keep(moves, self.used) for cache in self.kv_cache),
             batch=len(sentences),
             layout=None if self.layout is None else self.layout.select(sentences),
             ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
-            shift=None if self.shift is None else self.shift.index_select(0, sentences),
+            left_padding=None if self.left_padding is None else self.left_padding.index_select(0, sentences),
         )
 
     def append(self, other: TransformerState) -> TransformerState:
-        """The slots of both in one buffer: the last step of one beside the last step of the other.
+        """The slots of both in one buffer, the last step of one beside the last step of the other.
 
         Steps before the first token of every sentence are dropped.
         """
@@ -87,16 +92,12 @@ class TransformerState:
         layout = None
         if isinstance(self.layout, Padded) and isinstance(other.layout, Padded):
             layout = self.layout.append(other.layout, join.device)
-        caches = tuple(
-            Cache(one.own.append(two.own, join), one.source and two.source and join_heads(one.source, two.source))
-            for one, two in zip(self.caches, other.caches, strict=True)
-        )
-        shift = torch.cat([self.shift_or_zero() + join.first.late, other.shift_or_zero() + join.second.late])
-        equal = self.shift is None and other.shift is None and join.first.late == join.second.late == 0
-        alike = self.ancestry is None and other.ancestry is None and equal
-        by_place = self.slots is not None or other.slots is not None
+        parts = ((self, join.first), (other, join.second))
+        aligned = all(state.left_padding is None and move.shift == 0 for state, move in parts)
+        whole = aligned and self.ancestry is None and other.ancestry is None
+        with_positions = self.slot_positions is not None or other.slot_positions is not None
         return TransformerState(
-            caches,
+            tuple(one.append(two, join) for one, two in zip(self.kv_cache, other.kv_cache, strict=True)),
             layout,
             self.batch + other.batch,
             self.device,
@@ -104,38 +105,39 @@ class TransformerState:
             used=join.count,
             width=self.width,
             widths=join.widths,
-            widest=max(self.widest, other.widest),
-            ancestry=None
-            if alike
-            else torch.cat([_joined_ancestry(self, join, join.first), _joined_ancestry(other, join, join.second)]),
-            slots=join.steps() if by_place else None,
-            shift=None if equal else shift,
+            max_width=max(self.max_width, other.max_width),
+            ancestry=None if whole else torch.cat([_joined_ancestry(state, join, move) for state, move in parts]),
+            slot_positions=join.steps() if with_positions else None,
+            left_padding=None if aligned else torch.cat([_padding(state) + move.shift for state, move in parts]),
         )
 
-    def shift_or_zero(self) -> Tensor:
-        """(B, 1)."""
-        return torch.zeros(self.batch, 1, dtype=torch.int64, device=self.device) if self.shift is None else self.shift
+
+def _padding(state: TransformerState) -> Tensor:
+    """(B, 1)."""
+    if state.left_padding is not None:
+        return state.left_padding
+    return torch.zeros(state.batch, 1, dtype=torch.int64, device=state.device)
 
 
 def join_of(first: TransformerState, second: TransformerState) -> CacheJoin:
     """Where the slots of two states go; steps before the first token of every sentence are dropped."""
     both = (first, second)
-    dropped = [0 if state.shift is None else int(state.shift.min()) for state in both]
+    dropped = [0 if state.left_padding is None else int(state.left_padding.min()) for state in both]
     lengths = [state.length - drop for state, drop in zip(both, dropped, strict=True)]
-    blank = [max(lengths) - length for length in lengths]
-    aligned = [(0,) * empty + state.widths[drop:] for state, drop, empty in zip(both, dropped, blank, strict=True)]
+    empty = [max(lengths) - length for length in lengths]
+    aligned = [(0,) * blank + state.widths[drop:] for state, drop, blank in zip(both, dropped, empty, strict=True)]
     widths = tuple(map(max, *aligned))
     starts = [0, *accumulate(widths)]
     targets = ([start + n for start, width in zip(starts, own, strict=False) for n in range(width)] for own in aligned)
     moves = tuple(
-        Move(state.batch, sum(state.widths[:drop]), state.used, target, empty - drop)
-        for state, drop, target, empty in zip(both, dropped, targets, blank, strict=True)
+        SlotMove(state.batch, sum(state.widths[:drop]), state.used, target, blank - drop)
+        for state, drop, target, blank in zip(both, dropped, targets, empty, strict=True)
     )
     return CacheJoin(widths, starts[-1], moves[0], moves[1], first.device)
 
 
-def _joined_ancestry(state: TransformerState, join: CacheJoin, move: Move) -> Tensor:
-    """(B, W, count): the slots in the past of each hypothesis."""
+def _joined_ancestry(state: TransformerState, join: CacheJoin, move: SlotMove) -> Tensor:
+    """(B, W, count): the slots in the past of each hypothesis, after a move."""
     past = state.ancestry
     if past is None:
         past = torch.ones(state.batch, 1, state.used, dtype=torch.bool, device=state.device)
@@ -144,55 +146,55 @@ def _joined_ancestry(state: TransformerState, join: CacheJoin, move: Move) -> Te
     return whole
 
 
-def join_heads(first: KeysAndValues, second: KeysAndValues) -> KeysAndValues:
-    """Keys and values (B, G, S, Dh) of the sources of two states."""
-    return KeysAndValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
+def join_heads(first: KeysValues, second: KeysValues) -> KeysValues:
+    """Keys and values (B, G, S, Dh) of the sources of two states, one below the other."""
+    return KeysValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
 
 
-def copied(heads: KeysAndValues) -> KeysAndValues:
-    """(B, S, G, Dh) → (B, G, S, Dh) in a memory of its own: without projections it would be the source's."""
+def heads_first(heads: KeysValues) -> KeysValues:
+    """(B, S, G, Dh) → (B, G, S, Dh), copied: `keep` writes to it, and without projections it is the memory itself."""
     keys, values = (part.transpose(1, 2).clone(memory_format=torch.contiguous_format) for part in heads)
-    return KeysAndValues(keys, values)
+    return KeysValues(keys, values)
 
 
-def step_places(count: int, state: TransformerState, device: torch.device) -> Tensor:
-    """(1, W·T): where the new tokens stand; W hypotheses all at one place, T tokens of one at T places."""
+def step_positions(count: int, state: TransformerState, device: torch.device) -> Tensor:
+    """(1, W·T) positions of the new tokens: W hypotheses all at one, T tokens of one hypothesis at T positions."""
     if state.width > 1:
         return torch.full((1, count), state.length, device=device)
     return torch.arange(state.length, state.length + count, device=device)[None, :]
 
 
-def extend_slots(state: TransformerState, positions: Tensor) -> Tensor:
-    """(used + W·T,): where all slots stand, the new ones behind the others. Slots are never moved, nor are these."""
-    return positions[0] if state.slots is None else torch.cat([state.slots, positions[0]])
+def extend_slot_positions(state: TransformerState, positions: Tensor) -> Tensor:
+    """(used + W·T,): the positions of all slots, with those of this step, (1, W·T)."""
+    return positions[0] if state.slot_positions is None else torch.cat([state.slot_positions, positions[0]])
 
 
 def extend_ancestry(state: TransformerState, tokens: int, device: torch.device) -> Tensor | None:
-    """The ancestry with this step's slots: each hypothesis sees its own new one, T tokens of one those before them."""
+    """The ancestry with this step's slots: each of W hypotheses sees its own one, T tokens of one are causal."""
     if state.ancestry is None:
         return None
     count = state.width * tokens
-    own = torch.eye(count, dtype=torch.bool, device=device) if tokens == 1 else lower(count, device)
+    own = torch.eye(count, dtype=torch.bool, device=device) if tokens == 1 else lower_triangle(count, device)
     past = state.ancestry.expand(-1, count, -1)
     return torch.cat([past, own.expand(past.shape[0], -1, -1)], dim=2)
 
 
-def lower(count: int, device: torch.device) -> Tensor:
+def lower_triangle(count: int, device: torch.device) -> Tensor:
     """(count, count), True on and below the diagonal."""
     return torch.ones(count, count, dtype=torch.bool, device=device).tril()
 
 
-def aligned_left(x: Tensor, shift: Tensor | None) -> Tensor:
-    """(B, T, …) whose rows begin `shift` (B, 1) places late → the same from the first place on; anything behind it."""
-    return x if shift is None else _moved(x, shift)
+def align_left(x: Tensor, left_padding: Tensor | None) -> Tensor:
+    """(B, T, …) without its left padding (B, 1), which moves to the end of each row (with arbitrary contents)."""
+    return x if left_padding is None else _shifted(x, left_padding)
 
 
-def aligned_right(x: Tensor, shift: Tensor | None) -> Tensor:
-    """The way back: rows begin `shift` places late; anything before that."""
-    return x if shift is None else _moved(x, -shift)
+def align_right(x: Tensor, left_padding: Tensor | None) -> Tensor:
+    """The inverse of `align_left`."""
+    return x if left_padding is None else _shifted(x, -left_padding)
 
 
-def _moved(x: Tensor, by: Tensor) -> Tensor:
-    places = (torch.arange(x.shape[1], device=x.device) + by).clamp(0, x.shape[1] - 1)  # (B, T)
+def _shifted(x: Tensor, by: Tensor) -> Tensor:
+    index = (torch.arange(x.shape[1], device=x.device) + by).clamp(0, x.shape[1] - 1)  # (B, T)
     flat = x.flatten(2)
-    return flat.gather(1, places[..., None].expand_as(flat)).view_as(x)
+    return flat.gather(1, index[..., None].expand_as(flat)).view_as(x)

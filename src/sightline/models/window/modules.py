@@ -80,6 +80,7 @@ class WindowDecoder(TapModule):
     by_layer: tuple[str, ...] = ("net.layers",)
     below: tuple[str, ...] = ()
     sees_source: tuple[str, ...] = ("bridge",)
+    entry_points = ("begin", "begin_empty", "prefill", "advance")
 
     def __init__(self, recipe: WindowConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
