@@ -10,6 +10,7 @@ of the k vectors end to end with one matrix, so the fast kernels of `linear` ser
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +111,7 @@ class Convolution(TapModule):
     If it is not causal, the kernel is odd and sees as much on either side.
     """
 
-    entry_points = ("advance",)
+    entry_points: ClassVar[tuple[str, ...]] = ("advance",)
 
     def __init__(self, project: Projection, kernel: int, *, dilation: int = 1, causal: bool = False) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ and, as far as it can be, in logs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ class CopyAttention(TapModule):
     run kernels that show no weights, so here copying has one attention of its own, the same for every decoder.
     """
 
-    entry_points = ("project_memory",)
+    entry_points: ClassVar[tuple[str, ...]] = ("project_memory",)
 
     def __init__(self, width: int, *, forms: bool = False) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +116,7 @@ class PackedWeights:
 class Projection(nn.Module):
     """Something with a weight (O, I) and a bias (O,) that is applied whole or in parts."""
 
-    entry_points = ("apply_rows",)
+    entry_points: ClassVar[tuple[str, ...]] = ("apply_rows",)
     weight: nn.Parameter
     bias: nn.Parameter | None
     _packed: dict[tuple[int, int], PackedWeights] | None = None  # for predicting with oneDNN

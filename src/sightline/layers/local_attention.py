@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -191,7 +192,7 @@ class CompressedAttention(nn.Module):
     token, is there for every query. Not causal, it begins at c·s, and all are seen.
     """
 
-    entry_points = ("compress",)
+    entry_points: ClassVar[tuple[str, ...]] = ("compress",)
 
     def __init__(self, width: int, kernel: int = 3, stride: int = 3, *, rotary: bool = False) -> None:
         super().__init__()

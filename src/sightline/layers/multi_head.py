@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ class MultiHeadAttention(TapModule):
     sequence (local_attention.py).
     """
 
-    entry_points = ("queries_keys_values", "queries", "keys_values")
+    entry_points: ClassVar[tuple[str, ...]] = ("queries_keys_values", "queries", "keys_values")
 
     def __init__(
         self,

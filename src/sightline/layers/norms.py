@@ -6,6 +6,7 @@ Every norm takes `valid`, True at the real tokens of a padded tensor (None: all 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +132,7 @@ def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
 class Residual(TapModule):
     """Residual connection x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`) or never."""
 
-    entry_points = ("prenorm", "add")
+    entry_points: ClassVar[tuple[str, ...]] = ("prenorm", "add")
 
     def __init__(self, recipe: NormConfig, width: int, dropout: float) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 class Sinusoidal(TapModule):
     """Adds sinusoids; no parameters, no longest length. The table grows as it is needed."""
 
-    entry_points = ("vectors",)
+    entry_points: ClassVar[tuple[str, ...]] = ("vectors",)
 
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Sinusoidal(TapModule):
 class Learned(TapModule):
     """Adds one learned vector per index."""
 
-    entry_points = ("vectors",)
+    entry_points: ClassVar[tuple[str, ...]] = ("vectors",)
 
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()

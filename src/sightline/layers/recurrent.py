@@ -6,7 +6,7 @@ Both use the same parameters, those of torch.nn.RNN, GRU and LSTM, and tests hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused k
 class Recurrence(TapModule):
     """One recurrent layer over (B, T, ·), in one or both directions; each direction is `width` wide."""
 
-    entry_points = ("read", "read_through")
+    entry_points: ClassVar[tuple[str, ...]] = ("read", "read_through")
 
     def __init__(self, cell: str, inputs: int, width: int, *, bidirectional: bool = False) -> None:
         super().__init__()

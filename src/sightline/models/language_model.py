@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from sightline.recipe.model import ModelConfig
 class LanguageModel(ScoringModel):
     """p(text), token by token."""
 
-    entry_points = ("encode", "begin", "begin_empty", "advance", "logits")
+    entry_points: ClassVar[tuple[str, ...]] = ("encode", "begin", "begin_empty", "advance", "logits")
 
     def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()

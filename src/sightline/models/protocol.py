@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -176,7 +176,7 @@ def entry_points(module: nn.Module) -> tuple[str, ...]:
 class ScoringModel(TapModule):
     """A model with an output layer over tokens or labels."""
 
-    entry_points = ("logits",)
+    entry_points: ClassVar[tuple[str, ...]] = ("logits",)
     output: Output
 
     def logits(self, features: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class ScoringModel(TapModule):
 class EncoderModel(ScoringModel):
     """A scoring model with an encoder."""
 
-    entry_points = ("encode", "logits")
+    entry_points: ClassVar[tuple[str, ...]] = ("encode", "logits")
     source_embedding: nn.Module
     encoder: nn.Module
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class Seq2Seq(EncoderModel):
     Losses are computed outside (layers/losses.py): the model returns features, `logits` the scores of all tokens.
     """
 
-    entry_points = ("encode", "begin", "advance", "logits")
+    entry_points: ClassVar[tuple[str, ...]] = ("encode", "begin", "advance", "logits")
 
     def __init__(self, recipe: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class CopyingState:
 class CopyingSeq2Seq(Seq2Seq):
     """p(target | source), each token generated or copied (See et al. 2017)."""
 
-    entry_points = (*Seq2Seq.entry_points, "attend_copies")
+    entry_points: ClassVar[tuple[str, ...]] = (*Seq2Seq.entry_points, "attend_copies")
 
     def __init__(self, recipe: ModelConfig, size: int, forms: CopyForms | None = None) -> None:
         super().__init__(recipe, size, size)

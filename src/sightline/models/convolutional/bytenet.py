@@ -7,6 +7,7 @@ has come to. How many places there are is guessed from the length of the source:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, T
 class DilatedBlock(TapModule):
     """x + W₂ r(C ∗ r(W₁ r(x))), r = ReLU ∘ LayerNorm: the convolution works in half of the width (§3.6)."""
 
-    entry_points = ("advance",)
+    entry_points: ClassVar[tuple[str, ...]] = ("advance",)
 
     def __init__(self, recipe: ByteNetConfig, width: int, index: int, *, causal: bool) -> None:
         super().__init__()
@@ -163,7 +164,7 @@ class ByteNetDecoder(TapModule):
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("source",)
     sees_source: tuple[str, ...] = ("source", "ratio")
-    entry_points = ("begin", "begin_empty", "prefill", "advance")
+    entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
     ratio: Tensor
 
     def __init__(self, recipe: ByteNetConfig, width: int, *, source: bool = True) -> None:

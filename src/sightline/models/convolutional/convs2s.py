@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,7 @@ def width_map(inputs: int, outputs: int, formula: str, kept: float = 1.0) -> Wid
 class GatedBlock(TapModule):
     """h' = √½ (GLU(W ∗ h + b) + h), with dropout on the input of the convolution."""
 
-    entry_points = ("advance",)
+    entry_points: ClassVar[tuple[str, ...]] = ("advance",)
 
     def __init__(self, recipe: ConvolutionalConfig, channels: int, *, causal: bool) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class ConvolutionalDecoder(TapModule):
     by_layer: tuple[str, ...] = ("layers", "attentions")
     below: tuple[str, ...] = ("embed_positions", "input_projection")
     sees_source: tuple[str, ...] = ("attentions",)
-    entry_points = ("begin", "begin_empty", "prefill", "advance")
+    entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
 
     def __init__(self, recipe: ConvolutionalConfig, width: int, *, source: bool = True) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ def _layer(cell: str, width: int, direction: Direction) -> Recurrence:
 class SourceAttention(TapModule):
     """Cross-attention of a recurrent decoder: scores, weights, context (Bahdanau et al. 2015, Luong et al. 2015)."""
 
-    entry_points = ("project_memory",)
+    entry_points: ClassVar[tuple[str, ...]] = ("project_memory",)
 
     def __init__(self, config: AttentionConfig, width: int) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class RecurrentDecoder(RecurrentStack):
     """
 
     sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
-    entry_points = ("begin", "begin_empty", "prefill", "advance")
+    entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
 
     def __init__(self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True) -> None:
         feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ from sightline.models.transformer.state import (
 class CausalSelfAttention(MultiHeadAttention):
     """Self-attention of a decoder layer, over whole targets or from a KV cache."""
 
-    entry_points = (*MultiHeadAttention.entry_points, "step")
+    entry_points: ClassVar[tuple[str, ...]] = (*MultiHeadAttention.entry_points, "step")
 
     def step(self, x: Tensor, kv_cache: KVCache, step: StepContext) -> tuple[Tensor, KVCache]:
         """New tokens x (B, W·T, D) → their outputs (B, W·T, D), and the cache with their keys and values."""
@@ -184,7 +184,7 @@ class TransformerEncoder(TransformerStack):
 class DecoderLayer(TapModule):
     """Causal self-attention, cross-attention to the source if there is one, and a feed-forward net."""
 
-    entry_points = ("step", "project_memory")
+    entry_points: ClassVar[tuple[str, ...]] = ("step", "project_memory")
 
     def __init__(self, recipe: TransformerConfig, width: int, number: int = 0, *, source: bool) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class DecoderLayer(TapModule):
 class TransformerDecoder(TransformerStack):
     """Layers of causal self-attention over the target and, if there is a source, of cross-attention to it."""
 
-    entry_points = ("begin", "begin_empty", "prefill", "advance")
+    entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
     sees_source: tuple[str, ...] = ("layers.*.cross_attention", "layers.*.cross_attention_residual")
 
     def __init__(self, recipe: TransformerConfig, width: int, *, source: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +81,7 @@ class WindowDecoder(TapModule):
     by_layer: tuple[str, ...] = ("net.layers",)
     below: tuple[str, ...] = ()
     sees_source: tuple[str, ...] = ("bridge",)
-    entry_points = ("begin", "begin_empty", "prefill", "advance")
+    entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
 
     def __init__(self, recipe: WindowConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
