@@ -94,7 +94,9 @@ def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAtt
         width,
         recipe.heads,
         dropout=recipe.attention_dropout,
-        score=build_score(recipe.attention.kind, width // recipe.heads, **recipe.attention.options(HeadAttentionConfig)),
+        score=build_score(
+            recipe.attention.kind, width // recipe.heads, **recipe.attention.options(HeadAttentionConfig)
+        ),
         projections=recipe.attention.projections,
         groups=recipe.attention.kv_heads,
     )
