@@ -234,7 +234,7 @@ def test_a_run_of_an_older_version_copies_as_it_has_learned_to(run: Run, tmp_pat
 def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(run: Run) -> None:
     with pytest.raises(ValueError, match=r"decoding\.forbid \('hello'\)"):
         run.options(forbid=["hello"])
-    with pytest.raises(ValueError, match="replace_unknown: copy has nothing to do"):
+    with pytest.raises(ValueError, match=r"replace_unknown.* has nothing to do"):
         run.options(replace_unknown="copy")
 
 
@@ -252,10 +252,10 @@ def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> Non
         (["model.encoder=null", "model.decoder.attention.kind=none"], "looks at the states of an encoder"),
         (["model.decoder.attention.kind=none"], "is for decoders with attention"),
         (["tokenizer.shared=false", "model.tie=output"], "both sides need one vocabulary"),
-        (["training.rdrop=5"], "cannot be had with training.rdrop"),
+        (["training.rdrop=5"], "cannot be combined with training.rdrop"),
         (
             ["training.batches.layout=packed"],
-            "over padded batches, and cannot be had with training.batches.layout: packed",
+            "cannot be combined with training.batches.layout: packed: .* over padded batches",
         ),
     ],
 )

@@ -124,7 +124,7 @@ def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
     content = recipe(truncate_source=7) | {"task": "language-model"}
     del content["model"]["encoder"]
     content["evaluation"] = {"metrics": ["perplexity"]}
-    with pytest.raises(RecipeError, match=r"data.clean.truncate_source \(7\) cuts sources, and .* has none"):
+    with pytest.raises(RecipeError, match=r"data.clean.truncate_source: 7 .* cuts sources, and plain text has none"):
         load_recipe(write(corpus, content))
 
 

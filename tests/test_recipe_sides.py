@@ -41,11 +41,11 @@ WRONG = {
     ),
     "two vocabularies of one text": (
         {**WRITING, "tokenizer": {"kind": "word", "shared": False}},
-        r"tokenizer\.shared: false is of two vocabularies, and task: language-model has one text; leave it out",
+        r"tokenizer\.shared: false .* is for two vocabularies, and task: language-model has one text; leave it out",
     ),
     "vectors of counted words": (
         {**COUNTING, "model": {**COUNTING["model"], "word_vectors": {"file": "glove.txt"}}},
-        r"model\.word_vectors: model\.decoder\.kind: ngram has no embeddings to begin with; leave it out",
+        r"model\.word_vectors .* model\.decoder\.kind: ngram has no embeddings; leave it out",
     ),
     "counts of half a text": (
         with_data(COUNTING, train=[{**PLAIN, "weight": 0.5}]),
@@ -61,7 +61,7 @@ WRONG = {
     ),
     "coverage of a decoder alone": (
         {**case("seq2seq", {"decoder": TRANSFORMER}), "decoding": {"coverage_penalty": 0.2}},
-        r"decoding\.coverage_penalty needs a decoder with attention to an encoder; set it to 0",
+        r"decoding\.coverage_penalty.* needs a decoder with attention to an encoder; set it to 0",
     ),
 }
 

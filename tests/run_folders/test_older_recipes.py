@@ -16,11 +16,11 @@ DRY = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
 OLDER: dict[str, tuple[dict[str, Any], str]] = {
     "R-Drop without dropout": (
         {"model": {"encoder": DRY, "decoder": DRY}, "training": {"rdrop": 5.0}},
-        r"training\.rdrop makes two passes",
+        r"training\.rdrop.* makes two passes",
     ),
     "Transformer layers that are not there": (
         {"training": {"gradient_checkpointing": True}},
-        r"training\.gradient_checkpointing: true is for Transformer layers",
+        r"training\.gradient_checkpointing: true .* is for Transformer layers",
     ),
     "a test set without sources": (
         {"data": {"tests": {"own": {"kind": "plain", "file": "a.txt"}}}},

@@ -170,7 +170,10 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"reward": {}, "stopping": {"monitor": "reward"}, "compile": True}, "training.compile: true cannot be had"),
+        (
+            {"reward": {}, "stopping": {"monitor": "reward"}, "compile": True},
+            "cannot be combined with training.compile: true",
+        ),
         ({"rdrop": 5, "reward": {}, "stopping": {"monitor": "reward"}}, "two objectives"),
         ({"reward": {}}, "training.stopping.monitor: reward"),
         ({"stopping": {"monitor": "reward"}}, "needs training.reward"),

@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
-from sightline.recipe.conflicts import check_copied_words, check_copying, check_noise, copies_words
-from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, BpeTokenizer, Data, longest_input
+from sightline.recipe.conflicts import check, check_decoding
+from sightline.recipe.data import AnyTokenizer, BpeTokenizer, Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
@@ -69,45 +69,9 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
-        self._check_cutting()
-        self._check_looking()
-        check_copying(self.task_spec, self.data, self.tokenizer, self.model)
-        self.check_replacing(self.decoding)
-        check_noise(self)
-        if self.task_spec.maps_text and self.model.tie == "all" and not self.tokenizer.shared:
-            raise ValueError("model.tie: all needs one vocabulary; set tokenizer.shared: true or model.tie: output")
-        if self.task_spec.maps_text and self.model.encoder is None and self.model.tie != "all":
-            raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
-        if self.decoding.coverage_penalty > 0 and self.blind:
-            raise ValueError("decoding.coverage_penalty needs a decoder with attention to an encoder; set it to 0")
-        self._check_least()
+        self._check_decoder()
+        check(self)
         return self
-
-    def _check_least(self) -> None:
-        """Whether outputs can be as long as they must; where sources take room too, that is known line by line."""
-        decoder = self.model.decoder
-        least, room = self.decoding.min_length, None if decoder is None else decoder.max_positions
-        if self.task_spec.maps_text and self.model.encoder is not None and room is not None and least >= room:
-            raise ValueError(
-                f"decoding.min_length ({least}) leaves no room for an end mark below "
-                f"model.decoder.positions.max_positions ({room}); lower it, or raise that"
-            )
-
-    def check_replacing(self, options: Decoding) -> None:
-        """Whether unknown words can be replaced as these options want it."""
-        if copies_words(self.model, self.tokenizer):
-            check_copied_words(options.replace_unknown, options.forbid)
-        if options.replace_unknown == "none":
-            return
-        what = f"decoding.replace_unknown: {options.replace_unknown}"
-        if not self.task_spec.maps_text or self.tokenizer.kind not in WHOLE_WORDS:
-            raise ValueError(
-                f"{what} puts words of the source where the vocabulary has none, and needs task: seq2seq with "
-                f"tokenizer.kind: {' or '.join(WHOLE_WORDS)}, not {self.task} with {self.tokenizer.kind}; set it to "
-                f"none"
-            )
-        if self.blind:
-            raise ValueError(f"{what} needs a decoder with attention to an encoder; set it to none")
 
     @property
     def task_spec(self) -> TaskSpec:
@@ -176,45 +140,35 @@ class Recipe(Section):
             )
         if extra := sorted(present - spec.allows):
             raise ValueError(f"{spec} has no use for model.{extra[0]}; leave it out, or change the task")
-        if self.model.character_cnn is not None and spec.labels == "none":
-            raise ValueError(f"model.character_cnn is for classifiers and taggers, not for {spec}; leave it out")
         if wrong := [name for name in self.evaluation.metrics if name not in spec.metrics]:
             raise ValueError(f"evaluation.metrics: {wrong[0]} is not for {spec}; use {', '.join(spec.metrics)}")
 
-    def _check_cutting(self) -> None:
-        """Whether sources may be cut: not where each word has a tag, and not where there are none."""
-        if self.task_spec.labels == "words" and self.data.clean.truncate_source is not None:
-            raise ValueError(
-                "data.clean.truncate_source would leave words without their tags; leave it out for task: tagging"
-            )
-        if self.of_text and self.data.clean.truncate_source is not None:
-            raise ValueError(
-                f"data.clean.truncate_source ({self.data.clean.truncate_source}) cuts sources, and what is learned "
-                f"from plain text has none; leave it out"
-            )
-
-    def _check_looking(self) -> None:
-        """Whether what looks at an encoder, or at its first state, has something to see there."""
-        decoder = self.model.decoder
-        if decoder is not None and decoder.counted and not self.task_spec.continues_text:
+    def _check_decoder(self) -> None:
+        """Whether a decoder has the encoder it needs, and can write outputs of the least length."""
+        decoder, alone = self.model.decoder, self.model.encoder is None
+        if decoder is None:
+            return
+        if decoder.counted and not self.task_spec.continues_text:
             raise ValueError(
                 "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
             )
-        if self.model.encoder is None and decoder is not None and decoder.needs_encoder:
+        if alone and decoder.needs_encoder:
             raise ValueError(
                 f"model.decoder.attention.kind: {decoder.attention_kind} has no encoder to look at; set it to none"
             )
-        encoder, pooling = self.model.encoder, self.model.pooling
-        if encoder is not None and not encoder.reads_backwards and pooling is not None and pooling.kind == "class":
+        if alone and self.task_spec.maps_text and self.model.tie != "all":
+            raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
+        least, room = self.decoding.min_length, decoder.max_positions
+        if self.task_spec.maps_text and not alone and room is not None and least >= room:
             raise ValueError(
-                "model.pooling.kind: class looks at the state of the first token, where an encoder that reads forwards "
-                "has seen no other; set it to last, or model.encoder.bidirectional: true"
+                f"decoding.min_length ({least}) leaves no room for an end mark below "
+                f"model.decoder.positions.max_positions ({room}); lower it, or raise that"
             )
 
 
 def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
-    """Whether runs that write together can replace unknown words as asked: one that looks at the source is enough."""
-    min(recipes, key=lambda recipe: recipe.blind).check_replacing(options)
+    """Whether an ensemble can decode with these options: one model with attention to the source is enough."""
+    check_decoding(min(recipes, key=lambda recipe: not recipe.model.has_attention), options)
 
 
 # What may change between the sittings of one training. Only the limits change what is learned: training longer than
