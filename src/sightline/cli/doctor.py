@@ -67,6 +67,7 @@ _REQUIRED = (
 )  # fmt: skip
 _OPTIONAL = (  # module, what it serves, how to get it
     ("matplotlib", "pictures", "pip install 'sightline[viz]'"),
+    ("mido", "MIDI files (predict --midi)", "pip install 'sightline[viz]'"),
     ("tensorboard", "training.tensorboard: true", "pip install 'sightline[tensorboard]'"),
     ("ctranslate2", "the decoding benchmark", "pip install 'sightline[bench]'"),
     ("transformers", "the benchmarks", "pip install 'sightline[bench]'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,31 +28,47 @@ from sightline.text.vocabulary import Vocabulary
 
 
 @dataclass
-class EpochPlan:
-    """What the batches of a training are made from; which they are is for others to say (see `job.Plan`)."""
+class EpochPlan(ABC):
+    """The batches of every epoch, as a pure function of its number."""
 
     recipe: Recipe
     vocabulary: Vocabulary
     layout: str
     store_for: Callable[[int], Store]  # epoch → store
-    shape: StaticShape | None = field(init=False, default=None)
+    shape: StaticShape | None = field(init=False, default=None)  # of all batches, if the layout is static
 
-    def laid_out(self, sides: ExampleIds, examples: np.ndarray) -> TrainingBatch:
-        """These examples as a batch of the layout."""
-        return padded_batch(sides, examples) if self.layout == "padded" else packed_batch(sides, examples, self.shape)
+    @abstractmethod
+    def epoch(self, number: int) -> Sequence[np.ndarray]:
+        """The examples of each batch, in order."""
+
+    @abstractmethod
+    def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
+        """The tensors of some examples."""
+
+    @abstractmethod
+    def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
+        """The texts of some examples, for a person to read."""
+
+    @abstractmethod
+    def waste(self, epoch: int = 0) -> float:
+        """The share of positions that are padding."""
+
+    def to_batch(self, ids: ExampleIds, examples: np.ndarray) -> TrainingBatch:
+        """A batch in the layout of this plan."""
+        return padded_batch(ids, examples) if self.layout == "padded" else packed_batch(ids, examples, self.shape)
 
 
 def choose_layout(recipe: Recipe, device: torch.device) -> str:
     """`padded`, `packed` or `static` (packed to a fixed token count), whichever trains fastest.
 
-    Transformers and convolutions have no use for padding. On CUDA a packed batch needs the variable-length kernel,
-    which takes bfloat16, a softmax, no dropout on the weights, no bias on the scores and heads that are not too wide
-    (gated convolutions look at the source with one, as wide as the model); there it has a static shape, so that the
-    step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
+    Transformers and convolutions do not need padding. On CUDA a packed batch needs the variable-length kernel, which
+    requires bfloat16, softmax attention without dropout on the weights and without bias on the scores, and heads that
+    are not too wide (ConvS2S has one cross-attention head of the model's width). There the batch has a static shape, so
+    the step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
     wanted = recipe.training.batches.layout
     if recipe.training.reward is not None or recipe.model.copying:
-        return "padded"  # as a search takes its sources
+        return "padded"  # as decoding does
     bodies = recipe.model.bodies.values()
     unpadded = all(body.packable for body in bodies)
     if wanted == "padded" or (wanted == "auto" and not unpadded):
@@ -59,12 +76,12 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     if device.type != "cuda":
         return "packed"
     if unpadded and _kernels_fit(recipe, device) and recipe.task_spec.labels != "one":
-        return "static" if recipe.training.guided_alignment is None else "packed"  # a guided step is not compiled
+        return "static" if recipe.training.guided_alignment is None else "packed"  # the step is not compiled
     return "padded" if wanted == "auto" else "packed"
 
 
 def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
-    """Whether CUDA's kernels for packed batches can do all that a model attends to."""
+    """Whether the CUDA kernels for packed batches support all attention of a model."""
     model = recipe.model
     heads = all(body.fits_packed_kernels for body in model.bodies.values())
     one_head = model.has_attention and not model.has_transformer_layers
@@ -73,20 +90,20 @@ def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
 
 
 def spare_places(tokens: int, longest: int) -> int:
-    """How many of a static batch's places no example may take.
+    """The positions of a static batch that are reserved for dummy sequences.
 
-    One side may be much shorter than the other: as many dummies as its gap takes must find a token on both.
+    One side may be much shorter than the other. The dummies that fill its gap need at least one token on each side.
     """
     return -(-tokens // longest) + 1
 
 
 @dataclass
 class ExamplePlan(EpochPlan):
-    """The batches of each epoch over a store (over several copies of it, cut differently, with BPE-dropout)."""
+    """Batches of examples from a store (with BPE-dropout, from a different variant of it in each epoch)."""
 
     def __post_init__(self) -> None:
-        self.sides = collate_fn(self.recipe)
-        self._newest: tuple[int, list[np.ndarray]] | None = None  # an epoch and its batches
+        self.collate = collate_fn(self.recipe)
+        self._newest: tuple[int, list[np.ndarray]] | None = None  # the last epoch and its batches
         if self.layout == "static":
             lengths, tokens = self._lengths(0), self.recipe.training.batches.tokens
             longest, _ = self.recipe.longest_sequence()
@@ -97,7 +114,7 @@ class ExamplePlan(EpochPlan):
             self._most = sequences
 
     def epoch(self, number: int) -> Sequence[np.ndarray]:
-        if self._newest is None or self._newest[0] != number:  # put together once: millions of examples take seconds
+        if self._newest is None or self._newest[0] != number:  # computed once: millions of examples take seconds
             self._newest = (number, self._batches(number))
         return self._newest[1]
 
@@ -120,28 +137,25 @@ class ExamplePlan(EpochPlan):
         return padded_batches(*lengths, tokens=tokens, seed=seed, epoch=number, examples=examples)
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
-        sides = self.sides(*self.store_for(epoch).take(examples))
-        made = self.laid_out(sides, examples)
-        guided = self.recipe.training.guided_alignment
-        links = None if guided is None else self.store_for(epoch).links(examples)
-        return (
-            made
-            if guided is None or links is None
-            else replace(made, alignment=alignment_targets(links, shift=guided.shift))
-        )
+        store, guided = self.store_for(epoch), self.recipe.training.guided_alignment
+        batch = self.to_batch(self.collate(*store.take(examples)), examples)
+        links = None if guided is None else store.links(examples)
+        if guided is None or links is None:
+            return batch
+        return replace(batch, alignment=alignment_targets(links, shift=guided.shift))
 
     def _lengths(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens each example takes on either side of a batch, but for one mark."""
+        """The positions each example needs on either side of a batch, without the one mark that every side has."""
         store = self.store_for(epoch)
         source, target = store.source_lengths, store.target_lengths
         if self.recipe.task_spec.labels != "none":
-            return source + 1, source + 1  # a class token may stand before it
+            return source + 1, source + 1  # there may be a class token
         if self.recipe.model.encoder is None:
-            return source + target + 1, source + target + 1  # the end mark of the source is in the sequence too
+            return source + target + 1, source + target + 1  # with the end token of the source
         return source, target
 
     def _check_room(self, store: Store, examples: np.ndarray, places: np.ndarray) -> None:
-        """Refuse an example that takes more places than a batch has, in the words of its task."""
+        """Refuse an example that is longer than a batch."""
         tokens = self.recipe.training.batches.tokens
         spare = 0 if self.shape is None else self._spare
         if not len(examples) or places[examples].max() <= tokens - spare:
@@ -163,7 +177,6 @@ class ExamplePlan(EpochPlan):
         )
 
     def waste(self, epoch: int = 0) -> float:
-        """The share of positions that hold no token; a packed batch has none."""
         if self.layout == "packed":
             return 0.0
         lengths = self._lengths(epoch)
@@ -172,7 +185,6 @@ class ExamplePlan(EpochPlan):
         return padding_waste(self.epoch(epoch), *lengths)
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
-        """The examples of a batch, to be read by a person."""
         sources, targets = self.store_for(epoch).take(examples)
         return [
             {

@@ -25,27 +25,27 @@ from sightline.text.tokenizer import END, START
 
 Indices = NDArray[np.int64]
 
-_OFFSET = 23  # the stream of random numbers that shifts windows
+_OFFSETS, _WINDOWS = 23, 17  # streams of random numbers: shifts of full windows, order of other windows
 
 
 class TokenStream:
-    """Every document of a store with its end mark, one after the other."""
+    """The documents of a store, each with its end token, as one stream that is read from disk."""
 
     def __init__(self, store: Store) -> None:
         if not len(store):
             raise ValueError("there is no text to model; check data.train and data.validation")
-        self._ends = np.cumsum(store.target_lengths.astype(np.int64) + 1)  # where each document ends, mark included
+        self._ends = np.cumsum(store.target_lengths.astype(np.int64) + 1)  # ends of the documents
         self._parts = [values[offsets[0] : offsets[-1]] for offsets, values in store.targets]
-        self._starts = np.cumsum([0] + [len(part) for part in self._parts])  # of the parts, end marks not counted
+        self._starts = np.cumsum([0] + [len(part) for part in self._parts])  # of the parts, without end tokens
         last = np.searchsorted(store.origin, np.arange(int(store.origin.max()) + 1), side="right")
-        self.bounds = np.append(0, self._ends)[np.append(0, last)]  # where the text of each source begins and ends
+        self.bounds = np.append(0, self._ends)[np.append(0, last)]  # where each source begins and ends
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def between(self, start: int, stop: int) -> Indices:
-        """Its tokens from `start` to before `stop`."""
-        first, last = np.searchsorted(self._ends, [start, stop], side="right")  # end marks before either
+        """The tokens in [start, stop)."""
+        first, last = np.searchsorted(self._ends, [start, stop], side="right")  # end tokens before either
         marks = self._ends[first:last] - 1 - start
         tokens = np.empty(stop - start, np.int64)
         text = np.ones(stop - start, np.bool_)
@@ -55,7 +55,7 @@ class TokenStream:
         return tokens
 
     def around(self, start: int, length: int, source: int) -> Indices:
-        """So many tokens of a source from `start` on; behind its end comes its beginning."""
+        """`length` tokens of a source from `start` on; after its end it continues at its beginning."""
         low, high = int(self.bounds[source]), int(self.bounds[source + 1])
         length = min(length, high - low)
         over = start + length - high
@@ -64,19 +64,19 @@ class TokenStream:
         return np.concatenate([self.between(start, high), self.between(low, low + over)])
 
     def _values(self, start: int, stop: int) -> NDArray[np.unsignedinteger]:
-        """The same of the text without its end marks."""
+        """Tokens of the stream without end tokens."""
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        found = []
+        parts = []
         while start < stop:
             begin = int(self._starts[first])
-            found.append(self._parts[first][start - begin : stop - begin])
+            parts.append(self._parts[first][start - begin : stop - begin])
             start, first = int(self._starts[first + 1]), first + 1
-        return found[0] if len(found) == 1 else np.concatenate([*found, np.empty(0, np.uint16)])
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.uint16)])
 
 
 @dataclass
 class FullWindows:
-    """The full windows of each epoch over a store, known by their places in the epoch."""
+    """The windows of full length of each epoch, identified by their position in the epoch."""
 
     store_for: Callable[[int], Store]  # epoch → store
     length: int  # tokens
@@ -103,7 +103,7 @@ class FullWindows:
         return [text.around(start, self.length, source) for start, source in pairs]
 
     def _of(self, epoch: int) -> tuple[Indices, Indices]:
-        newest = self._newest  # batches are made in a thread of their own
+        newest = self._newest  # read once: batches are made in another thread
         if newest is None or newest[0] != epoch:
             bounds = self.text(epoch).bounds
             newest = (epoch, *full_windows(bounds, self.length, self.weights, seed=self.seed, epoch=epoch))
@@ -114,15 +114,15 @@ class FullWindows:
 def full_windows(
     bounds: Indices, length: int, weights: Sequence[float], *, seed: int, epoch: int
 ) -> tuple[Indices, Indices]:
-    """Where the windows of an epoch begin and of which source each is, in random order: a pure function.
+    """The start and the source of each window of an epoch, in random order: a pure function.
 
-    Each source is a ring, cut into windows of `length` tokens from another place each epoch, and what is left over
-    (less than a window) is left out. Weights count windows as they count examples (data/batch_order.py).
+    Each source is a ring that is cut into windows of `length` tokens, from a different start in each epoch; a rest
+    shorter than a window is skipped. Weights apply to windows as to examples (`batch_order.order`).
     """
     starts, sources = [], []
     for number, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
         size = high - low
-        shift = 0 if epoch == 0 else int(random_numbers(1, _OFFSET, seed, epoch, number)[0] % length)
+        shift = 0 if epoch == 0 else int(random_numbers(1, _OFFSETS, seed, epoch, number)[0] % length)
         count = max(1, size // length) if size else 0
         starts.append(low + (shift + np.arange(count) * length) % max(1, size))
         sources.append(np.full(count, number))
@@ -131,11 +131,8 @@ def full_windows(
     return np.concatenate(starts)[chosen], origin[chosen]
 
 
-_WINDOWS = 17  # the stream of random numbers that places windows
-
-
 def token_stream(store: Store) -> np.ndarray:
-    """Every document with its end mark, one after the other."""
+    """The documents of a store, each with its end token, as one array."""
     _, documents = store.take(np.arange(len(store)))
     if not documents:
         raise ValueError("there is no text to model; check data.train and data.validation")
@@ -145,25 +142,26 @@ def token_stream(store: Store) -> np.ndarray:
 
 @dataclass
 class WindowPlan(EpochPlan):
-    """The windows of each epoch; an example is known by its number or, where rows go on, by its place in the stream."""
+    """Batches of windows. An example is the number of a window or, with carried state, a position in the stream."""
 
     def __post_init__(self) -> None:
         batches = self.recipe.training.batches
         self.context, self.carry = batches.context, carries(self.recipe)
         if self.carry:
-            self.layout = "padded"  # rows are always full, and stay where they are
+            self.layout = "padded"  # all rows are full
         self.rows = batches.windows()
-        if self.layout == "static":  # a dummy sequence is always there, more of them where windows are missing
+        if self.layout == "static":  # at least one dummy sequence, more if windows are missing
             tokens = self.rows * self.context + 8
             self.shape = StaticShape(tokens, self.rows + 1 + -(-tokens // self.context), self.context)
-        self._newest: tuple[int, np.ndarray] | None = None  # an epoch and its bounds
+        self._newest: tuple[int, np.ndarray] | None = None  # the last epoch and its window bounds
         weights = [source.weight for source in self.recipe.data.train]
         self.weighted = any(weight != 1.0 for weight in weights)
         self.full = FullWindows(self.store_for, self.context, weights, self.recipe.seed)
         if self.weighted and self.carry:
             raise ValueError(
-                f"weights ({', '.join(map(str, weights))}) of data.train take windows in any order, and with "
-                f"training.batches.carry each goes on from the one before; leave the weights out, or set carry: false"
+                f"weights ({', '.join(map(str, weights))}) of data.train need windows in random order, and with "
+                f"training.batches.carry each window continues the one before; leave the weights out, or "
+                f"set carry: false"
             )
         if self.carry and len(self.text(0)) <= 2 * self.rows:
             raise ValueError(
@@ -185,7 +183,7 @@ class WindowPlan(EpochPlan):
         return [order[at : at + self.rows] for at in range(0, len(order), self.rows)]
 
     def _bounds(self, epoch: int) -> np.ndarray:
-        """Where the windows of an epoch begin, and where the last one ends."""
+        """The starts of the windows of an epoch, and the end of the last one."""
         newest = self._newest
         if newest is None or newest[0] != epoch:
             offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
@@ -195,41 +193,41 @@ class WindowPlan(EpochPlan):
         return newest[1]
 
     def _rows(self, epoch: int) -> tuple[np.ndarray, int]:
-        """Where the rows begin, and how long each is; what is left over by the division is another part each epoch."""
+        """The starts of the rows and their length. The remainder of the division is a different part in each epoch."""
         length, spare = divmod(len(self.text(epoch)) - 1, self.rows)
         return 1 + epoch % (spare + 1) + np.arange(self.rows) * length, length
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
-        cut = self._cut(epoch, examples)
+        windows = self._windows(epoch, examples)
         if self.carry:
             begins, _ = self._rows(epoch)
             return replace(
-                padded_batch(language_model_ids([], cut), examples), continues=bool(examples[0] != begins[0])
+                padded_batch(language_model_ids([], windows), examples), continues=bool(examples[0] != begins[0])
             )
-        return self.laid_out(language_model_ids([], [np.concatenate([[START], window]) for window in cut]), examples)
+        return self.to_batch(
+            language_model_ids([], [np.concatenate([[START], window]) for window in windows]), examples
+        )
 
-    def _cut(self, epoch: int, examples: np.ndarray) -> list[np.ndarray]:
-        """The tokens of some windows; where rows go on, behind the token before each."""
+    def _windows(self, epoch: int, examples: np.ndarray) -> list[np.ndarray]:
+        """The tokens of some windows; with carried state, each with the token before it."""
         if self.weighted:
             return self.full.take(epoch, examples)
         text = self.text(epoch)
         if self.carry:
             begins, length = self._rows(epoch)
-            width = min(self.context, length - int(examples[0] - begins[0]))  # the last of a row may be shorter
+            width = min(self.context, length - int(examples[0] - begins[0]))  # the last window of a row may be shorter
             return [text.between(start - 1, start + width) for start in examples.tolist()]
         bounds = self._bounds(epoch)
         return [text.between(int(bounds[number]), int(bounds[number + 1])) for number in examples]
 
     def waste(self, epoch: int = 0) -> float:
-        """The share of places that hold no token: of the last window, and of what fills a static shape."""
         if self.shape is None:
-            return 0.0  # but for the last window
+            return 0.0  # ignoring the last window
         if self.weighted:
             return 1 - self.rows * self.context / self.shape.tokens
         return 1 - len(self.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
-        """The windows of a batch, to be read by a person."""
         before = 1 if self.carry else 0
-        found = (window[before:].tolist() for window in self._cut(epoch, examples))
-        return [{"text": self.vocabulary.target.decode(window)} for window in found]
+        windows = (window[before:].tolist() for window in self._windows(epoch, examples))
+        return [{"text": self.vocabulary.target.decode(window)} for window in windows]
