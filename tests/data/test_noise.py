@@ -73,7 +73,7 @@ def test_the_same_key_draws_the_same_and_another_something_else() -> None:
 def test_every_set_is_drawn_as_often() -> None:
     counts = np.zeros((4, 4))
     for key in range(3_000):
-        low, high = NoiseRandom(key).some(2, 4)
+        low, high = NoiseRandom(key).choose(2, 4)
         counts[low, high] += 1
     assert counts[np.triu_indices(4, 1)] == pytest.approx(500, abs=100)
     assert counts.sum() == counts[np.triu_indices(4, 1)].sum()

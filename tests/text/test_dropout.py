@@ -47,7 +47,7 @@ def test_cuts_come_as_often_as_the_paper_says() -> None:
     vocabulary = {"?": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5, "abc": 6}
     merges = BpeDropoutEncoder(vocabulary=vocabulary, merges=[("a", "b"), ("b", "c"), ("ab", "c")], unknown=0)
     p, total = 0.3, 20_000
-    counts = Counter(tuple(cut) for cut in merges.cut([["abc"]] * total, dropout=p, seed=5))
+    counts = Counter(tuple(cut) for cut in merges.encode([["abc"]] * total, dropout=p, seed=5))
     expected = {
         (6,): (1 - p) ** 2,  # ab kept, then abc kept
         (4, 3): (1 - p) * p,  # ab kept, abc left out
@@ -96,7 +96,7 @@ def test_the_table_of_cuts_does_not_grow_without_end(monkeypatch: pytest.MonkeyP
     merges, _ = merging(("a", "b"))
     monkeypatch.setattr("sightline.text.bpe_dropout._TABLE", 3)
     for words in (["ab", "ba", "aab"], ["abb", "bab", "aa", "bb"]):
-        list(merges.cut([words], dropout=0.5, seed=1))
+        list(merges.encode([words], dropout=0.5, seed=1))
         assert len(merges._table) <= 3
 
 
@@ -108,7 +108,7 @@ def test_long_words_are_cut_as_the_table_would_have_them(texts: list[list[str]],
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sightline.text.bpe_dropout._LONG", long)
             merges = Tokenizer.parse(TOKENIZER.content)._merges
-            cuts.append(list(merges.cut(texts, dropout=0.3, seed=seed)))
+            cuts.append(list(merges.encode(texts, dropout=0.3, seed=seed)))
     assert cuts[0] == cuts[1] == cuts[2]
 
 

@@ -276,13 +276,13 @@ def test_words_can_be_given_for_what_is_unknown() -> None:
 def test_of_an_endless_word_bpe_learns_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's merging takes the square of its length; what is cut later is the whole."""
     endless, seen = "lowest" * 5_000, list[str]()
-    learn = tokenizer_training._learn
+    learn = tokenizer_training._train
 
     def watched(inner: Any, trainer: Any, lines: Iterable[str], section: Any) -> None:
         seen.extend(lines)
         learn(inner, trainer, seen, section)
 
-    monkeypatch.setattr(tokenizer_training, "_learn", watched)
+    monkeypatch.setattr(tokenizer_training, "_train", watched)
     tokenizer = Tokenizer.train(BpeTokenizer(size=40), ["the lowest", endless])
     assert seen[0] == "the lowest"
     assert [len(word) for word in seen[1].split(" ")] == [10_000, 10_000, 10_000]

@@ -1,8 +1,8 @@
-"""How BLEU cuts texts into tokens: sacreBLEU's tokenizers, and which of them suits a script.
+"""BLEU tokenization: the tokenizers of sacreBLEU, and which of them suits a script.
 
-`13a` cuts at spaces and punctuation. A Chinese, Japanese or Thai sentence is then one token or two, and BLEU is 0
-unless a whole sentence is right. So `evaluation.bleu_tokenize: auto` looks at the script of the references. It never
-chooses a tokenizer that needs another package or a download: a score must not depend on what a machine has installed.
+`13a` splits at spaces and punctuation. A Chinese, Japanese or Thai sentence is then one or two tokens, and BLEU is 0
+unless a whole sentence matches. So `evaluation.bleu_tokenize: auto` depends on the script of the references. It never
+chooses a tokenizer that needs another package or a download: scores must not depend on installed packages.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from sightline.recipe.decoding import BleuTokenizer, Evaluation
 from sightline.text.sentences import UNSPACED
 
-_TEXTS = 2_000  # that are looked at
-_SHARE = 0.25  # of the letters that must be of a script without spaces; names and terms in it are often Latin
+_TEXTS = 2_000  # that are inspected
+_SHARE = 0.25  # minimum share of letters in a script without spaces; names and terms are often Latin
 _KANA, _HAN = (
     re.compile(r"[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]"),
     re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"),
@@ -33,7 +33,7 @@ _NEEDS = {  # the package, its module, and what sacreBLEU calls the extra
 
 
 def script_of(texts: Iterable[str]) -> str:
-    """Chinese, Japanese, Korean, other (of the scripts without spaces) or spaced: what most of some texts are in."""
+    """The script of some texts: Chinese, Japanese, Korean, other (without spaces) or spaced."""
     text = "".join(islice(texts, _TEXTS))
     letters = sum(map(str.isalpha, text))
     kana, han, hangul = (len(pattern.findall(text)) for pattern in (_KANA, _HAN, _HANGUL))
@@ -54,12 +54,12 @@ def bleu_tokenizer_for(texts: Iterable[str]) -> BleuTokenizer:
 
 
 def resolved(section: Evaluation, references: Iterable[str]) -> BleuTokenizer:
-    """The tokenizer of these references: the one of the recipe, or by their script."""
+    """The tokenizer for these references: as in the recipe, or by script."""
     return bleu_tokenizer_for(references) if section.bleu_tokenize == "auto" else section.bleu_tokenize
 
 
 def tokenization_note(section: Evaluation, references: Iterable[str]) -> str | None:
-    """What `auto` chose, where BLEU is scored and that is not 13a."""
+    """A note on the choice of `auto`, if BLEU is scored and it is not 13a."""
     if "bleu" not in section.metrics or section.bleu_tokenize != "auto":
         return None
     chosen = bleu_tokenizer_for(references)
@@ -73,7 +73,7 @@ def tokenization_note(section: Evaluation, references: Iterable[str]) -> str | N
 
 @cache
 def bleu_tokenizer(name: BleuTokenizer) -> Callable[[str], str]:
-    """sacreBLEU's tokenizer of that name, which puts spaces between the tokens of a text."""
+    """The sacreBLEU tokenizer of that name, which puts spaces between tokens."""
     check_tokenizer(name)
     from sacrebleu.metrics.bleu import _get_tokenizer
 
@@ -82,7 +82,7 @@ def bleu_tokenizer(name: BleuTokenizer) -> Callable[[str], str]:
 
 
 def check_tokenizer(name: BleuTokenizer) -> None:
-    """Refuse a tokenizer whose package or model is not on this machine."""
+    """Refuse a tokenizer whose package or model is not installed."""
     from importlib.util import find_spec
 
     if name not in _NEEDS:

@@ -12,18 +12,18 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
 from random import Random
 
-_TABLE = 400_000  # cuts kept in the table: some 150 MB at most
-_LONG = 32  # characters of words that are cut anew each time: they hardly come twice, with the same merges left out
-_NONE = -1  # where no piece stands
+_TABLE = 400_000  # cached segmentations: 150 MB at most
+_LONG = 32  # longer words are not cached: the same ones with the same skipped merges hardly occur twice
+_NONE = -1  # no piece
 
 
 class BpeDropoutEncoder:
-    """The merges of a BPE model, applied with some left out.
+    """The merges of a BPE model, applied with random merges skipped.
 
-    At every step the best merge that is not left out is done; each is left out with probability `dropout`, anew at
-    every step. Only the draws for merges that come first in line matter, so only those are made; and instead of
-    drawing for each, we draw how many are kept before the next is left out, a geometric number. So how a word is cut
-    depends on a few such numbers (mostly none or one), and frequent words are found in a table under them.
+    At every step the best merge that is not skipped is applied; each is skipped with probability `dropout`, drawn anew
+    at every step. Only the draws for the best merges matter, so only those are made. Instead of one draw for each
+    merge, we draw the number of merges to apply before the next skip, a geometric number. So the segmentation of a
+    word depends on few such numbers (mostly none or one), and frequent words are cached under them.
     """
 
     def __init__(self, *, vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], unknown: int) -> None:
@@ -32,22 +32,22 @@ class BpeDropoutEncoder:
         self._ranks: dict[tuple[int, int], tuple[int, int]] = {}  # pair of ids -> (rank, merged id)
         for rank, (left, right) in enumerate(merges):
             self._ranks.setdefault((vocabulary[left], vocabulary[right]), (rank, vocabulary[left + right]))
-        # (word, kept before the first left out, kept before the second, ...) -> ids, merges kept after the last
+        # (word, merges before the first skip, before the second, ...) -> ids, merges after the last skip
         self._table: dict[tuple[str, *tuple[int, ...]], tuple[list[int], int]] = {}
 
-    def cut(self, texts: Sequence[Sequence[str]], *, dropout: float, seed: int) -> Iterator[list[int]]:
-        """Ids of texts given as lists of words."""
+    def encode(self, texts: Sequence[Sequence[str]], *, dropout: float, seed: int) -> Iterator[list[int]]:
+        """The ids of texts given as lists of words."""
         gaps = _gaps(dropout, seed)
-        keep = next(gaps)  # merges to keep before one is left out
+        keep = next(gaps)  # merges to apply before one is skipped
         for words in texts:
             ids: list[int] = []
             for word in words:
-                cut, keep = (self._found if len(word) < _LONG else self._merged)(word, keep, gaps)
-                ids += cut
+                pieces, keep = (self._cached if len(word) < _LONG else self._merged)(word, keep, gaps)
+                ids += pieces
             yield ids
 
-    def _found(self, word: str, keep: int, gaps: Iterator[int]) -> tuple[list[int], int]:
-        """What `_merged` gives, from the table."""
+    def _cached(self, word: str, keep: int, gaps: Iterator[int]) -> tuple[list[int], int]:
+        """The result of `_merged`, from the cache."""
         table = self._table
         key: tuple[str, *tuple[int, ...]] = (word,)
         while True:
@@ -55,7 +55,7 @@ class BpeDropoutEncoder:
             if known is None:
                 if len(table) >= _TABLE:
                     table.clear()
-                limits = chain(key[1:], (len(word),))  # no word takes more merges than it has characters
+                limits = chain(key[1:], (len(word),))  # a word has fewer merges than characters
                 ids, left = self._merged(word, next(limits), limits)
                 known = table[key] = (ids, len(word) - left)
             if known[1] <= keep:
@@ -64,40 +64,40 @@ class BpeDropoutEncoder:
             keep = next(gaps)
 
     def _merged(self, word: str, keep: int, gaps: Iterator[int]) -> tuple[list[int], int]:
-        """Merge to the end, leaving one out after `keep` were kept, another a gap later, and so on.
+        """Apply merges until none is left, skipping one after `keep` merges, another one a gap later, and so on.
 
-        Last comes how many more are to be kept before the next is left out. Pieces stand at the place of their first
-        character, and pairs wait in line by their rank: in a script without spaces a word may be a whole text.
+        Also returns how many merges to apply before the next skip. Pieces are at the index of their first character,
+        and pairs are in a heap by rank: in a script without spaces a word may be a whole text.
         """
         ranks, ids = self._ranks, self._characters(word)
         after, before = list(range(1, len(ids) + 1)), list(range(-1, len(ids)))
-        line = [(ranks[pair][0], at) for at, pair in enumerate(pairwise(ids)) if pair in ranks]
-        heapify(line)
-        ids.append(_NONE)  # behind the last, and (at -1) before the first
-        left_out: list[tuple[int, int]] = []
-        while line:
-            rank, at = heappop(line)
-            found = ranks.get((ids[at], ids[after[at]]))
-            if found is None or found[0] != rank:
-                continue  # one of the two is part of another piece by now
+        heap = [(ranks[pair][0], at) for at, pair in enumerate(pairwise(ids)) if pair in ranks]
+        heapify(heap)
+        ids.append(_NONE)  # after the last piece and (at −1) before the first
+        skipped: list[tuple[int, int]] = []
+        while heap:
+            rank, at = heappop(heap)
+            merge = ranks.get((ids[at], ids[after[at]]))
+            if merge is None or merge[0] != rank:
+                continue  # one of the two was merged with another piece
             if keep == 0:
-                left_out.append((rank, at))
+                skipped.append((rank, at))
                 keep = next(gaps)
                 continue
             keep -= 1
-            ids[at], ids[after[at]] = found[1], _NONE
+            ids[at], ids[after[at]] = merge[1], _NONE
             after[at] = after[after[at]]
             before[after[at]] = at
             for place in (before[at], at):
                 if (new := ranks.get((ids[place], ids[after[place]]))) is not None:
-                    heappush(line, (new[0], place))
-            for again in left_out:
-                heappush(line, again)
-            left_out.clear()
+                    heappush(heap, (new[0], place))
+            for pair in skipped:
+                heappush(heap, pair)
+            skipped.clear()
         return [number for number in ids if number != _NONE], keep
 
     def _characters(self, word: str) -> list[int]:
-        """Where every cut starts from; unknown characters side by side are one unknown, as in the plain model."""
+        """The characters of a word as ids; adjacent unknown characters are one UNK, as in the plain model."""
         ids: list[int] = []
         for character in word:
             number = self._ids.get(character, self._unknown)
@@ -107,7 +107,7 @@ class BpeDropoutEncoder:
 
 
 def _gaps(dropout: float, seed: int) -> Iterator[int]:
-    """How many draws fail before the next that succeeds with probability `dropout`, again and again."""
+    """Geometric numbers: failures before the next success of probability `dropout`."""
     random = Random(seed)
     scale = 1.0 / math.log1p(-dropout)
     while True:

@@ -1,13 +1,12 @@
-"""Ids for what stands in a source, so that it can be copied from there as it is written (See et al. 2017, §2.2).
+"""Ids of source words outside the vocabulary, for pointer-generator models that copy them (See et al. 2017, §2.2).
 
-The same word is cut into other pieces at the beginning of a word ("▁7474") than behind a quote or a bracket ("7474").
-So each piece of a source can be copied in two forms, with the space before it and without. A form that the vocabulary
-has is written by its own id. Other forms have ids past the end of the vocabulary: V + 2s is the piece that comes first
-at position s of the source with a space before it, V + 2s + 1 without one. Such an id means something beside its own
-source only; to a model it looks like the piece at position s, or like UNK where that is unknown (models/seq2seq.py).
+A word has other pieces after a space ("▁7474") than after a quote or a bracket ("7474"). So each piece of a source
+can be copied in two forms, with and without the space before it. A form in the vocabulary has its own id. Other forms
+have ids beyond the vocabulary: V + 2s is the piece whose first position in the source is s, with a space before it, V
++ 2s + 1 without. Such an id has a meaning only together with its source; the model embeds it as the piece at position
+s, or as UNK if that is unknown (models/seq2seq.py).
 
-Where a word of a target stands in its source too, but is cut into pieces that the source does not have, the target is
-cut as the source is.
+If a word of a target is also in its source, but has pieces there that differ, the target uses the pieces of the source.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class CopyForms:
-    """For each id of a vocabulary: the ids of its piece with and without a space before it, −1 where there is none."""
+    """For each id of a vocabulary: the ids of its piece with and without a space before it, −1 if there is none."""
 
     spaced: Ids
     joined: Ids
-    bare: Ids  # a number for each piece, whether there is a space before it or not
+    bare: Ids  # the number of the piece, ignoring a space before it
 
     @staticmethod
     def of(pieces: Sequence[str]) -> CopyForms:
@@ -41,48 +40,48 @@ class CopyForms:
             [numbers[text] for text in bare],
         )
         for number in (*range(len(SPECIALS)), *(n for n, piece in enumerate(pieces) if piece == SPACE)):
-            forms.spaced[number] = forms.joined[number] = number  # marks and a lone space have one form
+            forms.spaced[number] = forms.joined[number] = number  # special tokens and a lone space have one form
         return forms
 
 
 @dataclass(frozen=True)
 class ReadSource:
-    """A source as ids, unknown pieces numbered, and what each of them is in the text."""
+    """A source as ids, with unknown pieces numbered, and the text of each piece."""
 
     ids: Ids
     surfaces: list[PieceText]
 
     def first(self) -> dict[str, int]:
-        """Where each piece comes first, whatever precedes it."""
+        """The first position of each piece, ignoring a space before it."""
         return {bare(each.text): place for place, each in reversed(list(enumerate(self.surfaces)))}
 
     def text_of(self, number: int, size: int) -> str:
-        """The piece that an id past the end of the vocabulary (of this size) stands for."""
+        """The piece of an id beyond the vocabulary of this size."""
         place, joined = divmod(number - size, 2)
         return ("" if joined else SPACE) + bare(self.surfaces[place].text)
 
     def known(self, ids: Sequence[int], size: int) -> Ids:
-        """The same ids with those of the vocabulary in the place of others: the piece at that position, or UNK."""
+        """The ids with those beyond the vocabulary replaced: by the piece at that position, or UNK."""
         read = (self.ids[(number - size) // 2] if number >= size else number for number in ids)
         return [number if number < size else UNK for number in read]
 
 
 def bare(piece: str) -> str:
-    """A piece without the space before it; a space alone is itself."""
+    """A piece without the space before it; a lone space stays."""
     return piece.removeprefix(SPACE) or piece
 
 
 def read_sources(
     tokenizer: Tokenizer, texts: Sequence[str], ids: Sequence[Ids], forms: CopyForms | None = None
 ) -> list[ReadSource]:
-    """Ids of texts (maybe only their first ones), unknown pieces numbered.
+    """Sources with unknown pieces numbered; `ids` may be truncated.
 
-    With `forms`, a piece that the vocabulary has in its other form is read as that.
+    With `forms`, a piece that the vocabulary has in its other form gets that id.
     """
     other: dict[str, int] = {}
     if forms is not None:
         other = {bare(piece): number for number, piece in enumerate(tokenizer.all_pieces)}
-    found = []
+    result = []
     for own, surfaces in zip(ids, tokenizer.surfaces_many(texts), strict=True):
         source = ReadSource(own, surfaces[: len(own)])
         if UNK in own:
@@ -92,8 +91,8 @@ def read_sources(
                 for number, each in zip(own, source.surfaces, strict=True)
             ]
             source = ReadSource(numbered, source.surfaces)
-        found.append(source)
-    return found
+        result.append(source)
+    return result
 
 
 def _number(piece: str, first: dict[str, int], size: int) -> int:
@@ -107,9 +106,9 @@ def number_copied(
     sources: Sequence[ReadSource],
     forms: CopyForms | None = None,
 ) -> list[Ids]:
-    """Ids of targets, with what their sources have and the vocabulary lacks numbered as there.
+    """The ids of targets, with pieces that are in the source but not in the vocabulary numbered as in the source.
 
-    With `forms` it may be joined otherwise than in the source, and words that the source has are cut as they are there.
+    With `forms`, the space before a piece may differ from the source, and words of the source have its pieces.
     """
     found = []
     for own, surfaces, source in zip(ids, tokenizer.surfaces_many(texts), sources, strict=True):
@@ -123,7 +122,7 @@ def number_copied(
 
 
 def _as_in_source(own: Ids, surfaces: Sequence[PieceText], source: ReadSource, forms: CopyForms, size: int) -> Ids:
-    """The ids of a target, word by word as its source has them, where it has them."""
+    """The ids of a target; words that are in its source have the ids of the source."""
     first, there = source.first(), _words(source.surfaces)
     can_copy = {form for number in source.ids if number < size for form in (forms.spaced[number], forms.joined[number])}
     result: Ids = []
@@ -144,7 +143,7 @@ def _copied(number: int, piece: str, first: dict[str, int], size: int) -> int:
 def _joined_as(
     spaced: bool, places: Sequence[int], source: ReadSource, first: dict[str, int], forms: CopyForms, size: int
 ) -> Ids:
-    """The ids of a word of a source, with or without a space before it."""
+    """The ids of a source word, with or without a space before it."""
     head, *rest = places
     if source.surfaces[head].text == SPACE and not spaced and rest:
         head, *rest = rest
@@ -155,7 +154,7 @@ def _joined_as(
 
 
 def _words(surfaces: Sequence[PieceText], *, every: bool = False) -> list[tuple[str, list[int]]]:
-    """The words of a text, each with the places of its pieces; those that hold letters or digits, or every one."""
+    """The words of a text and the positions of their pieces; only words with letters or digits, or every one."""
     found = []
     for _, pieces in groupby(enumerate(surfaces), key=lambda each: each[1].word):
         places = list(map(itemgetter(0), pieces))
@@ -172,7 +171,7 @@ def with_unknown(
     targets: Sequence[Ids],
     forms: CopyForms | None = None,
 ) -> tuple[list[Ids], list[Ids]]:
-    """The ids of both sides of pairs of texts, as a model that copies has them."""
+    """The ids of pairs of texts for a model that copies."""
     read = read_sources(tokenizer, [source for source, _ in pairs], sources, forms)
     written = number_copied(tokenizer, [target for _, target in pairs], targets, read, forms)
     return [source.ids for source in read], written

@@ -9,24 +9,24 @@ from sightline.text.tokenizer import Tokenizer
 
 MASK_TEXT = "[MASK]"
 
-_STAND_IN = "\u2395"  # a symbol, so it is cut off from what stands beside it; by its place, no text can be taken for it
+_STAND_IN = "\u2395"  # a placeholder symbol: tokenizers split it from its neighbours, and it is recognised by position
 _GAP, _SPACED_GAP = re.compile(r"\[MASK\]"), re.compile(r"\s*\[MASK\]")
 
 
 def encode_masked(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, words: bool) -> list[int]:
-    """The ids of a text with a mark in place of each `[MASK]`: the first for the first, and so on; or one for all.
+    """The ids of a text with a mark for each `[MASK]`: the first mark for the first gap, and so on; or one for all.
 
-    Where a piece may hold the space before it (`words`), the space before a gap belongs to the gap.
+    If pieces include the space before a word (`words`), the space before a gap belongs to the gap.
     """
-    found = list((_SPACED_GAP if words else _GAP).finditer(text))
-    if not found:
+    matches = list((_SPACED_GAP if words else _GAP).finditer(text))
+    if not matches:
         return tokenizer.encode(text)
-    if len(marks) not in (1, len(found)) and len(found) > len(marks):
+    if len(marks) not in (1, len(matches)) and len(matches) > len(marks):
         raise ValueError(
-            f"{text[:60]!r} has {len(found)} gaps ({MASK_TEXT}), and this model knows {len(marks)}; split it"
+            f"{text[:60]!r} has {len(matches)} gaps ({MASK_TEXT}), and this model knows {len(marks)}; split it"
         )
     plain, gaps, at = "", [], 0
-    for match in found:
+    for match in matches:
         plain += text[at : match.start()]
         gaps.append((len(plain), len(plain) + 1 + words))
         plain += (" " if words else "") + _STAND_IN
@@ -36,22 +36,22 @@ def encode_masked(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, word
 
 
 def _marked(tokenizer: Tokenizer, plain: str, gaps: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
-    """The ids of a text in which gaps [start, stop) were put, each with its mark in place of all its pieces."""
+    """The ids of a text with placeholders at gaps [start, stop), whose pieces are replaced by one mark each."""
     ids: list[int] = []
-    done, told = 0, -1  # the gap that comes next or is being read, and the newest that has its mark
+    gap, marked = 0, -1  # the current gap, and the last one that has its mark
     for number, (start, stop) in zip(tokenizer.encode(plain), tokenizer.spans(plain), strict=True):
-        while done < len(gaps) and start >= gaps[done][1]:
-            done += 1
-        if done == len(gaps) or stop <= gaps[done][0]:
+        while gap < len(gaps) and start >= gaps[gap][1]:
+            gap += 1
+        if gap == len(gaps) or stop <= gaps[gap][0]:
             ids.append(number)
-        elif told < done:
-            ids.append(marks[done] if len(marks) > 1 else marks[0])
-            told = done
+        elif marked < gap:
+            ids.append(marks[gap] if len(marks) > 1 else marks[0])
+            marked = gap
     return ids
 
 
 def fill_spans(source: Sequence[int], output: Sequence[int], marks: Sequence[int]) -> list[int]:
-    """A source with each mark replaced by what follows the same mark in an output; one that says nothing goes."""
+    """A source with each mark replaced by the tokens after the same mark in an output; other marks are removed."""
     known, spans = set(marks), dict[int, list[int]]()
     span: list[int] = []
     for token in output:
@@ -63,7 +63,7 @@ def fill_spans(source: Sequence[int], output: Sequence[int], marks: Sequence[int
 
 
 def split_at_masks(source: Sequence[int], marks: Sequence[int]) -> list[list[int]]:
-    """What stands before, between and behind the marks of a source."""
+    """The parts of a source before, between and after its marks."""
     known, parts = set(marks), [list[int]()]
     for token in source:
         if token in known:

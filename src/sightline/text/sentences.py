@@ -17,48 +17,48 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-RULES = 2  # raised with every change to them: part of the signatures of scores that depend on sentences
+RULES = 2  # raise with every change of the rules: part of the signatures of scores that depend on sentences
 
 _SPACED, _CLOSING = ".!?…", r"[\"'”’“»«)\]]*"
 _UNSPACED, _CLOSING_UNSPACED = "。．！？｡؟۔।॥።။។", r"[\"'”’»)\]」』】）》〉]*"
-# An end with space behind it, an end of scripts that need none there, or a line end (one set first: that is fast).
-# Marks in a row are looked at once, from the first of them: from each, a line of thousands of dots would take minutes.
+# An end followed by space, an end in scripts that need no space, or a line end (one character set first, for speed).
+# Marks in a row are matched once, from the first: else a line of thousands of dots would take minutes.
 _END = re.compile(
     rf"[{_SPACED}{_UNSPACED}\n](?:"
     rf"(?<=[{_SPACED}])(?<![{_SPACED}]{{2}})([{_SPACED}]*+){_CLOSING}(?=\s)"
     rf"|(?<=[{_UNSPACED}])[{_UNSPACED}]*{_CLOSING_UNSPACED}|(?<=\n))"
 )
 _BEFORE = re.compile(r"[^\s(\[]+$")
-_NEXT = re.compile(r"[\s\"'”’“„»«‘(\[¿¡]{0,100}(\w?)(\w?)")  # behind empty lines without end there is no next
+_NEXT = re.compile(r"[\s\"'”’“„»«‘(\[¿¡]{0,100}(\w?)(\w?)")  # nothing after very long white space
 _LETTERS = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")
 _NUMBER = re.compile(r"\s*[(\[]?\d+")
-_NO_VOWELS = re.compile(r"[A-Za-z]?[b-df-hj-np-tv-xz]{1,4}")  # but no ACRONYM
-_LONGEST = 16  # characters of an abbreviation, and more
+_NO_VOWELS = re.compile(r"[A-Za-z]?[b-df-hj-np-tv-xz]{1,4}")  # but not an ACRONYM
+_LONGEST = 16  # the most characters of an abbreviation
 _ABBREVIATIONS = frozenset(["cf", "vs", "al", "fig", "figs", "eq", "no", "dr", "mr", "mrs", "prof", "approx", "vgl"])
 _BEFORE_NUMBERS = frozenset(["nr", "nos", "vol", "pp", "ch", "sec", "art", "abs", "abb", "ca"])
 _BEFORE_SMALL = frozenset(["etc", "ie", "eg", "resp", "incl", "inkl", "inc", "usw", "ca", "max", "min"])
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, without the spaces between them; a text that has no end mark is one."""
+    """The sentences of a text, without the spaces between them; a text without an end mark is one sentence."""
     bounds = [0, *sentence_ends(text), len(text)]
     parts = (text[start:stop].strip() for start, stop in pairwise(bounds))
     return [part for part in parts if part]
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Where sentences end: how many characters stand before the end of each, but for a last one without a mark."""
+    """The end offsets of the sentences, except of a last one without an end mark."""
     stops = [_Stop(text, match) for match in _END.finditer(text)]
-    cased, found, begun = _begins_with_capitals(text, stops), list[int](), 0
+    cased, ends, begun = _begins_with_capitals(text, stops), list[int](), 0
     for stop in stops:
-        if stop.end > begun and not stop.goes_on(text, begun, cased=cased):
+        if stop.end > begun and not stop.continues(text, begun, cased=cased):
             begun = stop.end
-            found.append(begun)
-    return found
+            ends.append(begun)
+    return ends
 
 
 class _Stop:
-    """A place where a sentence may end, and what stands around it."""
+    """A possible end of a sentence, and its context."""
 
     __slots__ = ("abbreviates", "end", "may_abbreviate", "next", "plain", "second", "start", "word")
 
@@ -68,14 +68,14 @@ class _Stop:
         self.plain = match[0] == "."
         self.next, self.second = _next(text, self.end)
         before = None if match[1] is None else _BEFORE.search(text, max(0, self.start - _LONGEST), self.start)
-        self.word = "" if before is None else before[0]  # the mark may belong to; none where it stands alone
+        self.word = "" if before is None else before[0]  # the word before the mark; empty if the mark is alone
         word = self.word.lower()
         named = word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and self.next.isdigit())
         self.abbreviates = self.plain and (named or _LETTERS.fullmatch(word) is not None)
         self.may_abbreviate = self.plain and (word in _BEFORE_SMALL or _NO_VOWELS.fullmatch(self.word) is not None)
 
-    def goes_on(self, text: str, begun: int, *, cased: bool) -> bool:
-        """Whether the mark belongs to the word before it, in a sentence that began there."""
+    def continues(self, text: str, begun: int, *, cased: bool) -> bool:
+        """Whether the mark belongs to the word before it, in a sentence that began at `begun`."""
         if not self.word:
             return False
         small = cased and self.next.islower()
@@ -85,26 +85,26 @@ class _Stop:
 
 
 def _begins_with_capitals(text: str, stops: list[_Stop]) -> bool:
-    """Whether there is a capital more often than none where a text begins, and behind its plain full stops and lines.
+    """Whether the text, and what follows its plain full stops and line ends, begins with capitals more often than not.
 
-    Of these, the ones that may belong to a word count for nothing, and so do TITLES.
+    Full stops that may belong to a word do not count, nor do TITLES.
     """
-    told = [stop for stop in stops if not stop.word or (stop.plain and not stop.abbreviates | stop.may_abbreviate)]
-    begun = [_next(text, 0), *((stop.next, stop.second) for stop in told)]
+    certain = [stop for stop in stops if not stop.word or (stop.plain and not stop.abbreviates | stop.may_abbreviate)]
+    begun = [_next(text, 0), *((stop.next, stop.second) for stop in certain)]
     return sum((first.isupper() and not second.isupper()) - first.islower() for first, second in begun) > 0
 
 
 def _next(text: str, place: int) -> tuple[str, str]:
-    """The first two characters of the word that comes next; empty where none does."""
-    found = _NEXT.match(text, place)
-    assert found is not None  # it may be empty
-    return found[1], found[2]
+    """The first two characters of the next word; empty if there is none."""
+    match = _NEXT.match(text, place)
+    assert match is not None  # it may be empty
+    return match[1], match[2]
 
 
-SCRIPTS = 2  # raised with every change to what follows: part of the signatures of scores that depend on it
+SCRIPTS = 2  # raise with every change of UNSPACED: part of the signatures of scores that depend on it
 
-# Ranges of the scripts that set no space between words: Thai and Lao, Burmese, Khmer, Chinese and Japanese, with their
-# digits and marks. Hangul is not among them: Korean has spaces. Nor is Tibetan: a mark stands between its syllables.
+# Ranges of scripts without spaces between words: Thai and Lao, Burmese, Khmer, Chinese and Japanese, with their digits
+# and marks. Not Hangul: Korean has spaces. Not Tibetan: it has marks between syllables.
 UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3031-\u3035\u3040-\u312f\u31a0-\u31bf\u31f0-\u31ff"
     r"\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9f"
@@ -114,5 +114,5 @@ _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 
 
 def unspaced(character: str) -> bool:
-    """Whether a character is of a script that sets no space between words."""
+    """Whether a character belongs to a script without spaces between words."""
     return _UNSPACED_CHARACTER.match(character) is not None

@@ -25,25 +25,25 @@ from sightline.text.bpe_dropout import BpeDropoutEncoder
 
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-SPACE = "▁"  # U+2581; a text's own is read as "_", or it would come back as a space
-OWN_SPACE = "\U000f2581"  # what a "▁" of the text is in a whitespace tokenizer, which gives it back: private use
+SPACE = "▁"  # U+2581; in a text it is read as "_", or it would be decoded as a space
+OWN_SPACE = "\U000f2581"  # private use: stands for a "▁" of the text in whitespace tokenizers, which restore it
 
 _SILENT = frozenset((PAD, START, END))
 
 
 class TokenizerError(ValueError):
-    """A tokenizer cannot be made, read or used as asked."""
+    """A tokenizer cannot be trained, read or used."""
 
 
 class PieceText(NamedTuple):
-    """A piece as it is written in a text, and which word of the text it belongs to."""
+    """A piece as it is written in a text, and the number of its word."""
 
     text: str
     word: int
 
 
 class Tokenizer:
-    """Cuts text into ids below `size` and puts ids together to text. Ids 0 to 3 are PAD, UNK, START and END."""
+    """Encodes text as ids below `size` and decodes ids. Ids 0 to 3 are PAD, UNK, START and END."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         for number, special in enumerate(SPECIALS):
@@ -52,14 +52,14 @@ class Tokenizer:
                     f"the tokenizer has {special} as id {inner.token_to_id(special)}, and it must be {number}; "
                     f"use a tokenizer that sightline trained"
                 )
-        inner.encode_special_tokens = True  # "<s>" in a user's text is text; only we put specials in
+        inner.encode_special_tokens = True  # "<s>" in a user's text is plain text
         self._inner = inner
 
     @classmethod
     def train(cls, section: AnyTokenizer, lines: Iterable[str], marks: Sequence[str] = ()) -> Tokenizer:
-        """Learn a vocabulary from text. Streams: holds counts of words, never the text.
+        """Train on text, streaming: memory holds counts of words, not the text.
 
-        `marks` are specials beyond the four, with the ids behind them: no text is ever cut into one.
+        `marks` are special tokens beyond the four, with the ids after them: no text is ever encoded as one.
         """
         from sightline.text.tokenizer_training import train_tokenizer
 
@@ -67,7 +67,7 @@ class Tokenizer:
 
     @classmethod
     def parse(cls, text: str) -> Tokenizer:
-        """The tokenizer that the content of a tokenizer.json describes."""
+        """The tokenizer of a tokenizer.json, given its content."""
         try:
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception
@@ -90,26 +90,26 @@ class Tokenizer:
 
     @cached_property
     def content(self) -> str:
-        """The tokenizer.json: two tokenizers with the same content are the same."""
+        """The content of tokenizer.json: tokenizers with the same content are equal."""
         return self._inner.to_str(pretty=True) + "\n"
 
     @cached_property
     def spells(self) -> bool:
-        """Whether it sets the letters of a text apart first."""
+        """Whether it first separates the letters of a text (`spell_out`)."""
         return spells(self.content)
 
     def with_spelling(self, spell: bool) -> Tokenizer:
-        """The same tokenizer, made to spell text or not to."""
+        """The same tokenizer, with or without spelling out."""
         return self if self.spells == spell else Tokenizer.parse(with_spelling(self.content, spell))
 
     @property
     def size(self) -> int:
-        """How many ids there are, specials included."""
+        """The number of ids, with special tokens."""
         return self._inner.get_vocab_size()
 
     @cached_property
     def marks(self) -> dict[str, int]:
-        """The specials beyond the four, by name: what noise puts into a text (recipe/data.py), in most none."""
+        """The special tokens beyond the four, by name: those that noise inserts; most tokenizers have none."""
         added = self._inner.get_added_tokens_decoder()
         return {
             token.content: number
@@ -127,7 +127,7 @@ class Tokenizer:
         return self.marks[name]
 
     def normalize(self, text: str) -> str:
-        """The text as the tokenizer sees it, and as `decode` gives it back."""
+        """The normalized text, which `decode` returns."""
         return self._normalized(text).replace(OWN_SPACE, SPACE)
 
     def _normalized(self, text: str) -> str:
@@ -135,24 +135,24 @@ class Tokenizer:
         return text if normalizer is None else normalizer.normalize_str(text)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without start and end."""
+        """The ids of a text, without start and end tokens."""
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, cut by all cores."""
+        """The ids of many texts, encoded in parallel."""
         return encode_texts(self._inner, texts)
 
     def encode_dropout(self, texts: Sequence[str], *, dropout: float, seed: int) -> list[list[int]]:
         """The ids of many texts under BPE-dropout: a pure function of its arguments.
 
-        Every occurrence of a word is cut anew; with dropout 0 this is `encode_many`.
+        Each occurrence of a word is segmented anew; with dropout 0 this is `encode_many`.
         """
         if dropout == 0:
             return self.encode_many(texts)
-        return list(self._merges.cut([self.words(text) for text in texts], dropout=dropout, seed=seed))
+        return list(self._merges.encode([self.words(text) for text in texts], dropout=dropout, seed=seed))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; pad, start and end leave no trace, what was unknown is written <unk>."""
+        """The text of ids, without pad, start and end tokens; unknown pieces are written <unk>."""
         return self._inner.decode([i for i in ids if i not in _SILENT], skip_special_tokens=False)
 
     def decode_many(self, sequences: Sequence[Sequence[int]]) -> list[str]:
@@ -161,30 +161,30 @@ class Tokenizer:
         return self._inner.decode_batch(kept, skip_special_tokens=False)
 
     def decode_filled(self, ids: Sequence[int], words: Mapping[int, str]) -> str:
-        """The text of ids with these words, each by the place of its id, where the vocabulary has none of its own."""
+        """The text of ids with some pieces replaced by these words, keyed by position."""
         kept = ((place, number) for place, number in enumerate(ids) if number not in _SILENT)
         pieces = [SPACE + words[place] if place in words else self._piece(number) for place, number in kept]
         text: str = self._inner.decoder.decode(pieces)
         return text
 
     def words(self, text: str) -> list[str]:
-        """What the model cuts further: words with the space before them (as "▁"), and marks.
+        """The pre-tokenized text, which the model segments further: words with the space before them, and punctuation.
 
-        The ids of a word tokenizer are one for each of them, known or not.
+        A word tokenizer has one id for each of them, known or not.
         """
         cutter = self._inner.pre_tokenizer
         assert cutter is not None
         return [word for word, _ in cutter.pre_tokenize_str(self._normalized(text))]
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
-        """The text of pieces, which need not be in the vocabulary."""
+        """The text of pieces, which may be outside the vocabulary."""
         text: str = self._inner.decoder.decode(list(pieces))
         return text
 
     def surfaces(self, text: str) -> list[PieceText]:
-        """The pieces of a text, each as it is in the normalized text where the vocabulary does not have it.
+        """The pieces of a text; a piece outside the vocabulary is its normalized text.
 
-        Together they are the normalized text, with "▁" for a space where pieces hold the space before a word.
+        Joined they are the normalized text, with "▁" for the space before a word.
         """
         (found,) = self.surfaces_many([text])
         return found
@@ -202,20 +202,20 @@ class Tokenizer:
                 piece = self._piece(number)
             elif word is not None and sizes[word] == 1:
                 piece = words[word]
-            else:  # of several pieces of a word the first one holds its "▁"
+            else:  # of several pieces of a word the first one has its "▁"
                 piece = self.normalize(text[start:stop])
             found.append(PieceText(piece, word or 0))
         return found
 
     def decode_with(self, ids: Sequence[int], surfaces: Sequence[PieceText]) -> str:
-        """The text of ids of which the first ones are those of a text with these `surfaces`."""
+        """The text of ids, the first of which belong to a text with these `surfaces`."""
         given = [*(each.text for each in surfaces), *(self._piece(number) for number in ids[len(surfaces) :])]
         kept = [piece for number, piece in zip(ids, given, strict=False) if number not in _SILENT]
         text: str = self._inner.decoder.decode(kept)
         return text
 
     def written(self, texts: Sequence[str]) -> list[list[str]]:
-        """What each id of a text stands for there, letter for letter; unknown words too, and no spaces around them."""
+        """The substring that each id of a text covers, unknown words included, without spaces around it."""
         texts = [self._shown(text) for text in texts]
         cut = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
@@ -223,11 +223,11 @@ class Tokenizer:
         ]
 
     def _shown(self, text: str) -> str:
-        """The text whose characters offsets count: spelled, or those of a letter would include the one before it."""
+        """The text to which offsets refer: spelled out, or a letter's offsets would include the letter before it."""
         return spell_out(text) if self.spells else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each id as a reader can look at it: spaces as "▁", specials by name."""
+        """The piece of each id in readable form: spaces as "▁", special tokens by name."""
         return [self._piece(number).replace(" ", SPACE).replace(OWN_SPACE, SPACE) for number in ids]
 
     @cached_property
@@ -236,7 +236,7 @@ class Tokenizer:
         return [self._piece(number) for number in range(self.size)]
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Where each piece of a text stands in it, the space before it included: [start, stop) of characters."""
+        """The character span [start, stop) of each piece of a text, with the space before it."""
         offsets = self._inner.encode(self._shown(text), add_special_tokens=False).offsets
         if not self.spells:
             return offsets
@@ -244,14 +244,14 @@ class Tokenizer:
         return [(places[start], places[stop]) for start, stop in offsets]
 
     def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that the vocabulary does not know, in order, as they stand in the text."""
+        """The pieces of a text that are not in the vocabulary, in order, as substrings."""
         text = self._shown(text)
         cut = self._inner.encode(text, add_special_tokens=False)
         spans = (span for number, span in zip(cut.ids, cut.offsets, strict=True) if number == UNK)
         return [text[start:stop].strip() for start, stop in spans]
 
     def show_unknown(self, pieces: Sequence[str], text: str) -> list[str]:
-        """The pieces of a text with what each <unk> stands for: "<unk 犬>". Those behind the text stay as they are."""
+        """The pieces of a text with the text of each unknown one: "<unk 犬>". Later pieces are unchanged."""
         unknown = iter(self.unknown(text))
         return [f"<unk {next(unknown, '')}>".replace(" >", ">") if each == SPECIALS[UNK] else each for each in pieces]
 
@@ -271,13 +271,16 @@ class Tokenizer:
 
 Ids = list[int]
 
-_PART = 1 << 18  # characters of a part; one without any space (Chinese, one endless word) may be longer
-_TOGETHER = 1 << 22  # characters handed to the library at once, about
+_PART = 1 << 18  # characters of a part; a part without spaces may be longer
+_TOGETHER = 1 << 22  # characters passed to the library at once, about
 _EDGE = re.compile(r"(?<=\S)[ \r\n]")
 
 
 def parts(text: str, longest: int = _PART) -> Iterator[str]:
-    """The text in parts of `longest` characters and what is left of a word; all but the first begin with a space."""
+    """The text in parts of about `longest` characters that end before a space; all but the first begin with a space.
+
+    The library needs many times the size of a text to encode it; encoded in parts, the ids are the same.
+    """
     start = 0
     while len(text) - start > longest and (edge := _EDGE.search(text, start + longest)) is not None:
         yield text[start : edge.start()]
@@ -288,7 +291,7 @@ def parts(text: str, longest: int = _PART) -> Iterator[str]:
 def encode_texts(
     inner: tokenizers.Tokenizer, texts: Sequence[str], *, longest: int = _PART, together: int = _TOGETHER
 ) -> list[Ids]:
-    """The ids of each text, without start and end."""
+    """The ids of each text, without start and end tokens; long texts are encoded in parts."""
     if sum(map(len, texts)) <= together and all(len(text) <= longest for text in texts):
         return _encode(inner, texts)
     cut = [list(parts(text, longest)) for text in texts]
@@ -302,7 +305,7 @@ def _encode(inner: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
 
 
 def _groups(texts: Iterable[str], together: int) -> Iterator[list[str]]:
-    """The same texts in groups of about so many characters."""
+    """The texts in groups of about `together` characters."""
     group: list[str] = []
     size = 0
     for text in texts:
@@ -316,7 +319,7 @@ def _groups(texts: Iterable[str], together: int) -> Iterator[list[str]]:
 
 
 def _space(inner: tokenizers.Tokenizer) -> Ids:
-    """What stands for the space between two words, where a part loses it: where it is a token by itself, not kept."""
+    """The ids of the space between two words, if it is a token of its own, which a part would lose at its edge."""
     if inner.normalizer is None or inner.normalizer.normalize_str(" "):
         return []
     one, two = _encode(inner, ["a", "a a"])
@@ -335,12 +338,15 @@ _STEP = {"type": "Replace", "pattern": {"Regex": _BETWEEN}, "content": " "}
 
 
 def spell_out(text: str) -> str:
-    """The text with a space between each two characters: "to be" is "t o b e"."""
+    """The text with a space between every two characters: "to be" is "t o b e". Spelled-out text stays the same.
+
+    Sources with `spell: true` train on such text, and the tokenizer of the run does the same to raw text.
+    """
     return re.sub(_BETWEEN, " ", text)
 
 
 def unspelled_offsets(text: str) -> list[int]:
-    """Where in `text` each character of `spelled(text)` stands, its end included; a new space is before the next."""
+    """The offset in `text` of each character of `spell_out(text)`, and of its end; a new space has that of the next."""
     places, at = list[int](), 0
     for character in spell_out(text):
         places.append(at)
@@ -349,12 +355,12 @@ def unspelled_offsets(text: str) -> list[int]:
 
 
 def spells(content: str) -> bool:
-    """Whether a tokenizer.json of this content spells text before it does anything else."""
+    """Whether the first normalizer of a tokenizer.json spells out text."""
     return _normalizers(json.loads(content))[:1] == [_STEP]
 
 
 def with_spelling(content: str, spell: bool) -> str:
-    """The content of a tokenizer.json that does not spell, made to, or the other way round."""
+    """The content of a tokenizer.json with spelling out added or removed."""
     tokenizer = json.loads(content)
     steps = _normalizers(tokenizer)
     tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [_STEP, *steps] if spell else steps[1:]}
@@ -362,7 +368,7 @@ def with_spelling(content: str, spell: bool) -> str:
 
 
 def _normalizers(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its normalizers, in order."""
+    """The normalizers of a tokenizer.json, in order."""
     normalizer = tokenizer["normalizer"]
     if normalizer is None:
         return []

@@ -21,15 +21,15 @@ from sightline.recipe.data import (
 from sightline.terminal import plural
 from sightline.text.tokenizer import OWN_SPACE, SPACE, SPECIALS, UNK, TokenizerError, parts
 
-# A word, or a single mark of punctuation or symbol, each with the space before it (which is itself a symbol).
+# A word, or a single punctuation mark or symbol, each with the space before it (which is itself a symbol).
 _WORD_OR_MARK = rf"{SPACE}?(?:[^{SPACE}\p{{P}}\p{{S}}]+|[^{SPACE}])|{SPACE}"
 
-# Merging takes the square of a word's length: of a megabyte without a space (a picture as text) it would take minutes.
+# Merging is quadratic in the length of a word: a megabyte without a space (an image as text) would take minutes.
 _ENDLESS = re.compile(r"\S{10000}(?=\S)")
 
 
 def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[str]) -> tokenizers.Tokenizer:
-    """A tokenizer with the vocabulary of these lines behind the `specials`."""
+    """Train a tokenizer on lines; the `specials` have the first ids."""
     inner, trainer = _blank(section, specials)
     inner.normalizer = _normalizer(section)
     if isinstance(section, CharacterTokenizer):
@@ -37,7 +37,7 @@ def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[
         inner.decoder = decoders.Fuse()
     elif isinstance(section, WhitespaceTokenizer):
         inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always", split=True)
-        lost = decoders.Replace(Regex(rf"\A{SPECIALS[UNK]}\z"), SPACE + SPECIALS[UNK])  # "▁<unk>" is a word like others
+        lost = decoders.Replace(Regex(rf"\A{SPECIALS[UNK]}\z"), SPACE + SPECIALS[UNK])  # "▁<unk>" is an ordinary word
         inner.decoder = decoders.Sequence([lost, _spaced(), decoders.Replace(OWN_SPACE, SPACE)])
     else:
         inner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -47,30 +47,30 @@ def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[
             ]
         )
         inner.decoder = _spaced()
-        if isinstance(section, WordTokenizer):  # an unknown word has lost its space; give it back
+        if isinstance(section, WordTokenizer):  # an unknown word lost its space: restore it
             inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), _spaced()])
     counted = _Counted(lines)
-    pieces = (part for line in counted for part in parts(line))
+    texts = (part for line in counted for part in parts(line))
     if isinstance(section, BpeTokenizer):
-        pieces = (_ENDLESS.sub(r"\g<0> ", part) for part in pieces)
-    _learn(inner, trainer, pieces, section)
+        texts = (_ENDLESS.sub(r"\g<0> ", part) for part in texts)
+    _train(inner, trainer, texts, section)
     if inner.get_vocab_size() <= len(specials):
         raise TokenizerError(
             f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
             f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
         )
     if isinstance(section, UnigramTokenizer):
-        inner.model = _settled(inner, len(specials))
+        inner.model = _deterministic(inner, len(specials))
     return inner
 
 
 def _spaced() -> decoders.Decoder:
-    """Every "▁" as the space it stands for, without the one before the first word."""
+    """Decodes "▁" as a space, except before the first word."""
     return decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
 
 
 class _Counted:
-    """Lines that count themselves as they pass, for the error message when nothing comes of them."""
+    """Lines that are counted as they pass, for the error message if no vocabulary results."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._source = lines
@@ -83,7 +83,7 @@ class _Counted:
 
 
 def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
-    """A model that knows nothing yet, and what will teach it."""
+    """An untrained model and its trainer."""
     unknown = SPECIALS[UNK]
     if isinstance(section, WordTokenizer | WhitespaceTokenizer | CharacterTokenizer):
         return tokenizers.Tokenizer(models.WordLevel(unk_token=unknown)), trainers.WordLevelTrainer(
@@ -94,7 +94,7 @@ def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Token
             vocab_size=section.size,
             min_frequency=section.min_count,
             special_tokens=specials,
-            limit_alphabet=section.size - len(specials),  # or a text of many characters would overrun the size
+            limit_alphabet=section.size - len(specials),  # a text of many characters would exceed the size
             show_progress=False,
         )
     assert isinstance(section, UnigramTokenizer)
@@ -103,11 +103,11 @@ def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Token
     )
 
 
-def _learn(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterable[str], section: AnyTokenizer) -> None:
+def _train(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterable[str], section: AnyTokenizer) -> None:
     try:
         inner.train_from_iterator(lines, trainer)
     except Exception as error:
-        if type(error) is not Exception:  # the library raises bare ones; others come from reading the lines
+        if type(error) is not Exception:  # the library raises bare exceptions; others come from reading the lines
             raise
         raise TokenizerError(
             f"no {section.kind} vocabulary of tokenizer.size ({section.size}) can be learned: {error}; raise "
@@ -115,20 +115,20 @@ def _learn(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterab
         ) from error
 
 
-def _settled(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
-    """A unigram model, its first `count` pieces special, whose scores do not depend on the order of hash tables.
+def _deterministic(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
+    """The trained unigram model with scores that do not depend on the order of hash tables.
 
-    The trainer sums in the order in which its own give out words, so scores differ in the last digits from one
-    training to the next; and it sets the characters it has to keep, but did not choose, just above the lowest score in
-    steps of 0.0001, in that order.
+    The first `count` pieces are special tokens. The trainer sums in hash order, so scores differ in the last digits
+    from training to training, and in this order it gives the characters that it must keep but did not choose scores
+    just above the lowest one, in steps of 0.0001.
     """
     model = json.loads(inner.to_str())["model"]
     specials, pieces = model["vocab"][:count], model["vocab"][count:]
     floor = min((score for _, score in pieces), default=0.0)
     near = floor + 0.0001 * (1 + sum(len(piece) == 1 for piece, _ in pieces))
-    settled = [(piece, round(floor if len(piece) == 1 and score < near else score, 6)) for piece, score in pieces]
-    settled.sort(key=lambda scored: (-scored[1], scored[0]))
-    return models.Unigram([tuple(scored) for scored in specials] + settled, unk_id=UNK, byte_fallback=False)
+    scored = [(piece, round(floor if len(piece) == 1 and score < near else score, 6)) for piece, score in pieces]
+    scored.sort(key=lambda pair: (-pair[1], pair[0]))
+    return models.Unigram([tuple(pair) for pair in specials] + scored, unk_id=UNK, byte_fallback=False)
 
 
 def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:

@@ -20,15 +20,15 @@ from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide, Tokenizer,
 
 Labels = Literal["none", "one", "words"]  # of a target: none (a text), one for the text, one for each word
 
-# A label may be spelled like a special, "<s>" say, and one vocabulary cannot hold both; so such a label has a
-# backslash after its "<" there ("<\s>"), one that is spelled so already has one more, and decoding takes it out again.
+# A label may be spelled like a special token, "<s>" for example. In the vocabulary such a label gets a backslash
+# after its "<" ("<\s>"); a label that has backslashes there already gets one more. Decoding removes it.
 _NAMES = "(?:" + "|".join(special[1:-1] for special in SPECIALS) + ")"
 _ESCAPE = "<\\"
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizers of both sides; one and the same when `shared`."""
+    """The tokenizers of source and target; the same one if `shared`."""
 
     source: Tokenizer
     target: Tokenizer
@@ -43,10 +43,8 @@ class Vocabulary:
         labels: Labels = "none",
         marks: Sequence[str] = (),
     ) -> Vocabulary:
-        """Learn from pairs of texts; `pairs` is called once for each pass over them. Both sides have the `marks`."""
+        """Train on pairs of texts; `pairs` is called once for each pass. Both sides get the `marks`."""
         if labels != "none":
-            from sightline.text.vocabulary import label_tokenizer
-
             source = Tokenizer.train(section, (pair[0] for pair in pairs()))
             target = label_tokenizer((pair[1] for pair in pairs()), whole=labels == "one")
             return cls(source, target, shared=False, labels=labels)
@@ -71,7 +69,7 @@ class Vocabulary:
         return cls(source, Tokenizer.load(folder / "tokenizer.target.json"), shared=False, labels=labels)
 
     def encode_words(self, sentences: Sequence[str], *, dropout: float = 0.0, seed: int = 0) -> list[list[list[int]]]:
-        """The pieces of every word (between single spaces) of each sentence; a word of which nothing is left is UNK."""
+        """The pieces of each word (between single spaces) of each sentence; an empty word is UNK."""
         sentences = [self.source._shown(sentence) for sentence in sentences]
         words = [sentence.split(" ") if sentence else [] for sentence in sentences]
         flat = iter(self.source.encode_dropout(list(chain.from_iterable(words)), dropout=dropout, seed=seed))
@@ -80,27 +78,25 @@ class Vocabulary:
     def encode_pairs(
         self, sources: Sequence[str], targets: Sequence[str], *, dropout: float = 0.0, seeds: tuple[int, int] = (0, 0)
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """The ids of examples as a store holds them. Labels of words stand at their first pieces, PAD at the others."""
+        """The ids of examples as in a store. Labels of words are at their first pieces, PAD at the other pieces."""
         if self.labels == "words":
-            from sightline.text.vocabulary import uneven_labels
-
-            cut = self.encode_words(sources, dropout=dropout, seed=seeds[0])
+            words = self.encode_words(sources, dropout=dropout, seed=seeds[0])
             tags = self.target.encode_many(list(targets))
             for pair in zip(sources, targets, strict=True):
-                if (wrong := uneven_labels(*pair)) is not None:
-                    raise TokenizerError(wrong)
+                if (problem := uneven_labels(*pair)) is not None:
+                    raise TokenizerError(problem)
             spread = [
-                [number for tag, pieces in zip(own, words, strict=True) for number in (tag, *[PAD] * (len(pieces) - 1))]
-                for own, words in zip(tags, cut, strict=True)
+                [id_ for tag, pieces in zip(labels, sentence, strict=True) for id_ in (tag, *[PAD] * (len(pieces) - 1))]
+                for labels, sentence in zip(tags, words, strict=True)
             ]
-            return [list(chain.from_iterable(words)) for words in cut], spread
+            return [list(chain.from_iterable(sentence)) for sentence in words], spread
         source = self.source.encode_dropout(list(sources), dropout=dropout, seed=seeds[0])
         if self.labels == "one":
             return source, self.target.encode_many(list(targets))
         return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
 
     def with_spelling(self, side: SpelledSide | None) -> Vocabulary:
-        """The vocabulary whose tokenizers spell the texts of this side, and no others. Labels are never spelled."""
+        """The vocabulary whose tokenizers spell out the texts of this side only. Labels are never spelled out."""
         source = self.source.with_spelling(side in ("source", "both"))
         target = self.target if self.labels != "none" else self.target.with_spelling(side in ("target", "both"))
         if self.source is self.target and side in (None, "both"):
@@ -108,7 +104,7 @@ class Vocabulary:
         return replace(self, source=source, target=target)
 
     def _files(self) -> dict[str, Tokenizer]:
-        if self.shared:  # which side spells is in the recipe
+        if self.shared:  # the recipe says which side is spelled out
             return {"tokenizer.json": self.source.with_spelling(False)}
         return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
 
@@ -126,10 +122,11 @@ def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
 
 
 def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
-    """The labels of these texts: each text is one if `whole`, else they are separated by spaces.
+    """A tokenizer of the labels in these texts: each text is one label if `whole`, else labels are separated by spaces.
 
-    Ids go by falling frequency, ties by code points. Nothing is normalized, cut or joined: what differs in a byte is
-    another label, and a label that is not in `texts` is UNK. Decoded labels have single spaces between them.
+    Ids are sorted by falling frequency, ties by code points. Nothing is normalized, split or joined: labels that differ
+    in a byte are different labels, and a label that is not in `texts` is UNK. Decoded labels have single spaces
+    between.
     """
     counts: Counter[str] = Counter()
     for number, text in enumerate(texts, 1):
@@ -150,13 +147,13 @@ def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
         inner.decoder = plain
     else:
         inner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-        spaced = decoders.WordPiece(prefix=" ", cleanup=False)  # a space before each but the first; none begins so
+        spaced = decoders.WordPiece(prefix=" ", cleanup=False)  # a space before each but the first
         inner.decoder = decoders.Sequence([plain, spaced])
     return Tokenizer(inner)
 
 
 def label_id(labels: Tokenizer, name: str) -> int:
-    """The id of a label; refused where none has that name."""
+    """The id of a label; an unknown name is an error."""
     known = {labels.decode([number]): number for number in range(len(SPECIALS), labels.size)}
     if name not in known:
         raise ValueError(f"there is no label {name!r}; there are {', '.join(list(known)[:20])}")
@@ -164,17 +161,17 @@ def label_id(labels: Tokenizer, name: str) -> int:
 
 
 def between_spaces(text: str) -> list[str]:
-    """The words of a text as taggers count them, or its labels; other kinds of space may stand inside one."""
+    """The words of a text as taggers count them, or its labels; other kinds of space may occur inside a word."""
     return [word for word in text.split(" ") if word]
 
 
 def uneven_labels(text: str, labels: str) -> str | None:
-    """What is wrong where a text has more or fewer words, between single spaces, than there are labels for them."""
-    words, given = len(text.split(" ")) if text else 0, len(between_spaces(labels))
-    if words == given:
+    """The problem if a text has more or fewer words, between single spaces, than labels; else None."""
+    words, count = len(text.split(" ")) if text else 0, len(between_spaces(labels))
+    if words == count:
         return None
     return (
-        f"{plural(given, 'label')} ({labels!r}) for {plural(words, 'word')} ({text!r}); give each word one label, and "
+        f"{plural(count, 'label')} ({labels!r}) for {plural(words, 'word')} ({text!r}); give each word one label, and "
         f"set both apart by single spaces"
     )
 
@@ -185,10 +182,10 @@ def _escaped(label: str) -> str:
 
 
 def extend_tokenizer(old: Tokenizer, new: Tokenizer) -> Tokenizer:
-    """`old` with the tokens that `new` has beside its own, numbered from `old.size` on.
+    """`old` with the tokens of `new` that it lacks, with ids from `old.size` on; weights for the old ids still fit.
 
-    BPE: the merges of `new` come after those of `old`. So what `old` knew is cut as before, but for pieces that now go
-    together; and a merge whose parts the old merges never leave side by side stays unused.
+    BPE: the merges of `new` come after those of `old`. So known text is segmented as before, except that some pieces
+    are now merged; a merge whose parts never end up next to each other stays unused.
     """
     content, other = json.loads(old.content), json.loads(new.content)
     model, more = content["model"], other["model"]

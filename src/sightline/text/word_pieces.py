@@ -24,7 +24,7 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 
 @dataclass(frozen=True)
 class WordPieces:
-    """A text as pieces and as words, and which pieces make which words."""
+    """A text as pieces and as words, and which pieces belong to which words."""
 
     ids: list[int]
     words: list[str]
@@ -32,19 +32,19 @@ class WordPieces:
 
 
 def align_words(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None, number: int = 1) -> WordPieces:
-    """A text as the tokenizer cuts it; `number` names it in errors."""
+    """The pieces and words of a text; `number` is its line number in errors."""
     words = text.split() if words is None else list(words)
     letters = "".join(text.split())
     spelled = "".join("".join(word.split()) for word in words)
     if letters.lower() != spelled.lower():
         raise ValueError(f"line {number}: the words {' '.join(words)!r} do not spell the text {text!r}")
-    before = np.cumsum([0, *(not character.isspace() for character in text)])  # letters before each place
+    before = np.cumsum([0, *(not character.isspace() for character in text)])  # letters before each offset
     spans = [(int(before[start]), int(before[stop])) for start, stop in tokenizer.spans(text)]
     return WordPieces(tokenizer.encode(text), list(words), _members(spans, words))
 
 
 def align_pieces(ids: list[int], pieces: Sequence[str]) -> WordPieces:
-    """Pieces with "▁" for spaces, and the words they spell."""
+    """The words that pieces with "▁" for spaces spell."""
     words = "".join(pieces).replace(SPACE, " ").split()
     lengths = [len("".join(piece.replace(SPACE, " ").split())) for piece in pieces]
     ends = np.cumsum([0, *lengths]).tolist()
@@ -52,10 +52,10 @@ def align_pieces(ids: list[int], pieces: Sequence[str]) -> WordPieces:
 
 
 def word_groups(pieces: Sequence[str]) -> list[list[int]]:
-    """The places of the pieces of each word, each in one word: one begins at a space, at a mark, and behind a mark.
+    """The indices of the pieces of each word; each piece is in one word.
 
-    Marks are punctuation, and what the tokenizer names in angle brackets: <s>, <mask>. What is unknown ("<unk 犬>" says
-    what it stands for) is a mark of its own, with the space before it.
+    A word begins at a space, at a mark and after a mark. Marks are punctuation and special tokens: <s>, <mask>. An
+    unknown piece ("<unk 犬>") is a word of its own, with the space before it.
     """
     groups: list[list[int]] = []
     alone = True
@@ -72,7 +72,7 @@ def word_groups(pieces: Sequence[str]) -> list[list[int]]:
 
 
 def _members(spans: Sequence[tuple[int, int]], words: Sequence[str]) -> NDArray[np.bool_]:
-    """(pieces, words), True where a piece [start, stop) of the letters has one of the word's."""
+    """(pieces, words), True where a piece [start, stop) of the letters contains a letter of the word."""
     owners = [number for number, word in enumerate(words) for _ in "".join(word.split())]
     members = np.zeros((len(spans), len(words)), dtype=np.bool_)
     for piece, (start, stop) in enumerate(spans):
@@ -86,7 +86,7 @@ _QUOTES = frozenset("\"'")
 
 
 def detokenize(words: Sequence[str]) -> str:
-    """The words with spaces where a writer would put them; straight quotes open and close in turns."""
+    """The words with natural spacing; straight quotes open and close in turn."""
     text, glued, opened = "", True, set[str]()
     for word in words:
         closes = word in _QUOTES and word in opened
@@ -100,18 +100,18 @@ def detokenize(words: Sequence[str]) -> str:
 
 
 def learn_casing(lines: Iterable[str]) -> dict[str, str]:
-    """How each lowercase word is written most often inside a sentence, where that is not in lower case."""
+    """The most frequent form of each word inside sentences, where it is not lowercase."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
-        for word in line.split()[1:]:  # the first word says nothing
+        for word in line.split()[1:]:  # the first word is capitalized anyway
             plain = word.strip(",.;:!?()[]{}»«\"'„“”…")
             forms[plain.lower()][plain] += 1
-    found = {word: counted.most_common(1)[0][0] for word, counted in forms.items()}
-    return {word: form for word, form in found.items() if form != word and len(form) == len(word)}
+    frequent = {word: counted.most_common(1)[0][0] for word, counted in forms.items()}
+    return {word: form for word, form in frequent.items() if form != word and len(form) == len(word)}
 
 
 def restore_case(words: Sequence[str], casing: Mapping[str, str]) -> list[str]:
-    """Lowercase words as they are mostly written, and the first one of a sentence with a capital."""
+    """Lowercase words in their most frequent form, the first of a sentence with a capital."""
     result, begins = [], True
     for word in words:
         form = casing.get(word, word)

@@ -34,10 +34,10 @@ Table = TypeVar("Table", "Tensor", NDArray[np.float32])
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a vocabulary a file of vectors knows."""
+    """How much of a vocabulary has a vector."""
 
-    found: int  # as they are written
-    lowercased: int  # only when lowercased
+    found: int  # exact matches
+    lowercased: int  # matches of the lowercased word
     missing: tuple[str, ...]  # the most frequent first where counts were given, else in the order of the vocabulary
     tokens: float | None = None  # the share of the running tokens that have a vector, where counts were given
     file: str = ""
@@ -74,7 +74,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class WordVectors:
-    """A vector for each word of a vocabulary, as far as there is one."""
+    """The vectors of a vocabulary, where known."""
 
     matrix: Matrix  # (V, D), NaN in the rows of words without a vector
     known: NDArray[np.bool_]  # (V)
@@ -90,11 +90,11 @@ def read_word_vectors(
     width: int | None = None,
     counts: Sequence[int] | None = None,
 ) -> WordVectors:
-    """The vectors of the words of a vocabulary, as people write them (no "▁").
+    """The vectors of the words of a vocabulary, written without "▁".
 
-    Without a format, the file is looked into. With `lowercase`, a word that the file does not have as it is written
-    gets the vector of its lowercased form. `width` is the D that is needed; `counts` (V) put the missing in order.
-    Where a file has a word twice, the first counts.
+    Without a format, it is detected. With `lowercase`, a word without an exact match gets the vector of its lowercased
+    form. `width` is the expected D; `counts` (V) sort the missing words. If a word occurs twice, its first vector
+    counts.
     """
     if counts is not None and len(counts) != len(vocabulary):
         raise WordVectorError(
@@ -122,7 +122,7 @@ def read_word_vectors(
 
 
 def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
-    """Every word of a file with its vector (V, D), in the order of the file; all of it is held in memory."""
+    """All words of a file and their vectors (V, D), in file order, in memory."""
     with vector_entries(path, None, None, _Everything()) as (width, entries):
         words, rows = [], []
         for word, vector in entries:
@@ -134,11 +134,11 @@ def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
 def initial_embeddings(
     path: Path, tokenizer: Tokenizer, width: int, table: Table, *, counts: Sequence[int] | None = None
 ) -> tuple[Table, Coverage]:
-    """An embedding table (V, D) in which the words of a file have the file's vectors; the given one is left alone.
+    """A copy of an embedding table (V, D) in which the words of a file have its vectors.
 
     A piece is looked up without its "▁", then lowercased. Vectors are multiplied by the one number that makes their
-    root mean square that of the rows they replace: what enters a network keeps the size its initial weights were made
-    for, and who is near whom stays as it was. Specials and words without a vector keep their random rows.
+    root mean square that of the rows they replace: the scale suits the initialization of the network, and cosines stay
+    the same. Special tokens and words without a vector keep their random rows.
 
     `counts` (V), how often each id occurs, make the coverage say the share of running tokens; unknown ones count as
     such, and pad, start and end do not count.
@@ -201,7 +201,7 @@ def write_word_vectors(
 
 
 class _Everything(Container[bytes]):
-    """Every word is wanted."""
+    """Contains every word."""
 
     def __contains__(self, word: object) -> bool:
         return True
@@ -217,7 +217,7 @@ def _like(table: Table, values: NDArray[Any]) -> Table:
 
 
 def _rows(words: Sequence[str]) -> dict[bytes, list[int]]:
-    """Where each word stands in a vocabulary."""
+    """The rows of each word of a vocabulary."""
     rows: dict[bytes, list[int]] = {}
     for row, word in enumerate(words):
         rows.setdefault(word.encode("utf-8", "surrogatepass"), []).append(row)
@@ -238,14 +238,14 @@ AGAIN = "get the file again"
 
 
 class WordVectorError(ValueError):
-    """A file of word vectors is not what it should be."""
+    """A file of word vectors is invalid."""
 
 
 @contextmanager
 def vector_entries(
     path: Path, format: Format | None, width: int | None, wanted: Container[bytes]
 ) -> Iterator[tuple[int, _Entries]]:
-    """D, and the wanted words with their vectors (D,) as they come; without a format, the file is looked into."""
+    """D, and the wanted words with their vectors (D,) in file order; without a format, it is detected."""
     kind = format or _guess(path)
     with _open(path) as file:
         read = _read_binary if kind == "word2vec-binary" else _read_text
@@ -277,14 +277,14 @@ def _text_entries(
         if len(parts) <= width or has_surplus(word):
             raise WordVectorError(
                 f"{path}, line {number:,}: {_short(line)} has {_trailing_values(line)} values, not {width}; "
-                f"mend or remove the line, or {AGAIN}"
+                f"correct or remove the line, or {AGAIN}"
             )
         if word in wanted:
             yield word, _vector(parts[1:], f"{path}, line {number:,}")
     if total is not None and number + 1 - start != total:
         raise WordVectorError(
             f"{path} has {plural(number + 1 - start, 'word')}, and its first line says {total:,}; {AGAIN}, "
-            f"or mend the first line"
+            f"or correct the first line"
         )
 
 
@@ -292,7 +292,7 @@ def _vector(values: Sequence[bytes], where: str) -> Matrix:
     try:
         vector = np.array([float(value) for value in values], np.float32)
     except ValueError as error:
-        raise WordVectorError(f"{where}: {error}; mend or remove the line, or {AGAIN}") from error
+        raise WordVectorError(f"{where}: {error}; correct or remove the line, or {AGAIN}") from error
     return _finite(vector, where)
 
 
@@ -315,7 +315,7 @@ def _binary_entries(
             if not block or (space < 0 and len(buffer) - at > _BLOCK):
                 raise WordVectorError(
                     f"{path}, byte {offset + at:,}: no whole word with {width} values, and {number:,} of {total:,} "
-                    f"words are read; the file is cut off or not binary: {_mended(width)}"
+                    f"words are read; the file is cut off or not binary: {_binary_remedy(width)}"
                 )
             buffer, at, offset = buffer[at:] + block, 0, offset + at
         word = buffer[at:space].lstrip(b"\n")
@@ -327,13 +327,13 @@ def _binary_entries(
     if (buffer[at:] + file.read(2)).strip(b"\n"):
         raise WordVectorError(
             f"{path}, byte {offset + at:,}: there is more after the {plural(total, 'word')} that the first line says; "
-            f"{_mended(width)}"
+            f"{_binary_remedy(width)}"
         )
 
 
-def _mended(width: int) -> str:
-    """What can be done for a file that was taken for a binary one, as text is whose first entry is not as it should."""
-    return f"{AGAIN}, or, if it is text, mend its second line, which is no word with {width} numbers"
+def _binary_remedy(width: int) -> str:
+    """The remedy for a damaged binary file, which may also be text with an invalid first entry."""
+    return f"{AGAIN}, or, if it is text, correct its second line, which is not a word with {width} numbers"
 
 
 def _finite(vector: Matrix, where: str) -> Matrix:
@@ -363,7 +363,7 @@ def _agreed(path: Path, found: int, width: int | None) -> int:
 
 
 def _guess(path: Path) -> Format:
-    """The format that the beginning of a file looks like."""
+    """The format of a file, from its beginning."""
     with _open(path) as file:
         first = file.readline(_BLOCK).removeprefix(_BOM)
         second = file.readline(_BLOCK)
@@ -372,13 +372,13 @@ def _guess(path: Path) -> Format:
     match = _HEADER.fullmatch(first)
     if match is None:
         return "glove"
-    # A line of text with too few values is still text, and then an error that names it.
+    # A line of text with too few values is still text, and an error later.
     expected = min(int(match[2]), second.rstrip(_LINE_END).count(b" "))
     return "word2vec" if not second or 0 < expected <= _trailing_values(second) else "word2vec-binary"
 
 
 def _trailing_values(line: bytes) -> int:
-    """How many numbers a line ends with, the first part (a word, be it a number) not counted."""
+    """The number of values at the end of a line, without its first part, which is a word."""
     parts = line.rstrip(_LINE_END).split(b" ")[1:]
     count = 0
     while count < len(parts) and _NUMBER.fullmatch(parts[-1 - count]):
@@ -387,7 +387,7 @@ def _trailing_values(line: bytes) -> int:
 
 
 def has_surplus(word: bytes) -> bool:
-    """Whether what stands before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
+    """Whether the text before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
     return b" " in word and _DECIMAL.fullmatch(word.rpartition(b" ")[2]) is not None
 
 
